@@ -1,0 +1,113 @@
+"""All that can be configured, and every bound by name.
+
+A play records the whole `EngineConfig`; the guarantees read their bounds from that record. `Bounds` holds
+each time-out with its reason; scenarios shrink them, users rarely touch them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Every wait of the engine ends within one of these, in seconds."""
+
+    startup_s: float = 600.0  # spawn to READY, weights and warm-up included
+    handshake_s: float = 300.0  # one handshake message to the next
+    step_s: float = 300.0  # a worker's answer to a step; then it counts as stalled
+    rpc_s: float = 300.0  # any other RPC
+    heartbeat_s: float = 1.0  # the core's loop beats at least this often while it is idle
+    stall_s: float = 320.0  # no beat for this long: the core counts as stalled (above step_s)
+    detection_s: float = 0.1  # SIGKILL of a process until every caller is told
+    request_s: float = 600.0  # no output of a request for this long: its caller gets an error
+    output_gap_s: float = 5.0  # a missing output frame may come late by this much
+    drain_s: float = 30.0  # SIGTERM: running requests may finish within
+    linger_s: float = 4.0  # the death notice may take this long to leave the process
+    orphan_s: float = 2.0  # parent gone: all descendants gone within
+    cleanup_s: float = 5.0  # shutdown: nothing remains after
+    ring_recheck_s: float = 1.0  # a sleeping reader looks at the flag at least this often
+    terminate_s: float = 5.0  # SIGTERM to a child, then SIGKILL
+    replay_s: float = 5.0  # a replay's next frame, and a subscriber's poll in silence
+    collective_s: float = 300.0  # torch.distributed's own time-out
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    block_size: int = 16
+    num_gpu_blocks: int | None = None  # None: from memory (`memory_fraction`, `cpu_cache_bytes`)
+    memory_fraction: float = 0.9
+    cpu_cache_bytes: int = 256 << 20
+    enable_prefix_caching: bool = True
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 128
+    max_model_len: int | None = None  # None: from the model
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Admission: with HWM 0 the sockets bound nothing, so the client and the core do."""
+
+    max_requests: int = 1024
+    max_request_bytes: int = 64 << 20  # prompts in flight, as encoded
+    max_stream_outputs: int = 4096  # outputs one slow consumer may leave unread before its request is failed
+
+
+class RingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    max_chunk_bytes: int = 16 << 20
+    max_chunks: int = 10
+    response_chunk_bytes: int = 24 << 20
+    response_chunks: int = 10
+    spin: int = 100  # looks at the flag before the reader sleeps
+
+
+class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
+    transport: Literal["ipc", "tcp"] = "ipc"
+    request_hwm: int = 0
+    output_hwm: int = 0
+    output_linger_s: float = 4.0
+    overflow_hwm: int = 0
+    buffer_bytes: int = 0  # SO_SNDBUF and SO_RCVBUF; 0 leaves the system's
+
+
+class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's arguments. An `endpoint` of None lets the engine choose one in its runtime directory."""
+
+    enable_kv_cache_events: bool = False
+    publisher: Literal["null", "zmq"] = "zmq"
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
+    subscriber_hwm: int = 100_000
+    socket_buffer_bytes: int = 0
+    replay: bool = True
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine. `model` is an ordinary Hugging Face directory."""
+
+    model: str
+    tensor_parallel_size: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    seed: int = 0
+    start_method: Literal["auto", "spawn", "fork"] = "auto"
+    runtime_dir: str | None = None  # None: the system's temporary directory
+    skip_tokenizer_init: bool = False
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    limits: LimitsConfig = LimitsConfig()
+    ring: RingConfig = RingConfig()
+    sockets: SocketConfig = SocketConfig()
+    kv_events: KVEventsConfig = KVEventsConfig()
+    bounds: Bounds = Bounds()
+
+
+def config_from(values: dict[str, Any]) -> EngineConfig:
+    """The config a run recorded. Raises msgspec.ValidationError where it is not one."""
+    return msgspec.convert(values, EngineConfig)

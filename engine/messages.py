@@ -1,0 +1,252 @@
+"""What the processes say to each other: the engine's vocabulary on the wire and in the ring.
+
+Array-like msgspec Structs travel as short msgpack arrays; new fields go at the end with a default, so an
+older peer still reads a newer one's message. Names and shapes follow vLLM V1; our additions are trailing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import msgspec
+
+
+class EngineCoreRequestType:
+    """The one-byte type frame of a message to the core."""
+
+    ADD = b"\x00"
+    ABORT = b"\x01"
+    START_DP_WAVE = b"\x02"
+    UTILITY = b"\x03"
+
+
+ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+
+
+class FinishReason(IntEnum):
+    """Why a request ended. The integer is what travels (vLLM's order, ERROR and REFUSED appended)."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REFUSED = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen. `temperature` 0 is greedy. Raises ValueError where a value is out of range."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all tokens
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        def require(ok: bool, what: str) -> None:
+            if not ok:
+                raise ValueError(what)
+
+        require(0.0 <= self.temperature < float("inf"), f"temperature must be 0 or more, got {self.temperature}")
+        require(0.0 < self.top_p <= 1.0, f"top_p must be above 0 and at most 1, got {self.top_p}")
+        require(self.top_k >= 0, f"top_k must be 0 (all) or more, got {self.top_k}")
+        require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")
+        require(0 <= self.min_tokens <= self.max_tokens,
+                f"min_tokens must lie between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
+        require(all(self.stop), "a stop string must not be empty")
+        require(all(t >= 0 for t in self.stop_token_ids), "stop_token_ids must not be negative")
+
+
+class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """ADD. `request_id` is the internal id (the caller's id and a suffix), unique for ever."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    client_index: int = 0
+    current_wave: int = 0
+    arrival_time: float = 0.0
+    eos_token_id: int | None = None
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """New tokens of one request. `num_preceding` tokens were sent before these: a hole is seen at once."""
+
+    request_id: str
+    new_token_ids: list[int]
+    num_preceding: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+
+
+class UtilityOutput(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to a UTILITY call: `failure` is None, or says what went wrong."""
+
+    call_id: int
+    failure: str | None = None
+    result: Any = None
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
+    num_running: int = 0
+    num_waiting: int = 0
+    blocks_free: int = 0
+    blocks_total: int = 0
+
+
+class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One message core -> frontend."""
+
+    engine_index: int = 0
+    outputs: list[EngineCoreOutput] = []
+    scheduler_stats: SchedulerStats | None = None
+    timestamp: float = 0.0
+    utility_output: UtilityOutput | None = None
+    finished_requests: list[str] | None = None
+    wave_complete: int | None = None
+    start_wave: int | None = None
+    step: int = 0  # steps the core has executed when it sent this
+
+
+# -- handshake ----------------------------------------------------------------------------------------
+
+
+class EngineZmqAddresses(msgspec.Struct, frozen=True):
+    inputs: list[str]
+    outputs: list[str]
+    coordinator_input: str | None = None
+    coordinator_output: str | None = None
+    frontend_stats_publish_address: str | None = None
+
+
+class EngineHandshakeMetadata(msgspec.Struct, frozen=True):
+    """The frontend's answer to HELLO: where to connect, and the parallel configuration both sides must share."""
+
+    addresses: EngineZmqAddresses
+    parallel_config: dict[str, int | str | bool]
+
+
+# -- one step ---------------------------------------------------------------------------------------------
+
+
+class NewRequestData(msgspec.Struct, frozen=True, array_like=True):
+    """A request the workers see for the first time, or again after a preemption."""
+
+    request_id: str
+    token_ids: list[int]  # prompt, and after a preemption also what was generated before it
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    num_computed_tokens: int
+
+
+class CachedRequestData(msgspec.Struct, frozen=True, array_like=True):
+    """A request the workers know: what is new since their last step."""
+
+    request_id: str
+    new_token_ids: list[int]
+    new_block_ids: list[int]
+    num_computed_tokens: int
+
+
+class SchedulerOutput(msgspec.Struct, frozen=True, array_like=True):
+    """What the workers shall compute in one step.
+
+    `num_scheduled_tokens[request_id]` tokens of each request, from its `num_computed_tokens` on. A token is
+    sampled for a request whose scheduled tokens reach the end of its known tokens.
+    """
+
+    step: int
+    new: list[NewRequestData]
+    cached: list[CachedRequestData]
+    num_scheduled_tokens: dict[str, int]
+    finished: list[str]  # the workers forget these
+    preempted: list[str]  # the workers forget these; they come again as `new`
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())
+
+
+class ModelRunnerOutput(msgspec.Struct, frozen=True, array_like=True):
+    """Sampled tokens by request; a request whose prefill goes on has an empty list."""
+
+    step: int
+    sampled: dict[str, list[int]]
+
+
+class ReplyStatus(IntEnum):
+    SUCCESS = 0
+    FAILURE = 1
+
+
+# -- KV-cache events (vLLM's wire format, see engine/core/kv_events.py) -------------------------------------
+
+
+class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True, frozen=True):
+    """Base of the tagged maps inside a batch."""
+
+
+class BlockStored(KVCacheEvent):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None = None
+    lora_name: str | None = None
+
+
+class BlockRemoved(KVCacheEvent):
+    block_hashes: list[int]
+    medium: str | None = None
+
+
+class AllBlocksCleared(KVCacheEvent):
+    pass
+
+
+class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: int | None = None
+
+
+class KVEventBatch(EventBatch):
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+
+
+# -- outcomes a caller sees ---------------------------------------------------------------------------------
+
+
+class Outcome(StrEnum):
+    """How a request ended for its caller. Every accepted request gets exactly one."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    REFUSED = "refused"
+    ENGINE_DEAD = "engine-dead"
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What `generate` yields: cumulative tokens and text of one request."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finished: bool
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0

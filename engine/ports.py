@@ -1,0 +1,150 @@
+"""The seam: all that a process of the engine may touch, as small protocols.
+
+Every process entry point takes its `Ports`. `engine/real_ports.py` implements them with ZMQ, shared memory
+and processes; `faults/ports.py` wraps one `Ports` in another and plays a plan; nothing else in `engine`
+opens a socket, a segment or a process. Nothing here waits, except `Doorbell.wait`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from engine.topology import Channel, Mark, Node, NodeKind
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float: ...
+    def time(self) -> float: ...
+
+
+class Memory(Protocol):
+    """Shared bytes behind a ring: slices in, slices out, and a full fence.
+
+    A plain `memoryview` has the first two; the ring takes the fence as a separate argument so that
+    production code pays nothing for the seam.
+    """
+
+    def __getitem__(self, where: Any) -> Any: ...
+    def __setitem__(self, where: Any, value: Any) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class RingMemory(msgspec.Struct, frozen=True):
+    """An opened segment: its memory, the fence that belongs to it and its two bells."""
+
+    memory: Any
+    fence: Callable[[], None]
+
+
+class RingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ring: enough to name its sites and to size its segment."""
+
+    channel: Channel  # RPC or RESPONSE
+    writer: Node
+    readers: tuple[Node, ...]
+    max_chunks: int
+    max_chunk_bytes: int
+
+
+@runtime_checkable
+class Doorbell(Protocol):
+    """A wake-up that may be lost: who sleeps on it re-checks within a bound."""
+
+    def ring(self) -> None: ...
+
+    def seen(self) -> int:
+        """A ticket to take before looking at the condition that one is about to sleep for."""
+
+    def wait(self, seen: int, timeout_s: float) -> bool:
+        """Sleep until rung since `seen` was taken, or the time-out. -> whether it rang"""
+
+    def close(self) -> None: ...
+
+
+SocketKind = Literal["ROUTER", "DEALER", "PUSH", "PULL", "PUB", "SUB", "XPUB"]
+
+
+class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One socket of one process. Peers are numbered: a ROUTER's peer index is its identity, little-endian.
+
+    `send_channel` and `receive_channel` name the edges: what node A sends to peer k travels on
+    `A->peer_kind.k/send_channel`.
+    """
+
+    name: str  # unique in the process: "requests", "outputs", "kv", ...
+    kind: SocketKind
+    peer_kind: NodeKind
+    send_channel: Channel | None = None
+    receive_channel: Channel | None = None
+    bind: bool
+    address: str  # ipc://path or tcp://host:port; a bound tcp address may end in :*
+    identity: bytes | None = None
+    peer: int = 0  # the peer's index where the socket has exactly one
+    send_hwm: int = 0
+    receive_hwm: int = 0
+    linger_s: float = 0.0
+    buffer_bytes: int = 0
+    topic: bytes = b""
+    mandatory: bool = True  # ROUTER: an unroutable frame is an error
+    handover: bool = True  # ROUTER: a returning identity replaces the old connection
+
+
+class Socket(Protocol):
+    """A message channel. Neither half ever waits."""
+
+    address: str  # where it is bound, wildcard resolved
+
+    def send(self, frames: Sequence[Any], peer: int = 0) -> None:
+        """Queue one message. Buffers of 64 KiB and more go without a copy and are kept alive until sent.
+
+        Raises Unroutable when the socket knows that the peer is not connected.
+        """
+
+    def try_receive(self) -> tuple[int, list[Any]] | None:
+        """(peer index, frames) or None when nothing is there. Malformed identities never reach the caller."""
+
+    def fileno(self) -> int:
+        """Readable when a message may be there. Edge-triggered: after each wake, receive until None."""
+
+    def close(self, linger_s: float | None = None) -> None: ...
+
+
+class Unroutable(Exception):
+    """A socket's word that nobody is connected under that identity."""
+
+
+class Child(Protocol):
+    """A started child process. Its recipe is sent when its turn in the start-up order has come."""
+
+    node: Node
+    pid: int
+    sentinel: int  # readable (EOF) when the process is gone, however it died
+
+    def send_recipe(self, recipe: bytes) -> None: ...
+    def try_receive(self) -> Any | None:
+        """A message the child sent on its pipe (its READY), None when there is none yet. EOFError if closed."""
+
+    def fileno(self) -> int: ...
+    def alive(self) -> bool: ...
+    def exitcode(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def join(self, timeout_s: float) -> bool: ...
+
+
+class Ports(Protocol):
+    node: Node
+    clock: Clock
+
+    def open_socket(self, spec: SocketSpec) -> Socket: ...
+    def create_ring(self, spec: RingSpec, name: str) -> RingMemory: ...
+    def attach_ring(self, spec: RingSpec, name: str) -> RingMemory: ...
+    def doorbell(self, name: str, memory: Any, offset: int) -> Doorbell: ...
+    def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> Any: ...
+    def start_child(self, node: Node, target: str) -> Child: ...
+    def mark(self, mark: Mark, **data: Any) -> None: ...
+    def observe(self, name: str, **data: Any) -> None: ...
+    def close(self) -> None: ...
