@@ -90,6 +90,20 @@ class Attempt(Effect):
     operation: Callable[[], Any]
 
 
+class RingCrossing(Effect):
+    """A ring message is about to be written (`send`), or was read and is about to be used (`receive`). -> None
+
+    `parts` are the message's buffers as framed, `position` its number in the ring from 0. This is where a
+    plan stops a process around a ring message; without a fault layer it costs nothing.
+    """
+
+    ring: str
+    operation: str
+    position: int
+    parts: list[Any]
+    overflow: bool = False
+
+
 class RingBell(Effect):
     """Wake whoever sleeps on this bell. -> None"""
 

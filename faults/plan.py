@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.topology import Edge, Mark, Node, Topology, at, is_site, mark_site
+from engine.topology import RING_CHANNELS, Edge, Mark, Node, Topology, at, is_site, mark_site
 
 
 class Fate(StrEnum):
@@ -103,7 +103,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise PlanError(f"{where}: nth and times count from 1, got nth={fault.nth}, times={fault.times}")
             operation = operation_of(fault.site)
             allowed = FATES_AT[operation]
-            if operation == "receive" and Edge.parse(fault.site.rpartition(":")[0]).channel.value in ("rpc", "response"):
+            if operation == "receive" and Edge.parse(fault.site.rpartition(":")[0]).channel in RING_CHANNELS:
                 allowed = RING_RECEIVE_FATES
             if fault.fate not in allowed:
                 raise PlanError(f"{where}: fate {fault.fate.value!r} cannot befall a {operation} at {fault.site!r}; "
