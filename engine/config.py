@@ -70,6 +70,7 @@ class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
     output_linger_s: float = 4.0
     overflow_hwm: int = 0
     buffer_bytes: int = 0  # SO_SNDBUF and SO_RCVBUF; 0 leaves the system's
+    router_mandatory: bool = True  # False: as vLLM, a frame for an unconnected core vanishes in silence
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):

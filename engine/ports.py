@@ -90,6 +90,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     topic: bytes = b""
     mandatory: bool = True  # ROUTER: an unroutable frame is an error
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
+    raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
 
 
 class Socket(Protocol):
@@ -124,7 +125,7 @@ class Child(Protocol):
     sentinel: int  # readable (EOF) when the process is gone, however it died
 
     def send_recipe(self, recipe: bytes) -> None: ...
-    def try_receive(self) -> Any | None:
+    def try_receive(self) -> bytes | None:
         """A message the child sent on its pipe (its READY), None when there is none yet. EOFError if closed."""
 
     def fileno(self) -> int: ...
@@ -135,9 +136,19 @@ class Child(Protocol):
     def join(self, timeout_s: float) -> bool: ...
 
 
+class Parent(Protocol):
+    """The pipe to whoever started this process."""
+
+    def send(self, message: bytes) -> None: ...
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` once, from a thread of its own, when the parent is no more."""
+
+
 class Ports(Protocol):
     node: Node
     clock: Clock
+    parent: Parent | None
 
     def open_socket(self, spec: SocketSpec) -> Socket: ...
     def create_ring(self, spec: RingSpec, name: str) -> RingMemory: ...
