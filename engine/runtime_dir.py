@@ -1,0 +1,152 @@
+"""Where an engine keeps its sockets and how its segments are called, and the broom for what the dead left.
+
+Promises
+- Two engines on a host never share a path or a segment name: each has a random id, taken with O_EXCL.
+- Everything an engine leaves in the file system is found from its lock file, `/dev/shm/ringtwin-<id>.lock`,
+  which holds the path of its directory. The owner and all its descendants hold that file's flock, so it is
+  free exactly when the last of them is dead, however they died.
+- `sweep()` removes what belongs to no living owner and nothing else.
+- An ipc path always fits into a socket address (107 bytes); a longer directory is replaced by a short one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from engine.errors import ConfigError
+
+SHM = Path("/dev/shm")
+PREFIX = "ringtwin-"
+#: Room that `<dir>/<socket name>` needs beyond the directory: the longest name is `handshake.ipc`, plus a
+#: fault layer's suffix and some air.
+_SOCKET_NAME_BYTES = 32
+_SUN_PATH_BYTES = 107
+
+
+class RuntimeDir:
+    """One engine's directory and names. Picklable by its fields; only the creator holds the descriptor."""
+
+    def __init__(self, engine_id: str, path: Path, lock_fd: int | None = None) -> None:
+        self.engine_id = engine_id
+        self.path = path
+        self._lock_fd = lock_fd
+
+    @staticmethod
+    def create(base: str | None = None) -> RuntimeDir:
+        """Raises ConfigError where no directory can be made."""
+        folder = _short_enough(Path(base) if base else Path(tempfile.gettempdir()))
+        while True:
+            engine_id = secrets.token_hex(4)
+            try:
+                fd = os.open(_lock_path(engine_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise ConfigError(f"cannot create a lock file in {SHM}: {error.strerror}") from None
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # a broom was faster; it will remove the file
+                os.close(fd)
+                continue
+            break
+        path = folder / f"{PREFIX}{engine_id}"
+        os.write(fd, os.fsencode(path))
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            os.unlink(_lock_path(engine_id))
+            os.close(fd)
+            raise ConfigError(f"cannot create the runtime directory {path}: {error.strerror}; "
+                              "set runtime_dir to a writable directory") from None
+        return RuntimeDir(engine_id, path, fd)
+
+    @staticmethod
+    def of(engine_id: str, path: str) -> RuntimeDir:
+        """The same directory as seen by a child."""
+        return RuntimeDir(engine_id, Path(path))
+
+    def hold(self) -> None:
+        """Keep the engine's names taken while this process lives too (a spawned child inherits no lock).
+
+        The lock is shared by taking it through the same open file only under fork; a spawned child marks
+        itself with a lock file of its own beside it.
+        """
+        if self._lock_fd is None:
+            with contextlib.suppress(OSError):
+                fd = os.open(_lock_path(f"{self.engine_id}.{os.getpid()}"),
+                             os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock_fd = fd
+
+    def segment(self, name: str) -> str:
+        return f"{PREFIX}{self.engine_id}-{name}"
+
+    def socket(self, name: str) -> str:
+        return f"ipc://{self.path / name}"
+
+    def file(self, name: str) -> str:
+        return str(self.path / name)
+
+    def remove(self) -> list[str]:
+        """Remove everything of this engine. -> what was removed. Safe to call from several processes."""
+        return _remove(self.engine_id, self.path)
+
+
+def sweep() -> list[str]:
+    """Remove what engines left whose processes are all dead. -> the removed paths, for the log."""
+    removed: list[str] = []
+    for lock in sorted(SHM.glob(f"{PREFIX}*.lock")):
+        engine_id = lock.name[len(PREFIX):-len(".lock")]
+        if "." in engine_id:
+            continue  # a child's lock: looked at with its engine's
+        if not all(_free(path) for path in [lock, *SHM.glob(f"{PREFIX}{engine_id}.*.lock")]):
+            continue
+        with contextlib.suppress(OSError):
+            removed += _remove(engine_id, Path(os.fsdecode(lock.read_bytes()) or "/nonexistent"))
+    return removed
+
+
+def _free(lock: Path) -> bool:
+    """Whether nobody holds this lock. Takes it only for a moment."""
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _remove(engine_id: str, path: Path) -> list[str]:
+    removed = []
+    for segment in SHM.glob(f"{PREFIX}{engine_id}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            segment.unlink()
+            removed.append(str(segment))
+    if path.name == f"{PREFIX}{engine_id}" and path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(str(path))
+    for lock in [*SHM.glob(f"{PREFIX}{engine_id}.*.lock"), _lock_path(engine_id)]:
+        with contextlib.suppress(FileNotFoundError):
+            lock.unlink()
+            removed.append(str(lock))
+    return removed
+
+
+def _lock_path(engine_id: str) -> Path:
+    return SHM / f"{PREFIX}{engine_id}.lock"
+
+
+def _short_enough(folder: Path) -> Path:
+    longest = len(os.fsencode(folder)) + 1 + len(PREFIX) + 8 + 1 + _SOCKET_NAME_BYTES
+    return folder if longest <= _SUN_PATH_BYTES else Path("/tmp")

@@ -1,0 +1,173 @@
+"""Answers the effects of pure loops with the ports of a real process.
+
+A `Process` holds what the threads of one process share: ports, sockets, queues, bells, rings. Each thread runs
+one loop by `process.run(loop)`. All waiting of the engine happens here, and every wait ends: at its
+deadline, at a wake-up, or because the process is told to stop (`cancel`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from engine.effects import (
+    Attempt,
+    Call,
+    Effect,
+    Loop,
+    MarkPoint,
+    Now,
+    Observe,
+    Put,
+    Receive,
+    RingBell,
+    RingCrossing,
+    Send,
+    Take,
+    WaitBell,
+)
+from engine.errors import QueueCancelledError
+from engine.ports import Doorbell, Ports, RingSpec, Socket
+
+#: A wait without a deadline still looks up this often: a bound against lost wake-ups, not a poll.
+LOOK_UP_S = 1.0
+
+
+class LocalQueue:
+    """A queue between threads of one process: put never waits, take waits and empties it."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, item: Any) -> None:
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify()
+
+    def take(self, timeout_s: float | None) -> list[Any]:
+        with self._changed:
+            if not self._items:
+                self._changed.wait(timeout_s)
+            items = list(self._items)
+            self._items.clear()
+            return items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Process:
+    """What the threads of one process share, and the interpreter of their loops."""
+
+    def __init__(self, ports: Ports, recheck_s: float = LOOK_UP_S) -> None:
+        self.ports = ports
+        self.recheck_s = recheck_s
+        self.sockets: dict[str, Socket] = {}
+        self.queues: dict[str, LocalQueue] = {}
+        self.bells: dict[str, Doorbell] = {}
+        self.rings: dict[str, RingSpec] = {}
+        self.worker: Any = None
+        self.cancelled: Exception | None = None
+        self._tickets: dict[str, int] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._answers: dict[type[Effect], Callable[[Any], Any]] = {
+            Now: lambda effect: ports.clock.monotonic(),
+            MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
+            Observe: lambda effect: ports.observe(effect.name, **effect.data),
+            Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
+            Receive: self._receive,
+            Put: lambda effect: self.queues[effect.queue].put(effect.item),
+            Take: self._take,
+            Attempt: lambda effect: effect.operation(),
+            RingCrossing: lambda effect: ports.ring_crossing(
+                self.rings[effect.ring], effect.operation, effect.position, effect.parts, effect.overflow),
+            RingBell: lambda effect: self.bells[effect.bell].ring(),
+            WaitBell: self._wait_bell,
+            Call: lambda effect: getattr(self.worker, effect.method)(*effect.args, **effect.kwargs),
+        }
+
+    def add_bell(self, name: str, bell: Doorbell) -> None:
+        self.bells[name] = bell
+        self._tickets[name] = bell.seen()
+
+    def run(self, loop: Loop[Any]) -> Any:
+        """Drive a loop to its end. -> its result; raises what it raises."""
+        answers = self._answers
+        try:
+            effect = next(loop)
+            while True:
+                try:
+                    result = answers[type(effect)](effect)
+                except Exception as error:  # the loop decides what a failed effect means
+                    effect = loop.throw(error)
+                else:
+                    effect = loop.send(result)
+        except StopIteration as stop:
+            return stop.value
+
+    def cancel(self, error: Exception) -> None:
+        """End every wait on a bell with `error`, now and later. From any thread; the first reason stays."""
+        if self.cancelled is None:
+            self.cancelled = error
+        for bell in self.bells.values():
+            bell.ring()
+        os.write(self._wake_write, b"x")
+
+    def close(self) -> None:
+        for socket in self.sockets.values():
+            socket.close()
+        self.sockets.clear()
+        for bell in self.bells.values():
+            bell.close()
+        self.bells.clear()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # -- waiting
+
+    def _left(self, deadline: float | None, most_s: float) -> float:
+        if deadline is None:
+            return most_s
+        return min(most_s, max(0.0, deadline - self.ports.clock.monotonic()))
+
+    def _receive(self, effect: Receive) -> Any:
+        sockets = [(name, self.sockets[name]) for name in effect.inboxes]
+        poller = None
+        while True:
+            for name, socket in sockets:
+                message = socket.try_receive()
+                if message is not None:
+                    return name, *message
+            if self.cancelled is not None:
+                raise self.cancelled
+            left_s = self._left(effect.deadline, LOOK_UP_S)
+            if left_s <= 0:
+                return None
+            if poller is None:
+                poller = select.poll()
+                poller.register(self._wake_read, select.POLLIN)
+                for _, socket in sockets:
+                    poller.register(socket.fileno(), select.POLLIN)
+            poller.poll(max(1, left_s * 1000))
+
+    def _take(self, effect: Take) -> list[Any]:
+        queue = self.queues[effect.queue]
+        while True:
+            items = queue.take(self._left(effect.deadline, LOOK_UP_S))
+            if items or (effect.deadline is not None and self._left(effect.deadline, LOOK_UP_S) <= 0):
+                return items
+
+    def _wait_bell(self, effect: WaitBell) -> bool:
+        """Sleeps on the ticket taken before the loop last looked, so a ring in between is not lost."""
+        if self.cancelled is not None:
+            raise self.cancelled if isinstance(self.cancelled, QueueCancelledError) else QueueCancelledError(
+                str(self.cancelled))
+        bell = self.bells[effect.bell]
+        rang = bell.wait(self._tickets[effect.bell], self._left(effect.deadline, self.recheck_s))
+        self._tickets[effect.bell] = bell.seen()
+        return rang
