@@ -44,6 +44,12 @@ class Observe(Effect):
     data: dict[str, Any]
 
 
+class Beat(Effect):
+    """The process is alive and got this far. Written to a shared word, never counted. -> None"""
+
+    count: int
+
+
 class Send(Effect):
     """Put one message on an outbox. Never waits. `peer` is an index where the socket has several. -> None
 

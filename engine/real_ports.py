@@ -16,6 +16,9 @@ from engine.launch import Envelope, PipeParent, RealChild, start_child
 from engine.ports import RingMemory, RingSpec, SocketSpec
 from engine.topology import Mark, Node
 
+#: A cache line: the writer of a shared word disturbs nobody else.
+WORD_BYTES = 64
+
 
 class RealPorts:
     """See `engine.ports.Ports`."""
@@ -55,6 +58,13 @@ class RealPorts:
         from engine.ipc.segment import attach_segment
 
         return self._keep(attach_segment(name))
+
+    def shared_word(self, name: str, *, create: bool) -> memoryview:
+        from engine.ipc.segment import attach_segment, create_segment
+
+        segment = create_segment(name, WORD_BYTES) if create else attach_segment(name)
+        self._segments.append(segment)
+        return segment.memory
 
     def doorbell(self, name: str, memory: Any, offset: int) -> Any:
         from engine.ipc.wait import FutexDoorbell

@@ -8,14 +8,14 @@ deadline, at a wake-up, or because the process is told to stop (`cancel`).
 from __future__ import annotations
 
 import os
+import queue
 import select
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from engine.effects import (
     Attempt,
+    Beat,
     Call,
     Effect,
     Loop,
@@ -38,27 +38,24 @@ LOOK_UP_S = 1.0
 
 
 class LocalQueue:
-    """A queue between threads of one process: put never waits, take waits and empties it."""
+    """A queue between threads of one process, and from its signal handlers: put never waits and is reentrant."""
 
     def __init__(self) -> None:
-        self._items: deque[Any] = deque()
-        self._changed = threading.Condition()
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.put = self._items.put
 
-    def put(self, item: Any) -> None:
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify()
-
-    def take(self, timeout_s: float | None) -> list[Any]:
-        with self._changed:
-            if not self._items:
-                self._changed.wait(timeout_s)
-            items = list(self._items)
-            self._items.clear()
+    def take(self, timeout_s: float) -> list[Any]:
+        """Everything that is there; waits for the first item at most `timeout_s`."""
+        items: list[Any] = []
+        try:
+            items.append(self._items.get(timeout_s > 0, timeout_s if timeout_s > 0 else None))
+            while True:
+                items.append(self._items.get_nowait())
+        except queue.Empty:
             return items
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._items.qsize()
 
 
 class Process:
@@ -72,13 +69,17 @@ class Process:
         self.bells: dict[str, Doorbell] = {}
         self.rings: dict[str, RingSpec] = {}
         self.worker: Any = None
+        self.heartbeat: memoryview | None = None
         self.cancelled: Exception | None = None
+        #: Descriptors that end every Receive when they become readable: what a death means to this process.
+        self.sentinels: dict[int, Callable[[], Exception]] = {}
         self._tickets: dict[str, int] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers: dict[type[Effect], Callable[[Any], Any]] = {
             Now: lambda effect: ports.clock.monotonic(),
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
             Observe: lambda effect: ports.observe(effect.name, **effect.data),
+            Beat: self._beat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
             Receive: self._receive,
             Put: lambda effect: self.queues[effect.queue].put(effect.item),
@@ -128,6 +129,10 @@ class Process:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    def _beat(self, effect: Beat) -> None:
+        if self.heartbeat is not None:
+            self.heartbeat[:8] = effect.count.to_bytes(8, "little")
+
     # -- waiting
 
     def _left(self, deadline: float | None, most_s: float) -> float:
@@ -151,9 +156,11 @@ class Process:
             if poller is None:
                 poller = select.poll()
                 poller.register(self._wake_read, select.POLLIN)
-                for _, socket in sockets:
-                    poller.register(socket.fileno(), select.POLLIN)
-            poller.poll(max(1, left_s * 1000))
+                for descriptor in [*self.sentinels, *(socket.fileno() for _, socket in sockets)]:
+                    poller.register(descriptor, select.POLLIN)
+            for descriptor, _ in poller.poll(max(1, left_s * 1000)):
+                if descriptor in self.sentinels:
+                    raise self.sentinels[descriptor]()
 
     def _take(self, effect: Take) -> list[Any]:
         queue = self.queues[effect.queue]

@@ -1,0 +1,93 @@
+"""The RPC call table (pure): which calls are open, and which reply belongs to which.
+
+    call     (call_id, method, args, kwargs, output_rank)       broadcast to all ranks
+    reply    (call_id, SUCCESS | FAILURE, value)                 from the output rank, or from all; FAILURE from any
+
+Promises: a reply is matched by its call id, never by its turn, so replies that come after a time-out or an
+error cannot answer a later call; a FAILURE of any rank ends its call at once; a call has one deadline, fixed
+when it is made, however long others are waited for in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import RpcError, RpcTimeoutError
+from engine.messages import ReplyStatus
+
+
+class PendingCall:
+    """One call in flight: a future without a thread."""
+
+    def __init__(self, call_id: int, method: str, waits_for: frozenset[int], output_rank: int | None,
+                 deadline: float) -> None:
+        self.call_id = call_id
+        self.method = method
+        self.output_rank = output_rank
+        self.deadline = deadline
+        self.error: Exception | None = None
+        self._waits_for = waits_for
+        self._values: dict[int, Any] = {}
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or self._waits_for <= self._values.keys()
+
+    @property
+    def missing(self) -> list[int]:
+        return sorted(self._waits_for - self._values.keys())
+
+    def result(self) -> Any:
+        """The output rank's value, or the list of all ranks' values. Raises what the call failed with."""
+        if self.error is not None:
+            raise self.error
+        assert self.done, f"call {self.call_id} ({self.method}) has not been answered"
+        if self.output_rank is not None:
+            return self._values[self.output_rank]
+        return [self._values[rank] for rank in sorted(self._waits_for)]
+
+
+class CallTable:
+    """The calls of one executor."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._next_id = 0
+        self._open: dict[int, PendingCall] = {}
+        self.late_replies = 0
+
+    def open(self, method: str, output_rank: int | None, deadline: float) -> PendingCall:
+        """Raises ValueError for an output rank that does not exist."""
+        if output_rank is not None and not 0 <= output_rank < self.ranks:
+            raise ValueError(f"output_rank must lie between 0 and {self.ranks - 1}, got {output_rank}")
+        waits_for = frozenset(range(self.ranks) if output_rank is None else (output_rank,))
+        call = PendingCall(self._next_id, method, waits_for, output_rank, deadline)
+        self._open[call.call_id] = call
+        self._next_id += 1
+        return call
+
+    def reply(self, rank: int, call_id: int, status: int, value: Any) -> PendingCall | None:
+        """Take one reply. -> the call it belongs to; None where that call has ended already."""
+        call = self._open.get(call_id)
+        if call is None:
+            self.late_replies += 1
+            return None
+        if status == ReplyStatus.FAILURE:
+            call.error = RpcError(rank, call.method, str(value))
+        else:
+            call._values[rank] = value
+        if call.done:
+            del self._open[call_id]
+        return call
+
+    def expire(self, call: PendingCall, now: float) -> None:
+        """End a call whose deadline has passed; its late replies will belong to nobody."""
+        if not call.done and now >= call.deadline:
+            late = ", ".join(f"worker.{rank}" for rank in call.missing)
+            call.error = RpcTimeoutError(f"no answer to {call.method} from {late} by its deadline: a worker hangs, "
+                                         "is stopped, or sits in a stuck collective")
+            del self._open[call.call_id]
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._open)
