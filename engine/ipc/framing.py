@@ -1,0 +1,143 @@
+"""How an object becomes the buffers of a message, and a message the bytes of a chunk (vLLM's format).
+
+Promises
+- `decode(encode(x))` equals `x`; buffers of at least 1 MiB that support it travel beside the pickle, uncopied.
+- A message of at least the chunk's size (header included) overflows: its chunk holds the flag alone, and its
+  buffers travel by ZMQ as `overflow_frames`.
+- Bytes that are no message are a `QueueDecodeError`, never a crash and never a longer read than the chunk.
+- An overflow payload tells which message it belongs to, so a late one is never taken for another. A payload without
+  that mark (from vLLM) is accepted as "unknown".
+
+    chunk     0 | count: 2, big-endian | length: 4, big-endian | bytes | length | bytes | ...
+              1                                                     overflow: the rest of the chunk is undefined
+    frames    buffer 0 (the pickle) | buffer 1 | ... | "RTpos" + position: 8, big-endian
+
+Only what one process of an engine wrote for another is unpickled here; no socket bound to a network gets this far.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, Final
+
+from engine.errors import QueueDecodeError
+
+#: Buffers from here on are not copied into the pickle.
+OUT_OF_BAND_BYTES = 1 << 20
+#: The buffer count has two bytes.
+MAX_BUFFERS = (1 << 16) - 1
+
+_HEADER_BYTES = 3
+_LENGTH_BYTES = 4
+_MARK = b"RTpos"
+_MARK_BYTES = len(_MARK) + 8
+
+#: All there is in the chunk of a message that overflows.
+OVERFLOW_CHUNK: Final = (b"\x01",)
+
+
+class _Overflow:
+    def __repr__(self) -> str:
+        return "OVERFLOW"
+
+
+#: What `unpack` says of a chunk whose message travels by ZMQ.
+OVERFLOW: Final = _Overflow()
+
+
+def encode(obj: Any) -> list[Any]:
+    """-> buffers: the pickle, then its out-of-band buffers as flat memoryviews of the object's own memory.
+
+    Raises what `pickle` raises for an object that it cannot take.
+    """
+    buffers: list[Any] = [b""]
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) >= MAX_BUFFERS:
+            return True
+        buffers.append(raw)
+        return False
+
+    buffers[0] = pickle.dumps(obj, protocol=5, buffer_callback=keep_in_band)
+    return buffers
+
+
+def decode(parts: Sequence[Any]) -> Any:
+    """The object of these buffers; it may keep views of all but the first. Raises QueueDecodeError."""
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])
+    except Exception as error:  # a pickle may raise anything, its objects' own errors included
+        raise QueueDecodeError(f"a message of {len(parts)} buffers cannot be decoded: "
+                               f"{type(error).__name__}: {error}") from error
+
+
+def is_overflow(parts: Sequence[Any], max_chunk_bytes: int) -> bool:
+    """Whether these buffers go by ZMQ: vLLM's count (the flag's byte left out) reaches the chunk's size."""
+    return 2 + sum(_LENGTH_BYTES + len(part) for part in parts) >= max_chunk_bytes
+
+
+def pack(parts: Sequence[Any]) -> list[Any]:
+    """The buffers to put one after the other into a chunk."""
+    first = parts[0]
+    packed = [b"\x00" + len(parts).to_bytes(2, "big") + len(first).to_bytes(_LENGTH_BYTES, "big"), first]
+    for part in parts[1:]:
+        packed += (len(part).to_bytes(_LENGTH_BYTES, "big"), part)
+    return packed
+
+
+def slices(view: Any) -> list[Any] | _Overflow:
+    """The buffers in a chunk, uncopied (as far as `view` slices without a copy), or OVERFLOW.
+
+    Raises QueueDecodeError where the bytes are no message.
+    """
+    if view[0] == 1:
+        return OVERFLOW
+    if view[0] != 0:
+        raise QueueDecodeError(f"a chunk begins with {view[0]}, neither a message (0) nor an overflow (1)")
+    count = view[1] << 8 | view[2]
+    if not count:
+        raise QueueDecodeError("a chunk has no buffers")
+    offset, end, parts = _HEADER_BYTES, len(view), []
+    for _ in range(count):
+        begin = offset + _LENGTH_BYTES
+        offset = begin + int.from_bytes(view[offset:begin], "big")
+        if offset > end:
+            raise QueueDecodeError(f"a buffer ends at {offset}, beyond its chunk of {end} bytes")
+        parts.append(view[begin:offset])
+    return parts
+
+
+def unpack(view: Any) -> list[bytes] | _Overflow:
+    """The buffers in a chunk, copied, or OVERFLOW. For `RingReader.try_read`. Raises QueueDecodeError."""
+    parts = slices(view)
+    return parts if parts is OVERFLOW else [bytes(part) for part in parts]
+
+
+def unpack_object(view: Any) -> Any:
+    """The object in a chunk, decoded where it lies, or OVERFLOW. For `RingReader.try_read`.
+
+    Out-of-band buffers are copied first: objects keep views of them, and the chunk is reused. (bytearray, not
+    bytes: what was writable, such as an array, stays so.) Raises QueueDecodeError.
+    """
+    parts = slices(view)
+    if parts is OVERFLOW:
+        return OVERFLOW
+    return decode([parts[0], *map(bytearray, parts[1:])])
+
+
+def overflow_frames(parts: Sequence[Any], position: int) -> list[Any]:
+    """What travels by ZMQ for message number `position`."""
+    return [*parts, _MARK + position.to_bytes(8, "big")]
+
+
+def from_overflow_frames(frames: Sequence[Any]) -> tuple[int | None, list[Any]]:
+    """-> (position, buffers). The position is None when the sender does not say. Raises QueueDecodeError."""
+    if not frames:
+        raise QueueDecodeError("an overflow payload has no frames")
+    last = frames[-1]
+    # No buffer is mistaken for the mark: those after the first are never as small as this.
+    if len(frames) > 1 and len(last) == _MARK_BYTES and bytes(last[:len(_MARK)]) == _MARK:
+        return int.from_bytes(last[len(_MARK):], "big"), list(frames[:-1])
+    return None, list(frames)

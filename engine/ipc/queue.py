@@ -1,0 +1,239 @@
+"""Reading and writing a ring with deadlines: the loops that every world drives.
+
+Promises
+- `enqueue` either publishes its message or raises and has published nothing.
+- `dequeue` hands out every message once and in order, those that overflow included. A time-out anywhere, also between
+  the flag of an overflow and its payload, loses and misplaces nothing: the next call continues there.
+- An expired deadline looks once and then is a `QueueTimeoutError`; it never turns into "for ever".
+- A lost doorbell costs at most the re-check bound of whoever answers `WaitBell`; each wake-up leads to a new look.
+- The death of the peer ends the wait, after one last look: what it had published before is still handed out.
+
+    writer    look for room -> cross "send" -> write (reset, data, readers, written) -> payload, if it overflows -> bell
+    reader    look -> read flag -> bell for the writer -> payload, if it overflows -> cross "receive" -> hand out
+
+State of a reader: `owed` is the number of a message whose flag was read and whose payload was not. Payloads that come
+early are kept until their flag is read, late ones of messages that are over are dropped. When a later payload has been
+here for `gap_s` and the owed one has not, the owed one counts as lost: an error, and the queue goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from engine.effects import Attempt, Loop, MarkPoint, Now, Observe, Receive, RingBell, RingCrossing, Send, WaitBell
+from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
+from engine.ipc.framing import (
+    OVERFLOW,
+    OVERFLOW_CHUNK,
+    from_overflow_frames,
+    is_overflow,
+    overflow_frames,
+    pack,
+    unpack,
+)
+from engine.ipc.ring import EMPTY, RingReader, RingWriter
+from engine.topology import Mark
+
+#: The single frame by which a writer says that all its readers have subscribed. No payload.
+READY = b"READY"
+#: A deadline that is over: look once.
+_AT_ONCE = 0.0
+
+
+class QueueWriter:
+    """The writing end. `bell` wakes the readers, the writer sleeps on `space_bell`; both are names of bells.
+
+    Messages of at least a chunk are sent by the socket named `overflow_outbox`; without one they are an error.
+    """
+
+    def __init__(self, name: str, writer: RingWriter, n_readers: int, *, bell: str, space_bell: str,
+                 overflow_outbox: str | None = None) -> None:
+        self.name = name
+        self.writer = writer
+        self.n_readers = n_readers
+        self.bell = bell
+        self.space_bell = space_bell
+        self.overflow_outbox = overflow_outbox
+
+    @property
+    def position(self) -> int:
+        """The number of the next message, from 0."""
+        return self.writer.position
+
+    def enqueue(self, parts: list[Any], deadline: float | None) -> Loop[int]:
+        """Publish one message (the buffers of `framing.encode`) to all readers. -> its number
+
+        Raises QueueTimeoutError when there is no room by `deadline` (monotonic; None: until cancelled),
+        QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
+        least a chunk on a queue without an overflow socket.
+        """
+        position = self.writer.position
+        overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
+        if overflow and self.overflow_outbox is None:
+            raise QueueError(f"{self.name}: a message of {sum(map(len, parts))} bytes does not fit into a chunk of "
+                             f"{self.writer.layout.max_chunk_bytes}, and this queue has no overflow socket")
+        if (yield from self._look()) is EMPTY:
+            yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
+            oldest = position - self.writer.layout.max_chunks
+            yield from wait_until(self.name, self._look, self._sleep, deadline,
+                                  f"message {position} found no room and was not sent: not all of its "
+                                  f"{self.n_readers} readers have read message {oldest}")
+        yield RingCrossing(self.name, "send", position, parts, overflow)
+        chunk = OVERFLOW_CHUNK if overflow else pack(parts)
+        written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
+        assert written, f"{self.name}: room for message {position} was taken away"
+        if overflow:
+            yield Send(self.overflow_outbox, overflow_frames(parts, position))
+        yield RingBell(self.bell)
+        return position
+
+    def _look(self) -> Loop[Any]:
+        # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
+        return True if (yield Attempt(self.name, self.writer.free)) else EMPTY
+
+    def _sleep(self, deadline: float | None) -> Loop[None]:
+        yield WaitBell(self.space_bell, deadline)
+
+
+class QueueReader:
+    """One reading end. The reader sleeps on `bell`, `space_bell` wakes the writer; both are names of bells.
+
+    `recheck_s` bounds how long it waits for an owed payload before it asks again whether the writer lives.
+    `take` makes a message of a chunk: its copied buffers (`framing.unpack`), or OVERFLOW.
+    """
+
+    def __init__(self, name: str, reader: RingReader, *, bell: str, space_bell: str, overflow_inbox: str | None = None,
+                 take: Callable[[Any], Any] = unpack, recheck_s: float = 1.0, gap_s: float = 5.0) -> None:
+        self.name = name
+        self.reader = reader
+        self.bell = bell
+        self.space_bell = space_bell
+        self.overflow_inbox = overflow_inbox
+        self.recheck_s = recheck_s
+        self.gap_s = gap_s
+        self.owed: int | None = None
+        self._take = take
+        self._payloads: dict[int, list[Any]] = {}
+        self._unmarked: deque[list[Any]] = deque()
+        self._gap_began: float | None = None
+
+    @property
+    def position(self) -> int:
+        """The number of the next message to hand out, from 0."""
+        return self.reader.position if self.owed is None else self.owed
+
+    def dequeue(self, deadline: float | None) -> Loop[list[Any]]:
+        """Wait for the next message. -> its buffers, for `framing.decode`
+
+        Raises QueueTimeoutError at `deadline` (monotonic; None: until cancelled), QueueCancelledError when the wait is
+        ended, QueueDecodeError for a message that was damaged or lost; the next call then continues behind it.
+        """
+        message = yield from self.try_dequeue()
+        if message is EMPTY:
+            message = yield from wait_until(self.name, self.try_dequeue, self._sleep, deadline,
+                                            f"message {self.position} did not come", last_look=True)
+        return message
+
+    def try_dequeue(self) -> Loop[Any]:
+        """-> the next message's buffers, or EMPTY. Raises QueueDecodeError as `dequeue` does."""
+        if self.owed is None:
+            try:
+                message = yield Attempt(self.name, lambda: self.reader.try_read(self._take))
+            except QueueDecodeError:
+                yield RingBell(self.space_bell)
+                raise
+            if message is EMPTY:
+                return EMPTY
+            overflow = message is OVERFLOW
+            if overflow:
+                self.owe_payload()
+            yield RingBell(self.space_bell)
+            if not overflow:
+                yield RingCrossing(self.name, "receive", self.reader.position - 1, message, False)
+                return message
+        message = yield from self._claim()
+        if message is not EMPTY:
+            position, self.owed, self._gap_began = self.owed, None, None
+            yield RingCrossing(self.name, "receive", position, message, True)
+        return message
+
+    def owe_payload(self) -> None:
+        """The flag of an overflow was just read: its payload comes next."""
+        self.owed = self.reader.position - 1
+
+    def _claim(self) -> Loop[Any]:
+        """The payload of the owed message, or EMPTY."""
+        if self.overflow_inbox is None:
+            position, self.owed = self.owed, None
+            raise QueueDecodeError(f"{self.name}: message {position} overflows, and this queue has no socket for it")
+        while True:
+            if self.owed in self._payloads:
+                return self._payloads.pop(self.owed)
+            if self._unmarked:
+                return self._unmarked.popleft()
+            arrived = yield Receive((self.overflow_inbox,), _AT_ONCE)
+            if arrived is None:
+                break
+            self._keep(arrived[2])
+        if self._payloads:
+            yield from self._give_up_lost()
+        return EMPTY
+
+    def _keep(self, frames: list[Any]) -> None:
+        if len(frames) == 1 and bytes(frames[0][:len(READY) + 1]) == READY:
+            return
+        position, parts = from_overflow_frames(frames)
+        if position is None:
+            self._unmarked.append(parts)
+        elif position >= self.position:
+            self._payloads[position] = parts
+
+    def _give_up_lost(self) -> Loop[None]:
+        """Payloads come in order, so one that is overtaken is lost, unless the wire reorders: hence the patience."""
+        now = yield Now()
+        if self._gap_began is None:
+            self._gap_began = now
+        elif now - self._gap_began >= self.gap_s:
+            position, self.owed, self._gap_began = self.owed, None, None
+            raise QueueDecodeError(f"{self.name}: the payload of message {position} was lost on its way")
+
+    def _sleep(self, deadline: float | None) -> Loop[None]:
+        if self.owed is None:
+            yield WaitBell(self.bell, deadline)
+            return
+        until = (yield Now()) + min(self.recheck_s, self.gap_s)
+        arrived = yield Receive((self.overflow_inbox,), until if deadline is None else min(until, deadline))
+        if arrived is not None:
+            self._keep(arrived[2])
+        else:
+            yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
+
+
+def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],
+               deadline: float | None, refusal: str, *, last_look: bool = False) -> Loop[Any]:
+    """Sleep and look until `look` finds something. -> what it found
+
+    Raises QueueTimeoutError(refusal) at the deadline. A cancellation passes through, with `last_look` after one more
+    look. A wait that slept is told to the judges.
+    """
+    began = now = yield Now()
+    if deadline is not None and now >= deadline:
+        raise QueueTimeoutError(f"{name}: {refusal}")
+    outcome, error, found = "ok", None, EMPTY
+    while found is EMPTY and error is None:
+        try:
+            yield from sleep(deadline)
+        except QueueCancelledError as reason:
+            outcome, error = ("peer-dead" if isinstance(reason, PeerDeadError) else "cancelled"), reason
+        if error is None or last_look:
+            found = yield from look()
+        now = yield Now()
+        if found is EMPTY and error is None and deadline is not None and now >= deadline:
+            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")
+    yield Observe("queue-wait", {"ring": name, "began": began, "deadline": deadline, "ended": now,
+                                 "outcome": "ok" if found is not EMPTY else outcome})
+    if found is EMPTY:
+        raise error
+    return found

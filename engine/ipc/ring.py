@@ -1,0 +1,306 @@
+"""The shared-memory ring: one writer, every reader reads every message, no lock.
+
+Promises
+- Every reader sees an exact prefix of what was written: whole messages, in order, each once, wherever any
+  process dies; also under store reordering (TSO, PSO), as far as `fence` is a full fence.
+- No chunk is rewritten before every reader has read it.
+- Nothing here waits. `try_write` and `try_read` answer at once, and an end that is refused stays on its slot:
+  the slot *is* the queue position, so looking for another free one would reorder or lose messages.
+- Nothing is remembered before the operation is over: `position` moves with the last statement. So either
+  operation can be run again from recorded loads, stopped between any two stores, or abandoned by an exception
+  of the memory, and it has published nothing that its last store does not publish.
+
+Layout of a segment (vLLM's, then ours; offsets in bytes)
+
+    0                  chunk 0 | chunk 1 | ...                     max_chunks x max_chunk_bytes
+    metadata_offset    [written r0 r1 ...] [written r0 r1 ...]     max_chunks x (1 + n_reader), one byte each
+    readers_bell       word, sleepers: readers sleep on it         4 + 4 bytes, 64-byte aligned
+    writer_bell        word, sleepers: the writer sleeps on it     4 + 4 bytes, on its own cache line
+
+States of a chunk (written, flags of the readers)
+
+    0 ...      free: never written, or being written. No reader looks at its data.
+    1 0..0     published: each reader may take it once and then sets its own flag.
+    1 1..1     read by all: the writer may take it back.
+    1 mixed    in use: the writer finds the ring full, readers with 0 may take it.
+
+Stores of a write, in order, by the names that plans use
+
+    reset      written = 0
+               fence      the reset of the reader flags must not overtake it: a reader that saw its flag
+                          cleared beside a stale written = 1 would take the chunk's old message again
+    data       the message, at the start of the chunk
+    readers    all reader flags = 0
+               fence      nothing above may be seen later than
+    written    written = 1
+               fence      seen before any doorbell
+
+Store of a read: `read` sets the reader's own flag, after the message was taken, between two fences. A reader
+looks at its own flag first and at `written` second; in the other order it could combine a stale written = 1
+with a flag that the next write has just cleared.
+
+Each of these stores is one slice assignment. Only a message above `GATHER_BYTES` puts its data down in several
+(large buffers are not copied together first); the first of them, and no other, begins at the start of the chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+CACHE_LINE_BYTES = 64
+#: Up to here the parts of a message are joined and stored at once.
+GATHER_BYTES = 64 << 10
+#: Lengths within a chunk are four bytes.
+MAX_CHUNK_BYTES = (1 << 32) - 1
+
+_ZERO, _ONE = b"\x00", b"\x01"
+
+
+class _Empty:
+    def __repr__(self) -> str:
+        return "EMPTY"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+#: What `try_read` returns when no message is there.
+EMPTY: Final = _Empty()
+
+
+def _no_fence() -> None:
+    """x86 keeps stores in order and loads in order, which is all the ring needs (glibc's memcpy ends its
+    non-temporal stores with a fence of its own)."""
+
+
+def _make_fence() -> Callable[[], None]:
+    if os.uname().machine in ("x86_64", "i686", "AMD64"):
+        return _no_fence
+    from threading import Lock  # elsewhere: an uncontended lock is the one barrier that Python has
+
+    lock = Lock()
+
+    def locked_fence() -> None:
+        with lock:
+            pass
+
+    return locked_fence
+
+
+#: The fence of real shared memory on this machine.
+fence = _make_fence()
+
+
+class RingLayout(msgspec.Struct, frozen=True):
+    """Where everything is. Raises ValueError for sizes that make no ring."""
+
+    n_reader: int
+    max_chunk_bytes: int
+    max_chunks: int
+
+    def __post_init__(self) -> None:
+        if self.n_reader < 1 or self.max_chunks < 1 or not 8 <= self.max_chunk_bytes <= MAX_CHUNK_BYTES:
+            raise ValueError(f"a ring needs at least 1 reader, 1 chunk and 8 to {MAX_CHUNK_BYTES} bytes per chunk, "
+                             f"got {self.n_reader}, {self.max_chunks} and {self.max_chunk_bytes}")
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Of one chunk: its written flag and its readers' flags."""
+        return 1 + self.n_reader
+
+    @property
+    def metadata_offset(self) -> int:
+        return self.max_chunks * self.max_chunk_bytes
+
+    @property
+    def readers_bell_offset(self) -> int:
+        """The word on which readers sleep; the writer rings it."""
+        end = self.metadata_offset + self.max_chunks * self.metadata_bytes
+        return -(-end // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+
+    @property
+    def writer_bell_offset(self) -> int:
+        """The word on which the writer sleeps when the ring is full; readers ring it."""
+        return self.readers_bell_offset + CACHE_LINE_BYTES
+
+    @property
+    def vllm_bytes(self) -> int:
+        """The part of the segment that vLLM knows."""
+        return self.metadata_offset + self.max_chunks * self.metadata_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.writer_bell_offset + CACHE_LINE_BYTES
+
+    def data_offset(self, chunk: int) -> int:
+        return chunk * self.max_chunk_bytes
+
+    def written_offset(self, chunk: int) -> int:
+        return self.metadata_offset + chunk * self.metadata_bytes
+
+    def reader_offset(self, chunk: int, reader: int) -> int:
+        return self.written_offset(chunk) + 1 + reader
+
+    def store_name(self, offset: int) -> str:
+        """What a store at `offset` changes: data, written:<chunk>, reader:<k>:<chunk>, bell:readers, bell:writer.
+
+        A write's `readers` store begins at reader 0's flag and covers all of them.
+        """
+        if not 0 <= offset < self.total_bytes:
+            raise ValueError(f"offset {offset} is outside of the ring's {self.total_bytes} bytes")
+        if offset < self.metadata_offset:
+            return "data"
+        if offset < self.vllm_bytes:
+            chunk, flag = divmod(offset - self.metadata_offset, self.metadata_bytes)
+            return f"reader:{flag - 1}:{chunk}" if flag else f"written:{chunk}"
+        return "bell:writer" if offset >= self.writer_bell_offset else "bell:readers"
+
+    def starts_message(self, offset: int) -> bool:
+        """Whether a data store at `offset` is the first one of its message."""
+        return offset < self.metadata_offset and offset % self.max_chunk_bytes == 0
+
+    def _flags_of(self, chunk: int) -> slice:
+        return slice(self.written_offset(chunk), self.written_offset(chunk + 1))
+
+    def _byte(self, offset: int) -> slice:
+        return slice(offset, offset + 1)
+
+
+class RingWriter:
+    """The one end that writes. `memory` is an `engine.ports.Memory` of at least `layout.total_bytes`."""
+
+    def __init__(self, layout: RingLayout, memory: Any, fence: Callable[[], None]) -> None:
+        chunks = range(layout.max_chunks)
+        self.layout = layout
+        self._memory = memory
+        self._fence = fence
+        self._position = 0
+        self._max_chunks = layout.max_chunks
+        self._flags = [layout._flags_of(chunk) for chunk in chunks]
+        self._written = [layout._byte(layout.written_offset(chunk)) for chunk in chunks]
+        self._readers = [slice(flags.start + 1, flags.stop) for flags in self._flags]
+        self._unread = bytes(layout.n_reader)
+
+    @property
+    def position(self) -> int:
+        """The number of the next message, from 0."""
+        return self._position
+
+    def free(self) -> bool:
+        """Whether `try_write` would write now."""
+        flags = bytes(self._memory[self._flags[self._position % self._max_chunks]])
+        return not flags[0] or 0 not in flags[1:]
+
+    def try_write(self, parts: Sequence[Any]) -> bool:
+        """Publish the concatenation of `parts` (flat buffers of bytes) as the next message, or do nothing.
+
+        -> False when some reader still has to read the chunk. Raises ValueError if it cannot fit a chunk.
+        """
+        layout, memory = self.layout, self._memory
+        chunk = self._position % self._max_chunks
+        flags = bytes(memory[self._flags[chunk]])
+        if flags[0] and 0 in flags[1:]:
+            return False
+        size = sum(map(len, parts))
+        if size > layout.max_chunk_bytes:
+            raise ValueError(f"{size} bytes do not fit into a chunk of {layout.max_chunk_bytes}")
+        offset = chunk * layout.max_chunk_bytes
+        self._fence()  # the readers' last loads of the old message are over
+        memory[self._written[chunk]] = _ZERO
+        self._fence()
+        if size <= GATHER_BYTES:
+            memory[offset:offset + size] = b"".join(parts)
+        else:
+            for part in parts:
+                memory[offset:offset + len(part)] = part
+                offset += len(part)
+        memory[self._readers[chunk]] = self._unread
+        self._fence()
+        memory[self._written[chunk]] = _ONE
+        self._fence()
+        self._position += 1
+        return True
+
+    def check_integrity(self) -> list[str]:
+        """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
+        errors = _flag_errors(self.layout, self._memory)
+        for chunk in range(self.layout.max_chunks):
+            expected = 1 if chunk < self._position else 0
+            written = self._memory[self._written[chunk]][0]
+            if written != expected and chunk != self._position % self._max_chunks:  # a write may be abandoned there
+                errors.append(f"chunk {chunk}: written is {written} after {self._position} messages, not {expected}")
+        return errors
+
+
+class RingReader:
+    """One of the ends that read. `reader` is its number, from 0."""
+
+    def __init__(self, layout: RingLayout, memory: Any, fence: Callable[[], None], reader: int) -> None:
+        if not 0 <= reader < layout.n_reader:
+            raise ValueError(f"reader {reader} is not one of this ring's {layout.n_reader}")
+        chunks = range(layout.max_chunks)
+        self.layout = layout
+        self.reader = reader
+        self._memory = memory
+        self._fence = fence
+        self._position = 0
+        self._max_chunks = layout.max_chunks
+        self._data = [slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)) for chunk in chunks]
+        self._written = [layout._byte(layout.written_offset(chunk)) for chunk in chunks]
+        self._own = [layout._byte(layout.reader_offset(chunk, reader)) for chunk in chunks]
+
+    @property
+    def position(self) -> int:
+        """The number of the next message, from 0."""
+        return self._position
+
+    def try_read(self, take: Callable[[Any], Any]) -> Any:
+        """Take the next message out of the ring, or nothing. -> what `take` returned, or EMPTY.
+
+        `take` is given a view of the whole chunk and must copy or decode what it keeps: when it returns, the
+        writer may reuse the bytes. If it raises, the chunk is freed and the message counts as read.
+        """
+        memory = self._memory
+        chunk = self._position % self._max_chunks
+        own = self._own[chunk]
+        if memory[own][0]:
+            return EMPTY
+        self._fence()  # our own flag first, `written` second
+        if not memory[self._written[chunk]][0]:
+            return EMPTY
+        self._fence()  # `written` first, data second
+        view = memory[self._data[chunk]]
+        try:
+            taken = take(view)
+        except Exception:
+            # Not for BaseException: a process on its way out must not mark as read what it did not take.
+            self._free(own)
+            raise
+        self._free(own)
+        return taken
+
+    def _free(self, own: slice) -> None:
+        self._fence()  # all loads of the data are over
+        self._memory[own] = _ONE
+        self._fence()  # seen before any doorbell
+        self._position += 1
+
+    def check_integrity(self) -> list[str]:
+        """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
+        errors = _flag_errors(self.layout, self._memory)
+        chunk = self._position % self._max_chunks
+        if self._position < self._max_chunks and self._memory[self._own[chunk]][0]:
+            errors.append(f"chunk {chunk}: reader {self.reader} has read message {self._position} before reaching it")
+        return errors
+
+
+def _flag_errors(layout: RingLayout, memory: Any) -> list[str]:
+    return [
+        f"chunk {chunk}: flags are {list(flags)}, each must be 0 or 1"
+        for chunk in range(layout.max_chunks)
+        if max(flags := bytes(memory[layout._flags_of(chunk)])) > 1
+    ]
