@@ -69,6 +69,9 @@ class CallTable:
     def reply(self, rank: int, call_id: int, status: int, value: Any) -> PendingCall | None:
         """Take one reply. -> the call it belongs to; None where that call has ended already."""
         call = self._open.get(call_id)
+        if call is None and call_id < 0 and self._open:
+            call = next(iter(self._open.values()))  # an RPC that a rank could not read: the oldest one is lost
+            call_id = call.call_id
         if call is None:
             self.late_replies += 1
             return None

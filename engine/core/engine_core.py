@@ -1,0 +1,282 @@
+"""The core's life (pure): take inputs, schedule, execute, publish.
+
+Promises
+- All inputs that are there are handled before the next step; one step at a time.
+- Each step's outputs are handed over in the order of the steps; the output thread keeps that order.
+- A request that cannot be served fails alone; a failure of the executor ends the loop with its error.
+- Paused (`pause_scheduler`), nothing is scheduled; `resume_scheduler(steps)` runs that many steps and pauses
+  again, so that "after step k" can be said exactly.
+- When idle it checks its own books and beats at least every `heartbeat_s`.
+
+The loop asks for everything by effects: queue "input" brings what the input thread decoded, queue "output"
+takes what the output thread shall send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.core.drain import Drain
+from engine.core.kv_log import KVEventLog
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler
+from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take
+from engine.errors import RpcError
+from engine.executor.abstract import Executor
+from engine.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishReason,
+    KVEventBatch,
+    UtilityOutput,
+)
+from engine.serial import Abort, Utility
+from engine.topology import Mark
+
+INPUT = "input"
+OUTPUT = "output"
+KV = "kv"
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """A frame that was no request. `request_id` is set where it could be told whose it was."""
+
+    error: str
+    request_id: str | None = None
+
+
+class Terminate(msgspec.Struct, frozen=True):
+    """SIGTERM was received."""
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """One message for the output thread."""
+
+    client_index: int
+    outputs: EngineCoreOutputs
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """The output thread's last item: tell every client, then end."""
+
+
+class EngineCore:
+    """One engine core. `scheduler` and `executor` are the only things it owns."""
+
+    def __init__(self, config: EngineConfig, scheduler: Scheduler, executor: Executor, *,
+                 engine_index: int = 0, kv_log: KVEventLog | None = None) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.executor = executor
+        self.engine_index = engine_index
+        self.kv_log = kv_log
+        self.drain = Drain(config.bounds.drain_s)
+        self.steps = 0
+        self._allowance: int | None = None  # steps that may still run; None: any number
+        self._beats = 0
+        self._utilities: dict[str, Callable[..., Loop[Any]]] = {
+            "pause_scheduler": self._pause_scheduler,
+            "resume_scheduler": self._resume_scheduler,
+            "reset_prefix_cache": self._reset_prefix_cache,
+            "collective_rpc": self._collective_rpc,
+            "get_stats": self._get_stats,
+            "ping": self._ping,
+        }
+
+    def busy_loop(self) -> Loop[str]:
+        """-> why the core leaves. Raises what the executor failed with."""
+        idle = False
+        while True:
+            self._beats += 1
+            yield Beat(self._beats)
+            deadline = 0.0
+            if not self._may_step():
+                if not idle:
+                    idle = True
+                    yield from self._went_idle()
+                deadline = (yield Now()) + self.config.bounds.heartbeat_s / 2
+            for item in (yield Take(INPUT, deadline)):
+                yield from self._handle(item)
+            if self.drain.active and self.drain.over((yield Now()), self.scheduler.has_unfinished_requests()):
+                yield from self._abort_the_rest()
+                return "SIGTERM"
+            if self._may_step():
+                idle = False
+                yield from self._step()
+
+    # -- one step
+
+    def _may_step(self) -> bool:
+        if self._allowance == 0:
+            return False
+        return self.scheduler.has_unfinished_requests() or self.scheduler.has_finished_to_report()
+
+    def _step(self) -> Loop[None]:
+        yield MarkPoint(Mark.STEP, {"step": self.steps})
+        scheduled = self.scheduler.schedule()
+        yield MarkPoint(Mark.SCHEDULED, {"step": scheduled.step, "tokens": scheduled.total_num_scheduled_tokens})
+        result = yield from self.executor.execute_model(scheduled)
+        yield MarkPoint(Mark.EXECUTED, {"step": scheduled.step})
+        if self._allowance is not None:
+            self._allowance -= 1
+        self.steps += 1
+        outputs = self.scheduler.update_from_output(scheduled, result)
+        yield from self._publish_kv_events()
+        for client_index, client_outputs in outputs.items():
+            yield from self._emit(client_index, client_outputs)
+            for output in client_outputs:
+                if output.finish_reason is not None:
+                    yield Observe("freed", {"request": output.request_id})
+        yield MarkPoint(Mark.PUBLISHED, {"step": scheduled.step})
+
+    def _emit(self, client_index: int, outputs: list[EngineCoreOutput]) -> Loop[None]:
+        yield Put(OUTPUT, Outgoing(client_index, EngineCoreOutputs(
+            self.engine_index, outputs, self.scheduler.stats(), (yield Now()), step=self.steps)))
+
+    def _publish_kv_events(self) -> Loop[None]:
+        events = self.scheduler.take_events()
+        if self.kv_log is None or not events:
+            return
+        began = yield Now()
+        sequence, item = self.kv_log.hand_over(KVEventBatch(began, events, self.engine_index))
+        if item is None:
+            yield MarkPoint(Mark.KV_DROPPED, {"seq": sequence})
+            yield Observe("kv-lost", {"seq": sequence})
+            return
+        yield Put(KV, item)
+        yield Observe("kv-published", {"seq": sequence, "took": (yield Now()) - began})
+
+    def _went_idle(self) -> Loop[None]:
+        yield MarkPoint(Mark.IDLE)
+        scheduler = self.scheduler
+        cache = scheduler.cache
+        yield Observe("blocks", {
+            "free": cache.num_free, "cached": cache.num_cached, "used": cache.num_used, "total": cache.num_total,
+            "requests": len(scheduler.requests), "errors": scheduler.check_integrity()})
+        if self.kv_log is not None:
+            yield Observe("kv-cache", {"hashes": sorted(cache.cached_hashes())})
+
+    # -- inputs
+
+    def _handle(self, item: Any) -> Loop[None]:
+        if isinstance(item, EngineCoreRequest):
+            yield from self._add(item)
+        elif isinstance(item, Abort):
+            yield from self._abort(item.request_ids)
+        elif isinstance(item, Utility):
+            yield from self._utility(item)
+        elif isinstance(item, Malformed):
+            if item.request_id is not None and item.request_id not in self.scheduler.requests:
+                yield from self._reject(item.request_id, 0, FinishReason.ERROR, item.error)
+        elif isinstance(item, Terminate):
+            self._allowance = None
+            self.drain.begin((yield Now()))
+            running, waiting = self.scheduler.get_request_counts()
+            yield MarkPoint(Mark.DRAINING)
+            yield Observe("draining", {"running": running, "waiting": waiting, "deadline": self.drain.deadline})
+        elif isinstance(item, Exception):
+            raise item
+        else:
+            raise TypeError(f"the core cannot handle {type(item).__name__}")
+
+    def _add(self, request: EngineCoreRequest) -> Loop[None]:
+        if request.request_id in self.scheduler.requests:
+            yield Observe("request", {"request": request.request_id, "action": "duplicate", "reason": "id is live"})
+            return
+        reason = ""
+        if self.drain.active:
+            reason = "the engine is draining"
+        elif len(self.scheduler.requests) >= self.config.limits.max_requests:
+            reason = f"{self.config.limits.max_requests} requests are in flight already"
+        if reason:
+            yield from self._reject(request.request_id, request.client_index, FinishReason.REFUSED, reason)
+            return
+        self.scheduler.add_request(Request.from_engine_core_request(request))
+        yield Observe("request", {"request": request.request_id, "action": "add", "reason": ""})
+
+    def _reject(self, request_id: str, client_index: int, finish: FinishReason, reason: str) -> Loop[None]:
+        yield Observe("request", {"request": request_id, "action": "refused", "reason": reason})
+        yield from self._emit(client_index, [EngineCoreOutput(request_id, [], 0, finish, reason)])
+
+    def _abort(self, request_ids: list[str]) -> Loop[None]:
+        freed = {request.request_id for request in self.scheduler.abort_requests(request_ids)}
+        for request_id in request_ids:
+            action = "abort" if request_id in freed else "unknown-abort"
+            yield Observe("request", {"request": request_id, "action": action, "reason": ""})
+            if request_id in freed:
+                yield Observe("freed", {"request": request_id})
+        yield from self._publish_kv_events()
+
+    def _abort_the_rest(self) -> Loop[None]:
+        """The drain's deadline has come: whoever still runs is told so."""
+        rest = [(r.request_id, r.client_index, r.num_output_tokens) for r in self.scheduler.requests.values()]
+        self.scheduler.abort_requests([request_id for request_id, _, _ in rest])
+        for request_id, client_index, sent in rest:
+            yield Observe("request", {"request": request_id, "action": "abort", "reason": "drain deadline"})
+            yield Observe("freed", {"request": request_id})
+            yield from self._emit(client_index, [
+                EngineCoreOutput(request_id, [], sent, FinishReason.ABORT, "the engine was told to stop")])
+
+    # -- utilities
+
+    def _utility(self, call: Utility) -> Loop[None]:
+        failure, result = None, None
+        method = self._utilities.get(call.method)
+        if method is None:
+            failure = f"unknown utility {call.method!r}; known: {', '.join(sorted(self._utilities))}"
+        else:
+            try:
+                result = yield from method(*call.args)
+            except (TypeError, ValueError) as error:
+                failure = f"{call.method}: {error}"
+        yield Put(OUTPUT, Outgoing(call.client_index, EngineCoreOutputs(
+            self.engine_index, utility_output=UtilityOutput(call.call_id, failure, result), step=self.steps)))
+
+    def _pause_scheduler(self) -> Loop[int]:
+        self._allowance = 0
+        return self.steps
+        yield
+
+    def _resume_scheduler(self, steps: int | None = None) -> Loop[int]:
+        if steps is not None and steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        self._allowance = steps
+        return self.steps
+        yield
+
+    def _reset_prefix_cache(self) -> Loop[bool]:
+        done = self.scheduler.reset_prefix_cache()
+        yield from self._publish_kv_events()
+        return done
+
+    def _collective_rpc(self, method: str, count: int = 1, args: list[Any] | None = None) -> Loop[list[Any]]:
+        """`count` calls in flight at once; -> the last one's results of all ranks."""
+        calls = []
+        for _ in range(count):
+            calls.append((yield from self.executor.collective_rpc(method, args=tuple(args or ()), non_block=True)))
+        results: list[Any] = []
+        for call in calls:
+            results = yield from self.executor.wait(call)
+        return results
+
+    def _get_stats(self) -> Loop[Any]:
+        return msgspec.to_builtins(self.scheduler.stats())
+        yield
+
+    def _ping(self, payload: Any = None) -> Loop[Any]:
+        return payload
+        yield
+
+
+def reason_of(error: BaseException) -> str:
+    """One line that names what killed the core, for the notice and the log."""
+    if isinstance(error, RpcError):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,55 @@
+"""What the core asks of whoever runs the model: `collective_rpc` and its two common uses.
+
+All methods are pure loops (`engine.effects.Loop`). `UniProcExecutor` calls the worker inside the process,
+`MultiprocExecutor` speaks to one process per rank through rings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from engine.config import Bounds
+from engine.effects import Loop
+from engine.executor.calls import PendingCall
+from engine.messages import ModelRunnerOutput, SchedulerOutput
+
+#: The rank whose answer to a step counts: all ranks compute the same.
+OUTPUT_RANK = 0
+
+
+class Executor(ABC):
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+
+    @abstractmethod
+    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+               timeout_s: float) -> Loop[PendingCall]:
+        """Start a call on all ranks without waiting for answers."""
+
+    @abstractmethod
+    def wait(self, call: PendingCall) -> Loop[Any]:
+        """-> the call's result. Raises RpcError, RpcTimeoutError, or what ended the queue."""
+
+    def collective_rpc(self, method: str, timeout: float | None = None, args: tuple = (),
+                       kwargs: dict[str, Any] | None = None, non_block: bool = False,
+                       output_rank: int | None = None) -> Loop[Any]:
+        """Execute `method` on every worker.
+
+        -> the list of all ranks' results, or the one of `output_rank`; with `non_block` a `PendingCall` whose
+        result `wait` gives. `timeout` in seconds. A failure on any rank raises RpcError at once.
+        """
+        timeout_s = self.bounds.rpc_s if timeout is None else timeout
+        call = yield from self.submit(method, args, kwargs or {}, output_rank, timeout_s)
+        return call if non_block else (yield from self.wait(call))
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> Loop[ModelRunnerOutput]:
+        return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
+                                               output_rank=OUTPUT_RANK))
+
+    def initialize(self) -> Loop[int]:
+        """Size the KV cache alike on all ranks. -> number of blocks"""
+        counts = yield from self.collective_rpc("get_num_blocks", self.bounds.startup_s)
+        num_blocks = min(counts)
+        yield from self.collective_rpc("initialize_cache", self.bounds.startup_s, (num_blocks,))
+        return num_blocks

@@ -1,0 +1,69 @@
+"""TP>1: one process per rank, an RPC broadcast by one ring, answers by one ring per rank (pure).
+
+Promises
+- While it waits for the output rank it reads every rank's answers, so a FAILURE of any rank ends the call.
+- Whatever ends a wait (deadline, death of a worker, shutdown) ends it with a named error.
+- All answer rings wake one bell of the core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import Bounds
+from engine.effects import Loop, Now, Observe, WaitBell
+from engine.errors import QueueTimeoutError, RpcTimeoutError
+from engine.executor.abstract import Executor
+from engine.executor.calls import CallTable, PendingCall
+from engine.ipc.framing import decode, encode
+from engine.ipc.queue import QueueReader, QueueWriter
+from engine.ipc.ring import EMPTY
+
+#: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
+CORE_BELL = "core"
+
+
+class MultiprocExecutor(Executor):
+    """`rpc` broadcasts, `responses[rank]` answers. Both are queues of `engine.ipc.queue`."""
+
+    def __init__(self, bounds: Bounds, rpc: QueueWriter, responses: list[QueueReader]) -> None:
+        super().__init__(bounds)
+        self.rpc = rpc
+        self.responses = responses
+        self.table = CallTable(len(responses))
+
+    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+               timeout_s: float) -> Loop[PendingCall]:
+        call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
+        yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})
+        message = encode((call.call_id, method, args, kwargs, output_rank))
+        try:
+            yield from self.rpc.enqueue(message, call.deadline)
+        except QueueTimeoutError as error:
+            raise RpcTimeoutError(f"{method} could not be handed to the workers: {error}") from None
+        return call
+
+    def wait(self, call: PendingCall) -> Loop[Any]:
+        while not call.done:
+            read_any = yield from self._read_answers()
+            if call.done or read_any:
+                continue
+            self.table.expire(call, (yield Now()))
+            if not call.done:
+                yield WaitBell(CORE_BELL, call.deadline)
+        return call.result()
+
+    def _read_answers(self) -> Loop[bool]:
+        """Take one answer of each rank that has one."""
+        read_any = False
+        for rank, reader in enumerate(self.responses):
+            parts = yield from reader.try_dequeue()
+            if parts is EMPTY:
+                continue
+            read_any = True
+            call_id, status, value = decode(parts)
+            yield Observe("rpc-reply", {"call": call_id, "rank": rank, "status": int(status)})
+            call = self.table.reply(rank, call_id, status, value)
+            if call is not None and call.error is not None:
+                yield Observe("rpc-failed", {"call": call_id, "rank": rank, "error": str(call.error)})
+        return read_any

@@ -1,0 +1,38 @@
+"""TP=1: the worker lives in the core's process, a call is a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import Bounds
+from engine.effects import Call, Loop, Now, Observe
+from engine.errors import RpcError
+from engine.executor.abstract import Executor
+from engine.executor.calls import CallTable, PendingCall
+from engine.messages import ReplyStatus
+
+
+class UniProcExecutor(Executor):
+    """Promise: the same results and the same errors as with one process per rank."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self.table = CallTable(1)
+
+    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+               timeout_s: float) -> Loop[PendingCall]:
+        call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
+        yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})
+        try:
+            value, status = (yield Call(method, args, kwargs)), ReplyStatus.SUCCESS
+        except Exception as error:  # a worker's failure is the call's, in one process as in many
+            value, status = f"{type(error).__name__}: {error}", ReplyStatus.FAILURE
+        self.table.reply(0, call.call_id, status, value)
+        yield Observe("rpc-reply", {"call": call.call_id, "rank": 0, "status": int(status)})
+        if isinstance(call.error, RpcError):
+            yield Observe("rpc-failed", {"call": call.call_id, "rank": 0, "error": str(value)})
+        return call
+
+    def wait(self, call: PendingCall) -> Loop[Any]:
+        return call.result()
+        yield  # a loop without effects is a loop all the same

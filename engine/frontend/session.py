@@ -1,0 +1,284 @@
+"""What a client knows of its requests (pure): admission, order, loss, time-outs, death.
+
+Promises
+- Every accepted request gets exactly one end: finished, aborted, failed, refused, or engine-dead.
+- Tokens of a request are delivered once each and in order, never after its end. A missing output may come late
+  by `output_gap_s`; then the request fails. A doubled one is ignored.
+- A request without any output for `request_s` fails with an error that says it may have taken effect, and the
+  core is told to free it.
+- The id a caller gives is free again when its stream has ended; inside, every request has an id of its own, so
+  what arrives late for the old one never touches the new.
+- What is in flight is bounded; beyond it a request is refused by name.
+
+Frames to send are returned, never sent: whoever drives the session does that, and may find out that nobody is
+connected (`unroutable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.config import Bounds, LimitsConfig
+from engine.errors import (
+    BadRequestError,
+    EngineDeadError,
+    RefusedError,
+    RequestError,
+    RequestTimeoutError,
+    UnroutableError,
+)
+from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason, SamplingParams
+from engine.serial import DeadNotice, Utility, decode_outputs, encode_abort, encode_add, encode_utility
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Delivery: new tokens of a request, starting at `offset`."""
+
+    request_id: str
+    offset: int
+    token_ids: list[int]
+    num_cached_tokens: int = 0
+
+
+class End(msgspec.Struct, frozen=True):
+    """Delivery: the one end of a request. `error` is None where it finished or was aborted as asked."""
+
+    request_id: str
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None = None
+    error: Exception | None = None
+
+
+class UtilityResult(msgspec.Struct, frozen=True):
+    """Delivery: the answer to a utility call."""
+
+    call_id: int
+    failure: str | None
+    result: Any
+    error: Exception | None = None
+
+
+Delivery = Tokens | End | UtilityResult
+
+
+class _Live:
+    """One request in flight."""
+
+    __slots__ = ("early", "encoded_bytes", "gap_since", "have", "heard_at", "internal_id", "request_id")
+
+    def __init__(self, request_id: str, internal_id: str, encoded_bytes: int, now: float) -> None:
+        self.request_id = request_id
+        self.internal_id = internal_id
+        self.encoded_bytes = encoded_bytes
+        self.have = 0  # tokens delivered
+        self.heard_at = now
+        self.early: dict[int, EngineCoreOutput] = {}  # by num_preceding: what came before its turn
+        self.gap_since: float | None = None
+
+
+class ClientSession:
+    """The requests and utility calls of one client of one core."""
+
+    def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0) -> None:
+        self.limits = limits
+        self.bounds = bounds
+        self.client_index = client_index
+        self.dead: EngineDeadError | None = None
+        self.notice_read = False
+        self.bytes_in_flight = 0
+        self.steps_seen = 0
+        self.dropped = 0  # outputs for requests that have ended
+        self._suffix = suffix
+        self._by_id: dict[str, _Live] = {}
+        self._by_internal: dict[str, _Live] = {}
+        self._utilities: dict[int, tuple[str, float]] = {}
+        self._next_call = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._by_id or self._utilities)
+
+    # -- what the caller asks
+
+    def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, now: float,
+            eos_token_id: int | None = None) -> tuple[str, list[bytes]]:
+        """-> (internal id, frames to send).
+
+        Raises EngineDeadError, BadRequestError for an id that is in use, RefusedError beyond the limits.
+        """
+        self._require_alive()
+        if request_id in self._by_id:
+            raise BadRequestError(request_id, "this id is in use by a request that has not ended")
+        if len(self._by_id) >= self.limits.max_requests:
+            raise RefusedError(request_id, f"{len(self._by_id)} requests are in flight, the limit is "
+                                           f"{self.limits.max_requests}; retry when one has ended")
+        internal_id = f"{request_id}-{self._suffix()}"
+        frames = encode_add(EngineCoreRequest(internal_id, prompt_token_ids, params, self.client_index,
+                                              arrival_time=now, eos_token_id=eos_token_id))
+        encoded_bytes = sum(map(len, frames))
+        if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
+            raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "
+                                           f"flight, the limit is {self.limits.max_request_bytes}")
+        live = _Live(request_id, internal_id, encoded_bytes, now)
+        self._by_id[request_id] = self._by_internal[internal_id] = live
+        self.bytes_in_flight += encoded_bytes
+        return internal_id, frames
+
+    def abort(self, request_id: str) -> tuple[list[Delivery], list[list[bytes]]]:
+        """End a request for its caller, now. -> (its end, messages to send). Unknown ids are nobody's business."""
+        live = self._by_id.get(request_id)
+        if live is None:
+            return [], []
+        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]
+
+    def stop(self, request_id: str, stop_reason: str) -> tuple[list[Delivery], list[list[bytes]]]:
+        """The client itself found the end (a stop string): finished for the caller, aborted in the core."""
+        live = self._by_id.get(request_id)
+        if live is None:
+            return [], []
+        return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]
+
+    def fail(self, request_id: str, error: Exception) -> tuple[list[Delivery], list[list[bytes]]]:
+        """End a request with an error of the client's own (a consumer that does not read)."""
+        live = self._by_id.get(request_id)
+        if live is None:
+            return [], []
+        return [self._end(live, FinishReason.ERROR, error=error)], [encode_abort([live.internal_id])]
+
+    def unroutable(self, request_id: str) -> list[Delivery]:
+        """The socket said that nobody is connected: this request certainly did not reach the core."""
+        live = self._by_id.get(request_id)
+        if live is None:
+            return []
+        error = UnroutableError(request_id, f"the core is not connected, so {request_id!r} was not sent; "
+                                            "retry when the engine is healthy")
+        return [self._end(live, FinishReason.ERROR, error=error)]
+
+    def utility(self, method: str, args: list[Any], now: float, timeout_s: float | None = None,
+                ) -> tuple[int, list[bytes]]:
+        """-> (call id, frames to send). Raises EngineDeadError."""
+        self._require_alive()
+        call_id = self._next_call
+        self._next_call += 1
+        self._utilities[call_id] = (method, now + (self.bounds.request_s if timeout_s is None else timeout_s))
+        return call_id, encode_utility(Utility(self.client_index, call_id, method, args))
+
+    # -- what the core says
+
+    def on_frames(self, frames: list[Any], now: float) -> list[Delivery]:
+        """Take one message of the core. Raises BadFrameError where it is none; nothing is lost but the frame."""
+        outputs = decode_outputs(frames)
+        if isinstance(outputs, DeadNotice):
+            self.notice_read = True
+            return []
+        return self.on_outputs(outputs, now)
+
+    def on_outputs(self, outputs: EngineCoreOutputs, now: float) -> list[Delivery]:
+        self.steps_seen = max(self.steps_seen, outputs.step)
+        deliveries: list[Delivery] = []
+        for output in outputs.outputs:
+            live = self._by_internal.get(output.request_id)
+            if live is None:
+                self.dropped += 1
+                continue
+            live.heard_at = now
+            if output.num_preceding > live.have:
+                live.early.setdefault(output.num_preceding, output)
+                live.gap_since = now if live.gap_since is None else live.gap_since
+                continue
+            self._deliver(live, output, deliveries)
+            while live.early and live.internal_id in self._by_internal and live.have in live.early:
+                self._deliver(live, live.early.pop(live.have), deliveries)
+            if not live.early:
+                live.gap_since = None
+        answer = outputs.utility_output
+        if answer is not None and self._utilities.pop(answer.call_id, None) is not None:
+            deliveries.append(UtilityResult(answer.call_id, answer.failure, answer.result))
+        return deliveries
+
+    def _deliver(self, live: _Live, output: EngineCoreOutput, deliveries: list[Delivery]) -> None:
+        """Deliver an output whose turn has come, less what was delivered before (a doubled message)."""
+        fresh = output.new_token_ids[live.have - output.num_preceding:]
+        if fresh:
+            deliveries.append(Tokens(live.request_id, live.have, fresh, output.num_cached_tokens))
+            live.have += len(fresh)
+        if output.finish_reason is not None:
+            deliveries.append(self._end(live, output.finish_reason, output.stop_reason, self._error_of(live, output)))
+
+    @staticmethod
+    def _error_of(live: _Live, output: EngineCoreOutput) -> RequestError | None:
+        if output.finish_reason is FinishReason.REFUSED:
+            return RefusedError(live.request_id, str(output.stop_reason))
+        if output.finish_reason is FinishReason.ERROR:
+            return RequestError(live.request_id, str(output.stop_reason), may_have_taken_effect=True)
+        if output.finish_reason is FinishReason.ABORT:
+            return RequestError(live.request_id, str(output.stop_reason or "aborted by the engine"),
+                                may_have_taken_effect=True)
+        return None
+
+    # -- time and death
+
+    def on_tick(self, now: float) -> tuple[list[Delivery], list[list[bytes]]]:
+        """-> (ends of requests whose time is over, messages that free them in the core)."""
+        if not self.busy:
+            return [], []
+        deliveries: list[Delivery] = []
+        late: list[str] = []
+        for live in list(self._by_id.values()):
+            gap_s = now - live.gap_since if live.gap_since is not None else 0.0
+            silent_s = now - live.heard_at
+            if gap_s > self.bounds.output_gap_s:
+                text = (f"an output was lost: tokens from {live.have} on are missing, later ones came; "
+                        "it may have taken effect")
+            elif silent_s > self.bounds.request_s:
+                text = (f"no output for {silent_s:.2f} s (bound {self.bounds.request_s:g} s); "
+                        "it may have taken effect")
+            else:
+                continue
+            late.append(live.internal_id)
+            deliveries.append(self._end(live, FinishReason.ERROR, error=RequestTimeoutError(
+                live.request_id, text, may_have_taken_effect=True)))
+        for call_id, (method, deadline) in list(self._utilities.items()):
+            if now > deadline:
+                del self._utilities[call_id]
+                deliveries.append(UtilityResult(call_id, None, None, RequestTimeoutError(
+                    f"utility {method}", "no answer in time; it may have taken effect", may_have_taken_effect=True)))
+        return deliveries, [encode_abort(late)] if late else []
+
+    def die(self, reason: str) -> list[Delivery]:
+        """The engine is dead: everything pending ends, and everything later is refused with the same words."""
+        if self.dead is not None:
+            return []
+        self.dead = EngineDeadError(reason)
+        deliveries: list[Delivery] = [self._end(live, None, error=EngineDeadError(reason))
+                                      for live in list(self._by_id.values())]
+        deliveries += [UtilityResult(call_id, None, None, EngineDeadError(reason)) for call_id in self._utilities]
+        self._utilities.clear()
+        return deliveries
+
+    def check_integrity(self) -> list[str]:
+        """What is wrong with the books; nothing, if nothing is."""
+        wrong = []
+        if {id(live) for live in self._by_id.values()} != {id(live) for live in self._by_internal.values()}:
+            wrong.append("the two request tables differ")
+        if self.bytes_in_flight != sum(live.encoded_bytes for live in self._by_id.values()):
+            wrong.append("bytes in flight do not add up")
+        return wrong
+
+    def _require_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDeadError(self.dead.reason)
+
+    def _end(self, live: _Live, reason: FinishReason | None, stop_reason: int | str | None = None,
+             error: Exception | None = None) -> End:
+        del self._by_id[live.request_id], self._by_internal[live.internal_id]
+        self.bytes_in_flight -= live.encoded_bytes
+        return End(live.request_id, reason, stop_reason, error)
+
+

@@ -1,0 +1,57 @@
+"""A worker's life (pure): read an RPC, execute it, answer.
+
+Promises: RPCs are executed in the order of the ring, each once; the output rank answers, and any rank whose
+method raises answers FAILURE, whoever was asked to answer; an RPC that cannot be decoded is answered FAILURE
+too, so the core never waits for a reply that nobody will write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import Bounds
+from engine.effects import Call, Loop, MarkPoint, Now, Observe
+from engine.errors import QueueDecodeError, QueueTimeoutError
+from engine.ipc.framing import decode, encode
+from engine.ipc.queue import QueueReader, QueueWriter
+from engine.messages import ReplyStatus
+from engine.topology import Mark
+
+#: The call id of a FAILURE that belongs to no readable call.
+UNREADABLE = -1
+
+
+def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds: Bounds) -> Loop[None]:
+    """Runs until its process cancels the wait on the ring."""
+    while True:
+        try:
+            parts = yield from rpc.dequeue((yield Now()) + bounds.ring_recheck_s)
+        except QueueTimeoutError:
+            continue  # nobody asked for anything; the next look goes on where this one ended
+        try:
+            call_id, method, args, kwargs, output_rank = decode(parts)
+        except (QueueDecodeError, ValueError, TypeError) as error:
+            yield from _answer(response, bounds, UNREADABLE, ReplyStatus.FAILURE, f"unreadable RPC: {error}")
+            continue
+        yield Observe("rpc", _described(call_id, method, args))
+        yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
+        try:
+            value = yield Call(method, args, kwargs)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            yield Observe("rpc-raised", {"call": call_id, "method": method, "error": text})
+            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+            continue
+        if output_rank is None or output_rank == rank:
+            yield from _answer(response, bounds, call_id, ReplyStatus.SUCCESS, value)
+
+
+def _answer(response: QueueWriter, bounds: Bounds, call_id: int, status: ReplyStatus, value: Any) -> Loop[None]:
+    yield from response.enqueue(encode((call_id, int(status), value)), (yield Now()) + bounds.rpc_s)
+
+
+def _described(call_id: int, method: str, args: tuple) -> dict[str, Any]:
+    data = {"call": call_id, "method": method}
+    if method == "execute_model":
+        data["step"] = args[0].step
+    return data
