@@ -1,0 +1,81 @@
+"""Ring memory whose stores are sites: a process can die, stop or err before any store of the ring.
+
+Promises: loads pass untouched; `on_store(name)` is called before the store is done, with a name of
+`engine.topology.WRITER_STORES` or `READER_STORES`; a message counts as one `data` store, at the first of its
+stores into its chunk, so the nth `data`, `readers` and `written` belong to the same message. Doorbell words
+are no sites.
+
+    reset      written := 0     the chunk is being taken
+    data       the message's bytes
+    readers    the flags of all readers := 0
+    written    written := 1     published
+    read       flag of one reader := 1
+
+`layout` is an `engine.ipc.ring.RingLayout`: its `store_name(offset)` says what lies at an offset, and the value
+stored tells `reset` from `written`, and a reader's `read` from the writer's `readers`. If `on_store` returns a
+fault, its fate is `corrupt`: a flag is stored with all bits flipped; of a message one byte is flipped once it is
+complete, before its `written` flag is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from faults.judge import corrupted_bytes
+from faults.plan import Fault
+
+
+class NamesStores(Protocol):
+    """What of a ring's layout is needed here."""
+
+    def store_name(self, offset: int) -> str: ...
+    def starts_message(self, offset: int) -> bool: ...
+
+
+class FaultyMemory:
+    """`inner` seen through `on_store`. Indexes like the memory it wraps, which stays at `inner`."""
+
+    __slots__ = ("_corrupts", "_from", "_name_of", "_on_store", "_starts", "_to", "inner")
+
+    def __init__(self, inner: Any, layout: NamesStores, on_store: Callable[[str], Fault | None]) -> None:
+        self.inner = inner
+        self._name_of = layout.store_name
+        self._starts = layout.starts_message
+        self._on_store = on_store
+        self._from = self._to = 0  # the bytes of the message being written, if it is to be corrupted
+        self._corrupts: Fault | None = None
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, where: Any) -> Any:
+        return self.inner[where]
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        start = where if isinstance(where, int) else where.start or 0
+        if self._starts(start):
+            self._corrupts = self._on_store("data")
+            self._from = start
+        name = self._name_of(start)
+        if name == "data":
+            self._to = start + (1 if isinstance(where, int) else memoryview(value).nbytes)
+        elif name[0] in "wr":  # written:<chunk> or reader:<k>:<chunk>, not bell:...
+            value = self._flag(name[0] == "w", value)
+        self.inner[where] = value
+
+    def _flag(self, is_written: bool, value: Any) -> Any:
+        stored = bytes((value,)) if isinstance(value, int) else bytes(value)
+        is_set = any(stored)
+        if is_written:
+            name = "written" if is_set else "reset"
+            if is_set and self._corrupts is not None:
+                chunk = slice(self._from, self._to)
+                self.inner[chunk] = corrupted_bytes(self.inner[chunk], self._corrupts.byte)
+            self._corrupts = None
+        else:
+            name = "read" if is_set else "readers"
+        if self._on_store(name) is None:
+            return value
+        flipped = bytes(byte ^ 0xFF for byte in stored)
+        return flipped[0] if isinstance(value, int) else flipped
