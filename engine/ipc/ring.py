@@ -16,6 +16,7 @@ Layout of a segment (vLLM's, then ours; offsets in bytes)
     metadata_offset    [written r0 r1 ...] [written r0 r1 ...]     max_chunks x (1 + n_reader), one byte each
     readers_bell       word, sleepers: readers sleep on it         4 + 4 bytes, 64-byte aligned
     writer_bell        word, sleepers: the writer sleeps on it     4 + 4 bytes, on its own cache line
+    presence           [writer] [r0] [r1] ...                      pid, 0, start time: 4 + 4 + 8 bytes each
 
 States of a chunk (written, flags of the readers)
 
@@ -52,6 +53,7 @@ from typing import Any, Final
 import msgspec
 
 CACHE_LINE_BYTES = 64
+PRESENCE_BYTES = 16
 #: Up to here the parts of a message are joined and stored at once.
 GATHER_BYTES = 64 << 10
 #: Lengths within a chunk are four bytes.
@@ -132,9 +134,14 @@ class RingLayout(msgspec.Struct, frozen=True):
         """The part of the segment that vLLM knows."""
         return self.metadata_offset + self.max_chunks * self.metadata_bytes
 
+    def presence_of(self, reader: int | None) -> slice:
+        """Where the writer (None) or a reader says who it is. The ring itself does not look there."""
+        begin = self.writer_bell_offset + CACHE_LINE_BYTES + PRESENCE_BYTES * (0 if reader is None else 1 + reader)
+        return slice(begin, begin + PRESENCE_BYTES)
+
     @property
     def total_bytes(self) -> int:
-        return self.writer_bell_offset + CACHE_LINE_BYTES
+        return -(-self.presence_of(self.n_reader).start // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
     def data_offset(self, chunk: int) -> int:
         return chunk * self.max_chunk_bytes
@@ -146,7 +153,8 @@ class RingLayout(msgspec.Struct, frozen=True):
         return self.written_offset(chunk) + 1 + reader
 
     def store_name(self, offset: int) -> str:
-        """What a store at `offset` changes: data, written:<chunk>, reader:<k>:<chunk>, bell:readers, bell:writer.
+        """What a store at `offset` changes: data, written:<chunk>, reader:<k>:<chunk>, bell:readers,
+        bell:writer or presence.
 
         A write's `readers` store begins at reader 0's flag and covers all of them.
         """
@@ -157,6 +165,8 @@ class RingLayout(msgspec.Struct, frozen=True):
         if offset < self.vllm_bytes:
             chunk, flag = divmod(offset - self.metadata_offset, self.metadata_bytes)
             return f"reader:{flag - 1}:{chunk}" if flag else f"written:{chunk}"
+        if offset >= self.writer_bell_offset + CACHE_LINE_BYTES:
+            return "presence"
         return "bell:writer" if offset >= self.writer_bell_offset else "bell:readers"
 
     def starts_message(self, offset: int) -> bool:

@@ -1,0 +1,48 @@
+"""Who is at the other end of a ring, and whether it still lives.
+
+Each end writes its process id and start time into the segment when it opens it; the other ends look it up. An
+end that says nothing (vLLM's) is unknown: neither dead nor alive. A process id that was used again is told
+by its start time. Valid among processes that see each other's ids (one host, one pid namespace).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any
+
+from engine.ipc.ring import RingLayout
+
+_ENTRY = struct.Struct("<IIQ")
+
+
+def announce(layout: RingLayout, memory: Any, reader: int | None) -> None:
+    """Say that this process is the writer (None) or that reader."""
+    memory[layout.presence_of(reader)] = _ENTRY.pack(os.getpid(), 0, start_time(os.getpid()) or 0)
+
+
+def withdraw(layout: RingLayout, memory: Any, reader: int | None) -> None:
+    """This end left on its own feet."""
+    memory[layout.presence_of(reader)] = bytes(_ENTRY.size)
+
+
+def who(layout: RingLayout, memory: Any, reader: int | None) -> tuple[int, int] | None:
+    """-> (process id, start time) of an end that announced itself, else None"""
+    pid, _, started = _ENTRY.unpack(bytes(memory[layout.presence_of(reader)]))
+    return (pid, started) if pid else None
+
+
+def is_alive(end: tuple[int, int]) -> bool:
+    """Whether that very process still runs; one that only waits to be reaped does not."""
+    pid, started = end
+    return start_time(pid) == started
+
+
+def start_time(pid: int) -> int | None:
+    """In clock ticks after boot, None for a process that is dead or only waits to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
