@@ -27,7 +27,8 @@ SPECIALS = ("<pad>", "<s>", "</s>")
 
 SUBJECTS = (
     "the ring", "the core", "worker zero", "worker one", "the frontend", "a quiet reader", "the old writer",
-    "the scheduler", "a lost message", "the coordinator", "the subscriber", "die Brücke", "le café du réseau", "環の番人",
+    "the scheduler", "a lost message", "the coordinator", "the subscriber", "die Brücke", "le café du réseau",
+    "環の番人",
 )
 VERBS = (
     "keeps", "counts", "waits for", "carries", "forgets", "answers", "publishes", "drops", "repeats", "holds",

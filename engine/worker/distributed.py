@@ -1,0 +1,110 @@
+"""The collectives of one rank, and the choice of device and backend that they need.
+
+Promises: `ProcessGroup` is all of torch.distributed that a model sees: all_reduce, all_gather, broadcast,
+barrier, close. With a world of 1 it is a no-op and torch.distributed is never initialised. nccl is used when
+every rank has a GPU of its own, gloo otherwise: on CPU, and where ranks share a GPU (then tensors pass
+through host memory, and a log line says so). Every collective ends within the group's time-out or raises.
+
+The object is small on purpose: the fault layer wraps it to count collectives and to stop a process in one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int) -> str:
+    """'cpu' or 'cuda:k'. Ranks beyond the number of GPUs share them in turn.
+
+    Asks CUDA, so it must not be called in a process that forks workers afterwards.
+    Raises ConfigError where CUDA was asked for and there is none.
+    """
+    count = torch.cuda.device_count() if wanted != "cpu" else 0
+    if count == 0:
+        if wanted == "cuda":
+            raise ConfigError("device 'cuda' was asked for, but torch finds no CUDA device; use --device cpu")
+        return "cpu"
+    return f"cuda:{rank % count}"
+
+
+def choose_backend(device: str, world_size: int) -> str:
+    """nccl needs a GPU for each rank: it refuses two ranks on one device."""
+    return "nccl" if device.startswith("cuda") and world_size <= torch.cuda.device_count() else "gloo"
+
+
+class ProcessGroup:
+    """Collectives among `world_size` ranks that meet at `init_method` (`file:///path`, a fresh file each time).
+
+    Raises what torch.distributed raises when the ranks do not meet within `timeout_s`.
+    """
+
+    def __init__(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.backend = "none"
+        self._staged = False
+        if world_size == 1:
+            return
+        self.backend = choose_backend(device, world_size)
+        self._staged = self.backend == "gloo" and device != "cpu"
+        if self._staged:
+            logger.info("rank %d of %d shares %s with other ranks: collectives use gloo through host memory",
+                        rank, world_size, device)
+        # One host: the loopback always exists, while the name of the host may not even resolve.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        extra = {"device_id": torch.device(device)} if self.backend == "nccl" else {}
+        dist.init_process_group(self.backend, init_method=init_method, rank=rank, world_size=world_size,
+                                timeout=timedelta(seconds=timeout_s), **extra)
+        logger.info("rank %d of %d joined over %s on %s", rank, world_size, self.backend, device)
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, any shape. May be done in place: use only what is returned."""
+        if self.world_size == 1:
+            return tensor
+        if self._staged:
+            host = tensor.cpu()
+            dist.all_reduce(host)
+            return tensor.copy_(host)
+        dist.all_reduce(tensor)
+        return tensor
+
+    def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The ranks' tensors, equal in shape, joined in rank order along `dim`."""
+        if self.world_size == 1:
+            return tensor
+        mine = (tensor.cpu() if self._staged else tensor).contiguous()
+        parts = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(parts, mine)
+        joined = torch.cat(parts, dim=dim)
+        return joined.to(tensor.device) if self._staged else joined
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """`tensor` as it is on rank `source`. Done in place."""
+        if self.world_size == 1:
+            return tensor
+        if self._staged:
+            host = tensor.cpu()
+            dist.broadcast(host, source)
+            return tensor.copy_(host)
+        dist.broadcast(tensor, source)
+        return tensor
+
+    def barrier(self) -> None:
+        """Returns once every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+    def close(self) -> None:
+        """Leave the group; safe to call twice, and when peers are dead."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,161 @@
+"""Executes steps: keeps what each request has said so far, runs the model, and samples on the output rank.
+
+Promises: a step's answer depends on the `SchedulerOutput`s alone, so ranks that get the same ones never
+diverge: tokens reach every rank from the scheduler, also those that the output rank sampled itself. A token is
+sampled for a request exactly when its scheduled tokens reach the end of what is known of it. `finished` and
+`preempted` requests are forgotten before anything else is done, also in a step that schedules nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import torch
+
+from engine.messages import CachedRequestData, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from engine.worker.attention import Chunk, make_plan
+from engine.worker.models.llama import LlamaModel
+from engine.worker.sampler import Draw, sample, seed_of
+
+OUTPUT_RANK = 0
+
+
+class RequestState:
+    """What a worker knows of one request."""
+
+    __slots__ = ("banned", "block_ids", "num_computed_tokens", "num_prompt_tokens", "params", "seed", "token_ids")
+
+    def __init__(self, new: NewRequestData, seed: int, eos_token_ids: tuple[int, ...]) -> None:
+        self.token_ids = list(new.token_ids)
+        self.num_prompt_tokens = new.num_prompt_tokens
+        self.num_computed_tokens = new.num_computed_tokens
+        self.block_ids = list(new.block_ids)
+        self.params = new.sampling_params
+        self.seed = seed
+        # Until min_tokens are out, what would end the request must not be chosen.
+        ends = self.params.stop_token_ids + (() if self.params.ignore_eos else eos_token_ids)
+        self.banned = ends if self.params.min_tokens else ()
+
+    def add(self, cached: CachedRequestData) -> None:
+        self.token_ids += cached.new_token_ids
+        self.block_ids += cached.new_block_ids
+        self.num_computed_tokens = cached.num_computed_tokens
+
+    def draw(self) -> Draw:
+        known = len(self.token_ids)
+        early = self.banned and known - self.num_prompt_tokens < self.params.min_tokens
+        return Draw(self.params, self.seed, known, self.banned if early else ())
+
+
+def allocate_cache(shape: list[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """All zeros: what a block holds before its first use is read (and masked), so it must be finite.
+
+    On CPU the pages are the system's zero pages until they are written, so a large cache costs nothing.
+    """
+    if device != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    count = 1
+    for size in shape:
+        count *= size
+    pages = mmap.mmap(-1, max(1, count * dtype.itemsize))
+    return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
+
+
+class ModelRunner:
+    """Runs one rank's model. `initialize_cache` comes before the first step."""
+
+    def __init__(self, model: LlamaModel, *, block_size: int, dtype: torch.dtype, device: str, rank: int = 0,
+                 seed: int = 0) -> None:
+        self.model = model
+        self.block_size = block_size
+        self.dtype = dtype
+        self.device = device
+        self.rank = rank
+        self.seed = seed
+        self.caches: list[torch.Tensor] = []
+        self.requests: dict[str, RequestState] = {}
+
+    def block_bytes(self) -> int:
+        """What one block takes on this rank, all layers together."""
+        model = self.model
+        token = 2 * model.kv_heads * model.config.head_dim * self.dtype.itemsize
+        return token * self.block_size * model.config.num_hidden_layers
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """One cache per layer: [2, num_blocks, block_size, kv_heads, head_dim]."""
+        self.caches = []
+        shape = [2, num_blocks, self.block_size, self.model.kv_heads, self.model.config.head_dim]
+        self.caches = [allocate_cache(shape, self.dtype, self.device) for _ in self.model.layers]
+
+    @torch.inference_mode()
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
+        """One step. -> what was sampled, on the output rank; None on the others.
+
+        Raises RuntimeError where the scheduler and this worker disagree about a request.
+        """
+        self._update(output)
+        scheduled = output.num_scheduled_tokens
+        sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
+        if scheduled:
+            # Requests of one token first: they attend as one batch.
+            order = sorted(scheduled, key=lambda request_id: scheduled[request_id] > 1)
+            rows, ending = self._forward(order, scheduled)
+            if ending:
+                logits = self.model.logits(rows)
+                if self.rank == OUTPUT_RANK:
+                    tokens = sample(logits, [self.requests[request_id].draw() for request_id in ending])
+                    for request_id, token in zip(ending, tokens, strict=True):
+                        sampled[request_id].append(token)
+        return ModelRunnerOutput(output.step, sampled) if self.rank == OUTPUT_RANK else None
+
+    def _update(self, output: SchedulerOutput) -> None:
+        for request_id in output.finished:
+            self.requests.pop(request_id, None)
+        for request_id in output.preempted:
+            self.requests.pop(request_id, None)
+        for new in output.new:
+            seed = seed_of(new.sampling_params, new.request_id, self.seed)
+            self.requests[new.request_id] = RequestState(new, seed, self.model.config.eos_token_ids)
+        for cached in output.cached:
+            state = self.requests.get(cached.request_id)
+            if state is None:
+                raise RuntimeError(f"step {output.step} goes on with request {cached.request_id!r}, "
+                                   f"which rank {self.rank} does not know")
+            state.add(cached)
+
+    def _forward(self, order: list[str], scheduled: dict[str, int]) -> tuple[Any, list[str]]:
+        """-> hidden states of the rows that are sampled from, and their requests."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        chunks: list[Chunk] = []
+        ends: list[int] = []
+        ending: list[str] = []
+        for request_id in order:
+            state, count = self._state(request_id), scheduled[request_id]
+            start = state.num_computed_tokens
+            end = start + count
+            if count < 1 or end > len(state.token_ids) or end > len(state.block_ids) * self.block_size:
+                raise RuntimeError(
+                    f"request {request_id!r}: {count} tokens from {start} on are scheduled, but rank {self.rank} knows "
+                    f"{len(state.token_ids)} tokens and {len(state.block_ids)} blocks of {self.block_size}")
+            tokens += state.token_ids[start:end]
+            positions += range(start, end)
+            chunks.append(Chunk(state.block_ids, start, count))
+            if end == len(state.token_ids):
+                ends.append(len(tokens) - 1)
+                ending.append(request_id)
+            # A later step says it again; until then this is what was computed.
+            state.num_computed_tokens = end
+        plan = make_plan(chunks, self.block_size, self.model.heads // self.model.kv_heads, self.dtype, self.device)
+        hidden = self.model.forward(torch.tensor(tokens, device=self.device),
+                                    torch.tensor(positions, device=self.device), self.caches, plan)
+        if len(ends) != len(tokens):
+            hidden = hidden.index_select(0, torch.tensor(ends, dtype=torch.long, device=self.device))
+        return hidden, ending
+
+    def _state(self, request_id: str) -> RequestState:
+        state = self.requests.get(request_id)
+        if state is None:
+            raise RuntimeError(f"request {request_id!r} is scheduled, but rank {self.rank} does not know it")
+        return state

@@ -1,0 +1,150 @@
+"""One rank: its device, its process group, its shard of the model, its cache.
+
+Promises: the methods are called in the order in which they stand here, on all ranks alike, and each of them
+raises ConfigError for what the user can mend (model directory, tensor_parallel_size, device, dtype). Nothing
+here opens a socket or knows of rings: `worker_proc.py` calls these methods by name.
+
+    init_device -> load_model -> determine_available_memory -> initialize_cache -> execute_model ... -> shutdown
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.messages import ModelRunnerOutput, NewRequestData, SamplingParams, SchedulerOutput
+from engine.model_config import ModelConfig, check_parallel, max_model_len, read_model_config
+from engine.worker.distributed import ProcessGroup, choose_device
+from engine.worker.layers import Shard
+from engine.worker.model_runner import ModelRunner
+from engine.worker.models.llama import LlamaModel
+from engine.worker.weights import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+#: Below this many hidden units a second thread costs more than it brings.
+SINGLE_THREAD_HIDDEN_SIZE = 512
+
+
+class Worker:
+    """Rank `rank` of `world_size`.
+
+    `group` is an open process group. Where it is None, `init_device` makes one by
+    `make_group(rank, world_size, init_method, device, timeout_s)`; a wrapped group comes in either way.
+    """
+
+    def __init__(self, config: EngineConfig, rank: int = 0, world_size: int = 1, init_method: str = "",
+                 group: Any = None, *, make_group: Callable[..., Any] = ProcessGroup) -> None:
+        self.config = config
+        self.rank = rank
+        self.world_size = world_size
+        self.init_method = init_method
+        self.group = group
+        self.device = "cpu"
+        self.model_config: ModelConfig | None = None
+        self.runner: ModelRunner | None = None
+        self._make_group = make_group
+
+    def init_device(self) -> None:
+        """Choose the device and meet the other ranks. Reads config.json first: no rank waits for a bad one."""
+        self.model_config = read_model_config(self.config.model)
+        check_parallel(self.model_config, self.world_size)
+        self.device = choose_device(self.config.device, self.rank)
+        if self.device == "cpu":
+            if self.world_size > 1 or self.model_config.hidden_size <= SINGLE_THREAD_HIDDEN_SIZE:
+                torch.set_num_threads(1)
+        else:
+            torch.cuda.set_device(self.device)
+        if self.group is None:
+            self.group = self._make_group(self.rank, self.world_size, self.init_method, self.device,
+                                          self.config.bounds.collective_s)
+
+    def load_model(self) -> None:
+        """Read this rank's shard of the weights."""
+        config, model = self.config, self.model_config
+        assert model is not None, "init_device comes first"
+        dtype = getattr(torch, model.dtype if config.dtype == "auto" else config.dtype)
+        with torch.inference_mode(), Checkpoint(config.model, dtype, self.device) as checkpoint:
+            shard = LlamaModel(model, checkpoint, Shard(self.rank, self.world_size), self.group,
+                               max_model_len(config, model), dtype, self.device)
+        self.runner = ModelRunner(shard, block_size=config.cache.block_size, dtype=dtype, device=self.device,
+                                  rank=self.rank, seed=config.seed)
+
+    def determine_available_memory(self) -> int:
+        """Bytes that this rank's cache may take.
+
+        On CPU `cpu_cache_bytes`. On a GPU its fraction of the whole memory, less the weights and the peak of
+        the largest step, divided among the ranks that share the GPU.
+        """
+        if self.device == "cpu":
+            return self.config.cache.cpu_cache_bytes
+        torch.cuda.reset_peak_memory_stats()
+        self._largest_step()
+        sharing = -(-self.world_size // torch.cuda.device_count())
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        return max(0, int(total * self.config.cache.memory_fraction / sharing) - peak)
+
+    def get_num_blocks(self) -> int:
+        """How many blocks this rank can hold: as configured, or what fits. The least of all ranks counts.
+
+        Raises ConfigError where not even one request of the full length fits.
+        """
+        config = self.config.cache
+        if config.num_gpu_blocks is not None:
+            return config.num_gpu_blocks
+        available_bytes, block_bytes = self.determine_available_memory(), self._loaded().block_bytes()
+        needed = -(-max_model_len(self.config, self.model_config) // config.block_size)
+        if available_bytes < needed * block_bytes:
+            raise ConfigError(f"worker.{self.rank}: the cache may take {available_bytes} bytes, but one request of the "
+                              f"full length needs {needed} blocks of {block_bytes} bytes; lower max_model_len")
+        return available_bytes // block_bytes
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """Allocate the paged cache. Raises ConfigError for a number of blocks below 1."""
+        if num_blocks < 1:
+            raise ConfigError(f"the cache needs at least 1 block, got {num_blocks}")
+        self._loaded().initialize_cache(num_blocks)
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
+        """One step; the answer comes from the output rank, the others return None."""
+        return self._loaded().execute_model(output)
+
+    def check_health(self) -> None:
+        """Returns while this rank can compute: an RPC of its own, so that no step is needed to ask."""
+        self._loaded()
+
+    def shutdown(self) -> None:
+        """Leave the group and let go of the model; safe to call twice, and before anything was loaded."""
+        self.runner = None
+        group, self.group = self.group, None
+        if group is not None:
+            group.close()
+
+    def _loaded(self) -> ModelRunner:
+        if self.runner is None:
+            raise RuntimeError(f"worker.{self.rank} has no model: load_model comes first")
+        return self.runner
+
+    def _largest_step(self) -> None:
+        """Run the step that takes most memory, once, on a cache made for it. All ranks do it together."""
+        runner, config = self._loaded(), self.config
+        size, length = config.cache.block_size, max_model_len(config, self.model_config)
+        new: list[NewRequestData] = []
+        left, blocks = config.scheduler.max_num_batched_tokens, 0
+        while left > 0 and len(new) < config.scheduler.max_num_seqs:
+            count = min(left, length)
+            ids = list(range(blocks, blocks + -(-count // size)))
+            new.append(NewRequestData(f"largest-{len(new)}", [0] * count, count, SamplingParams(), ids, 0))
+            left, blocks = left - count, blocks + len(ids)
+        runner.initialize_cache(blocks)
+        names = [request.request_id for request in new]
+        runner.execute_model(SchedulerOutput(0, new, [], {r.request_id: len(r.token_ids) for r in new}, [], []))
+        runner.execute_model(SchedulerOutput(0, [], [], {}, names, []))
+        runner.caches = []
