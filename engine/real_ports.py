@@ -26,10 +26,9 @@ class RealPorts:
     clock = time
 
     def __init__(self, node: Node, factory: str = "", argument: bytes = b"", parent: PipeParent | None = None,
-                 start_method: str = "spawn") -> None:
+                 ) -> None:
         self.node = node
         self.parent = parent
-        self.start_method = start_method
         self._factory = factory
         self._argument = argument
         self._context: Any = None
@@ -82,8 +81,8 @@ class RealPorts:
 
         return ProcessGroup(rank, world_size, init_method, device, timeout_s)
 
-    def start_child(self, node: Node, target: str) -> RealChild:
-        child = start_child(node, target, self.start_method, self._envelope)
+    def start_child(self, node: Node, target: str, start_method: str) -> RealChild:
+        child = start_child(node, target, start_method, self._envelope)
         self._children.append(child)
         return child
 

@@ -4,8 +4,8 @@ Promises
 - All inputs that are there are handled before the next step; one step at a time.
 - Each step's outputs are handed over in the order of the steps; the output thread keeps that order.
 - A request that cannot be served fails alone; a failure of the executor ends the loop with its error.
-- Paused (`pause_scheduler`), nothing is scheduled; `resume_scheduler(steps)` runs that many steps and pauses
-  again, so that "after step k" can be said exactly.
+- Paused (`pause_scheduler`), nothing is scheduled until `resume_scheduler`. `run_steps(k)` runs k steps, or until
+  nothing is left to run, then pauses and answers: so "after step k" can be said exactly.
 - When idle it checks its own books and beats at least every `heartbeat_s`.
 
 The loop asks for everything by effects: queue "input" brings what the input thread decoded, queue "output"
@@ -21,7 +21,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.core.drain import Drain
-from engine.core.kv_log import KVEventLog
+from engine.core.kv_log import KVEventLog, hand_over
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take
@@ -78,10 +78,12 @@ class EngineCore:
         self.drain = Drain(config.bounds.drain_s)
         self.steps = 0
         self._allowance: int | None = None  # steps that may still run; None: any number
+        self._awaits_steps: Utility | None = None  # the call that is answered when they have run
         self._beats = 0
         self._utilities: dict[str, Callable[..., Loop[Any]]] = {
             "pause_scheduler": self._pause_scheduler,
             "resume_scheduler": self._resume_scheduler,
+            "run_steps": self._run_steps,
             "reset_prefix_cache": self._reset_prefix_cache,
             "collective_rpc": self._collective_rpc,
             "get_stats": self._get_stats,
@@ -108,6 +110,8 @@ class EngineCore:
             if self._may_step():
                 idle = False
                 yield from self._step()
+            if self._awaits_steps is not None and not self._may_step():
+                yield from self._steps_are_over()
 
     # -- one step
 
@@ -140,16 +144,8 @@ class EngineCore:
 
     def _publish_kv_events(self) -> Loop[None]:
         events = self.scheduler.take_events()
-        if self.kv_log is None or not events:
-            return
-        began = yield Now()
-        sequence, item = self.kv_log.hand_over(KVEventBatch(began, events, self.engine_index))
-        if item is None:
-            yield MarkPoint(Mark.KV_DROPPED, {"seq": sequence})
-            yield Observe("kv-lost", {"seq": sequence})
-            return
-        yield Put(KV, item)
-        yield Observe("kv-published", {"seq": sequence, "took": (yield Now()) - began})
+        if self.kv_log is not None and events:
+            yield from hand_over(self.kv_log, KVEventBatch((yield Now()), events, self.engine_index), queue=KV)
 
     def _went_idle(self) -> Loop[None]:
         yield MarkPoint(Mark.IDLE)
@@ -159,7 +155,7 @@ class EngineCore:
             "free": cache.num_free, "cached": cache.num_cached, "used": cache.num_used, "total": cache.num_total,
             "requests": len(scheduler.requests), "errors": scheduler.check_integrity()})
         if self.kv_log is not None:
-            yield Observe("kv-cache", {"hashes": sorted(cache.cached_hashes())})
+            yield Observe("kv-cache", {"hashes": scheduler.cached_hashes()})
 
     # -- inputs
 
@@ -234,6 +230,13 @@ class EngineCore:
                 result = yield from method(*call.args)
             except (TypeError, ValueError) as error:
                 failure = f"{call.method}: {error}"
+            else:
+                if call.method == "run_steps":
+                    self._awaits_steps = call
+                    return
+        yield from self._answer(call, failure, result)
+
+    def _answer(self, call: Utility, failure: str | None, result: Any) -> Loop[None]:
         yield Put(OUTPUT, Outgoing(call.client_index, EngineCoreOutputs(
             self.engine_index, utility_output=UtilityOutput(call.call_id, failure, result), step=self.steps)))
 
@@ -242,12 +245,25 @@ class EngineCore:
         return self.steps
         yield
 
-    def _resume_scheduler(self, steps: int | None = None) -> Loop[int]:
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
-        self._allowance = steps
+    def _resume_scheduler(self) -> Loop[int]:
+        self._allowance = None
         return self.steps
         yield
+
+    def _run_steps(self, steps: int) -> Loop[None]:
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        if self._awaits_steps is not None:
+            raise ValueError("steps are being run already")
+        self._allowance = steps
+        return
+        yield
+
+    def _steps_are_over(self) -> Loop[None]:
+        call, self._awaits_steps = self._awaits_steps, None
+        if call is not None:
+            self._allowance = 0
+            yield from self._answer(call, None, self.steps)
 
     def _reset_prefix_cache(self) -> Loop[bool]:
         done = self.scheduler.reset_prefix_cache()

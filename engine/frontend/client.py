@@ -1,0 +1,334 @@
+"""Starts a core and speaks with it: the shell around `ClientSession`.
+
+`EngineCoreClient` never waits after its start: `pump` takes what has arrived, `tick` lets time pass. The
+sync and the async client differ only in who waits: `SyncMPClient` polls descriptors, `AsyncMPClient` hands
+them to the event loop.
+
+Promises
+- Start-up ends in ready or in a named error within its bound; a core that dies on the way is noticed at once.
+- The core's death is known from its sentinel, whatever it could still say; its last outputs are read first, and for
+  at most `grace_s` after the death.
+- A core that is alive and makes no progress is known from its heartbeat.
+- After `shutdown` nothing of the engine is left: no process, segment, socket file or directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import select
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.errors import BadFrameError, ConfigError, EngineDeadError, RefusedError, StartupError
+from engine.frontend.session import ClientSession, Delivery, End
+from engine.ipc.handshake import HANDSHAKE, REQUESTS, frontend_handshake
+from engine.launch import open_ports
+from engine.liveness import Liveness
+from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, FinishReason, Outcome, SamplingParams
+from engine.model_info import check_model
+from engine.ports import Child, Ports, SocketSpec, Unroutable
+from engine.recipes import CoreRecipe, StartFailure
+from engine.runtime_dir import RuntimeDir, sweep
+from engine.shell import Process
+from engine.topology import Channel, Mark, NodeKind, core, frontend
+
+OUTPUTS = "outputs"
+CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
+#: After the core's death its last frames may still be on their way through the kernel.
+GRACE_S = 0.03
+#: A tick looks at all time-outs; the shortest of them sets how often.
+TICKS_PER_BOUND = 10
+
+
+def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
+    """What both sides of the handshake must agree on."""
+    return {"tensor_parallel_size": config.tensor_parallel_size, "data_parallel_size": 1}
+
+
+class EngineCoreClient:
+    """One core, one client. Raises ConfigError or StartupError from its constructor, which leaves nothing behind."""
+
+    def __init__(self, config: EngineConfig, *, ports: Ports | None = None) -> None:
+        self.config = config
+        self.ports: Any = ports or open_ports(frontend(), "", b"")
+        self.num_gpu_blocks = 0
+        self.deliver: Callable[[Delivery], None] = lambda delivery: None
+        self._process = Process(self.ports)
+        self._runtime: RuntimeDir | None = None
+        self._core: Child | None = None
+        self._died_at: float | None = None
+        self._closed = False
+        bounds = config.bounds
+        self.session = ClientSession(config.limits, bounds, lambda: secrets.token_hex(4))
+        self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
+        try:
+            self._start()
+        except BaseException as error:
+            self.ports.observe("start-failed", error=type(error).__name__, reason=str(error))
+            self.shutdown()
+            raise
+        self._liveness = Liveness("core.0", bounds.stall_s, self.now())
+
+    @staticmethod
+    def make_client(config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> EngineCoreClient:
+        """vLLM's factory."""
+        return (AsyncMPClient if asyncio_mode else SyncMPClient)(config, ports=ports)
+
+    def now(self) -> float:
+        return self.ports.clock.monotonic()
+
+    # -- start
+
+    def _start(self) -> None:
+        config = self.config
+        self.ports.observe("starting")
+        check_model(config)
+        sweep()
+        self._runtime = runtime = RuntimeDir.create(config.runtime_dir)
+        start_method = "spawn" if config.start_method == "auto" else config.start_method
+        # Before the first socket: under fork a child must not inherit a ZMQ context.
+        self._core = child = self.ports.start_child(core(), CORE_MAIN, start_method)
+        self._process.heartbeat = self.ports.shared_word(runtime.segment("beat"), create=True)
+        addresses = self._open_sockets(runtime)
+        child.send_recipe(msgspec.msgpack.encode(CoreRecipe(
+            config=msgspec.structs.replace(config, start_method=start_method), engine_id=runtime.engine_id,
+            runtime_path=str(runtime.path), handshake_address=self._process.sockets[HANDSHAKE].address,
+            beat=runtime.segment("beat"), frontend_pid=os.getpid(), clients=1)))
+        self._process.sentinels[child.sentinel] = self._why_start_failed
+        metadata = EngineHandshakeMetadata(addresses, parallel_config(config))
+        ready = self._process.run(frontend_handshake(metadata, 1, config.bounds.handshake_s, config.bounds.startup_s))
+        self.num_gpu_blocks = ready[0]
+        self.ports.observe("ready", num_gpu_blocks=self.num_gpu_blocks, parallel_config=parallel_config(config))
+
+    def _open_sockets(self, runtime: RuntimeDir) -> EngineZmqAddresses:
+        sockets = self.config.sockets
+
+        def address(name: str) -> str:
+            return runtime.socket(f"{name}.ipc") if sockets.transport == "ipc" else "tcp://127.0.0.1:*"
+
+        specs = (
+            SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),
+                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=5.0),
+            SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("requests"),
+                       send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS,
+                       send_hwm=sockets.request_hwm, mandatory=sockets.router_mandatory,
+                       buffer_bytes=sockets.buffer_bytes),
+            SocketSpec(name=OUTPUTS, kind="PULL", peer_kind=NodeKind.CORE, bind=True, address=address("outputs"),
+                       receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm,
+                       buffer_bytes=sockets.buffer_bytes),
+        )
+        for spec in specs:
+            self._process.sockets[spec.name] = self.ports.open_socket(spec)
+        return EngineZmqAddresses([self._process.sockets[REQUESTS].address], [self._process.sockets[OUTPUTS].address])
+
+    def _why_start_failed(self) -> Exception:
+        """The core is gone: what it wrote on its pipe before, or what is known from outside."""
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
+            message = self._core.try_receive()
+            if message is not None:
+                failure = msgspec.msgpack.decode(message, type=StartFailure)
+                return (ConfigError if failure.kind == "ConfigError" else StartupError)(failure.reason)
+        return StartupError(f"core.0 died while starting (exit code {self._core.exitcode()})")
+
+    # -- requests
+
+    def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
+            eos_token_id: int | None = None) -> None:
+        """Raises EngineDeadError, BadRequestError, RefusedError. What happens later is delivered."""
+        self._look_at_core()
+        internal, frames = self.session.add(request_id, prompt_token_ids, params, self.now(), eos_token_id)
+        self.ports.observe("accepted", request=request_id, internal=internal)
+        self._send(frames, request_id)
+
+    def abort(self, request_id: str) -> None:
+        self._take(self.session.abort(request_id))
+
+    def stop(self, request_id: str, stop_reason: str) -> None:
+        self._take(self.session.stop(request_id, stop_reason))
+
+    def fail(self, request_id: str, error: Exception) -> None:
+        self._take(self.session.fail(request_id, error))
+
+    def utility(self, method: str, *args: Any, timeout_s: float | None = None) -> int:
+        """-> call id, whose result is delivered. Raises EngineDeadError."""
+        self._look_at_core()
+        call_id, frames = self.session.utility(method, list(args), self.now(), timeout_s)
+        self._send(frames, None)
+        return call_id
+
+    def _send(self, frames: list[Any], request_id: str | None) -> None:
+        try:
+            self._process.sockets[REQUESTS].send(frames, 0)
+        except Unroutable:
+            self.ports.observe("unroutable", request=request_id, edge=str(REQUESTS))
+            if request_id is not None:
+                self._hand_over(self.session.unroutable(request_id))
+
+    def _take(self, decided: tuple[list[Delivery], list[list[bytes]]]) -> None:
+        deliveries, messages = decided
+        for frames in messages:
+            self._send(frames, None)
+        self._hand_over(deliveries)
+
+    def _hand_over(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self.deliver(delivery)
+
+    # -- what happens
+
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable when `pump` has something to do."""
+        descriptors = [self._process.sockets[OUTPUTS].fileno()]
+        if self._died_at is None and self._core is not None:
+            descriptors.append(self._core.sentinel)
+        return descriptors
+
+    def pump(self, most: int = 256) -> bool:
+        """Take what has arrived, at most `most` messages. -> whether there may be more"""
+        outputs = self._process.sockets[OUTPUTS]
+        for _ in range(most):
+            message = outputs.try_receive()
+            if message is None:
+                break
+            try:
+                self._hand_over(self.session.on_frames(message[1], self.now()))
+            except BadFrameError as error:
+                self.ports.observe("bad-frame", edge="core.0->frontend.0/outputs", error=str(error))
+                continue
+            if self.session.notice_read and self.session.dead is None:
+                self.ports.observe("dead-notice")
+                self._die("core.0 said that it is leaving (ENGINE_CORE_DEAD)")
+        else:
+            return True
+        self._look_at_core()
+        return False
+
+    def tick(self) -> None:
+        """Let time pass: time-outs, the heartbeat, the end of a death's grace."""
+        now = self.now()
+        if self.session.dead is not None:
+            return
+        self._take(self.session.on_tick(now))
+        self._look_at_core()
+        beat = int.from_bytes(self._process.heartbeat[:8], "little")
+        stalled = self._liveness.on_tick(beat, now)
+        if stalled is not None:
+            self._die(stalled)
+            self._core.kill()
+
+    def _look_at_core(self) -> None:
+        """Notice the core's death, once its last words have been read or had their time."""
+        if self.session.dead is not None or self._core is None or self._core.alive():
+            return
+        now = self.now()
+        if self._died_at is None:
+            self._died_at = now
+        if now - self._died_at >= GRACE_S:
+            self._die(f"core.0 died (exit code {self._core.exitcode()})")
+
+    @property
+    def grace_left_s(self) -> float | None:
+        """How long the last words of a dead core are still waited for; None while it lives."""
+        if self._died_at is None or self.session.dead is not None:
+            return None
+        return max(0.0, GRACE_S - (self.now() - self._died_at))
+
+    def _die(self, reason: str) -> None:
+        deliveries = self.session.die(reason)
+        self.ports.observe("engine-dead", reason=reason)
+        self._hand_over(deliveries)
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError where the engine is dead or makes no progress. Never waits."""
+        if self.session.dead is None:
+            self.tick()
+            if self._core is not None and not self._core.alive():
+                self.ports.observe("health", healthy=False, reason="core.0 is gone")
+                raise EngineDeadError("core.0 is gone")
+        dead = self.session.dead
+        self.ports.observe("health", healthy=dead is None, reason="" if dead is None else dead.reason)
+        if dead is not None:
+            raise EngineDeadError(dead.reason)
+
+    # -- the end
+
+    def shutdown(self) -> None:
+        """End the engine and remove everything it has. Safe to call twice, and on an engine that never started."""
+        if self._closed:
+            return
+        self._closed = True
+        self.ports.observe("closing")
+        self._hand_over(self.session.die("the engine was shut down"))
+        child, bounds = self._core, self.config.bounds
+        if child is not None:
+            child.terminate()
+            if not child.join(bounds.terminate_s):
+                child.kill()
+                child.join(bounds.terminate_s)
+        self._process.close()
+        self.ports.close()
+        if self._runtime is not None:
+            self._runtime.remove()
+        self.ports.mark(Mark.DYING)
+        self.ports.observe("closed")
+
+
+class SyncMPClient(EngineCoreClient):
+    """For callers without an event loop."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until something may have happened or the time is over, then take it."""
+        if self.pump():
+            return
+        left_s = min(timeout_s, self.tick_s, *(() if self.grace_left_s is None else (self.grace_left_s,)))
+        select.select(self.filenos(), [], [], left_s)
+        self.pump()
+        self.tick()
+
+
+class AsyncMPClient(EngineCoreClient):
+    """For asyncio: the loop watches the descriptors."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched = self.filenos()
+        for descriptor in self._watched:
+            loop.add_reader(descriptor, self._readable)
+        self._timer = loop.call_later(self.tick_s, self._on_timer)
+        loop.call_soon(self._readable)
+
+    def detach(self) -> None:
+        for descriptor in self._watched:
+            self._loop.remove_reader(descriptor)
+        self._watched = []
+        self._timer.cancel()
+
+    def _readable(self) -> None:
+        if self.pump():
+            self._loop.call_soon(self._readable)  # let the others run, then go on
+        if self._died_at is not None and len(self._watched) > 1:
+            # A sentinel stays readable for ever: unwatch it, and come back when the last words had their time.
+            self._loop.remove_reader(self._watched.pop())
+            self._loop.call_later(GRACE_S, self._readable)
+
+    def _on_timer(self) -> None:
+        self.tick()
+        self._readable()
+        self._timer = self._loop.call_later(self.tick_s, self._on_timer)
+
+
+def outcome_of(end: End) -> Outcome:
+    """How an end looks to the caller."""
+    if isinstance(end.error, EngineDeadError):
+        return Outcome.ENGINE_DEAD
+    if end.error is None:
+        return Outcome.ABORTED if end.finish_reason is FinishReason.ABORT else Outcome.FINISHED
+    if isinstance(end.error, RefusedError):
+        return Outcome.REFUSED
+    return Outcome.FAILED

@@ -1,0 +1,42 @@
+"""What a child process is sent to know what it is: names, addresses, config. Everything is opened in the child."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.config import EngineConfig
+
+
+class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    config: EngineConfig
+    engine_id: str
+    runtime_path: str
+    handshake_address: str
+    beat: str  # the shared word of the heartbeat
+    frontend_pid: int
+    clients: int
+    engine_index: int = 0
+
+
+class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    config: EngineConfig
+    engine_id: str
+    runtime_path: str
+    rank: int
+    init_method: str
+    rpc_handle: bytes
+    frontend_pid: int
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
+    """A worker's word on its pipe: it is loaded, and this is its answer queue."""
+
+    rank: int
+    response_handle: bytes
+
+
+class StartFailure(msgspec.Struct, frozen=True, tag="failed"):
+    """A child's last word on its pipe: why it could not start. `kind` is the error's class name."""
+
+    kind: str
+    reason: str
