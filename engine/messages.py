@@ -189,26 +189,43 @@ class ReplyStatus(IntEnum):
     FAILURE = 1
 
 
-# -- KV-cache events (vLLM's wire format, see engine/core/kv_events.py) -------------------------------------
+# -- KV-cache events (vLLM's wire format, see engine/core/kv_codec.py) --------------------------------------
+
+#: 64-bit integers by default; whole digests as bytes where a publisher is configured so.
+BlockHash = bytes | int
+
+
+def _nothing() -> None:
+    return None
 
 
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True, frozen=True):
-    """Base of the tagged maps inside a batch."""
+    """Base of the tagged maps inside a batch.
+
+    `medium` and `lora_name` travel even when they are None: a factory's value is never omitted.
+    """
 
 
 class BlockStored(KVCacheEvent):
-    block_hashes: list[int]
-    parent_block_hash: int | None
+    """`block_hashes[i]` holds `token_ids[i * block_size:]`; the parent of the first is `parent_block_hash`."""
+
+    block_hashes: list[BlockHash]
+    parent_block_hash: BlockHash | None
     token_ids: list[int]
     block_size: int
     lora_id: int | None
-    medium: str | None = None
-    lora_name: str | None = None
+    medium: str | None = msgspec.field(default_factory=_nothing)
+    lora_name: str | None = msgspec.field(default_factory=_nothing)
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
 
 
 class BlockRemoved(KVCacheEvent):
-    block_hashes: list[int]
-    medium: str | None = None
+    block_hashes: list[BlockHash]
+    medium: str | None = msgspec.field(default_factory=_nothing)
+    group_idx: int | None = None
 
 
 class AllBlocksCleared(KVCacheEvent):
@@ -216,6 +233,8 @@ class AllBlocksCleared(KVCacheEvent):
 
 
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+    """What a publisher takes. `ts`: seconds of the wall clock; a rank of None is filled in by the publisher."""
+
     ts: float
     events: list[Any]
     data_parallel_rank: int | None = None

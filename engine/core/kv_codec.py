@@ -1,0 +1,144 @@
+"""The bytes of KV-cache events: batches, live messages, replay requests and answers.
+
+Promises
+- Whoever reads vLLM's format reads ours, and the other way round. What we add stands behind what the original
+  reads: a fourth element of a batch (the epoch), a third frame of a request, a fifth of an end marker.
+- Bytes that are not a message raise BadFrameError, nothing else.
+
+    live       (topic, number, payload)                   number: 8 bytes big-endian, from 0
+    payload    msgpack [ts, events, data_parallel_rank, epoch]
+    request    (b"", start)  or  (b"", start, tag)        start: 8 bytes big-endian; tag: 8 bytes, asks for a report
+    answer     (b"", topic, number, payload) ...          one message a batch, ascending
+    end        (b"", b"", -1, b"")                        -1: 8 bytes big-endian, signed
+               (b"", b"", -1, b"", report)                to a request with a tag
+
+    report     tag | start | epoch | oldest | next | count        6 x 8 bytes big-endian
+               every number in [oldest, next) is in this answer or was lost before it was sent; `count` batches
+               precede the report. Without it an answer that lost a frame looks like one that had none to give.
+
+The epoch tells one life of a publisher from the next. It rides on every batch because a restarted publisher
+may reach just the number that a subscriber waits for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine.errors import BadFrameError
+from engine.messages import EventBatch, KVEventBatch
+
+END = (-1).to_bytes(8, "big", signed=True)
+NUMBER_BYTES = 8
+LARGEST = 2**63 - 1
+_REPORT = struct.Struct(">6Q")
+_PLAIN_FIELDS = EventBatch.__struct_fields__
+
+
+class LivedBatch(KVEventBatch, frozen=True):
+    """A batch as it travels. `epoch` is None where the publisher is not ours."""
+
+    epoch: int | None = None
+
+
+class ReplayRequest(msgspec.Struct, frozen=True):
+    start: int
+    tag: int | None = None
+
+
+class EndReport(msgspec.Struct, frozen=True):
+    tag: int
+    start: int
+    epoch: int
+    oldest: int
+    next: int
+    count: int
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True):
+    """One message from the replay socket: a numbered batch, or the end (`batch` is None)."""
+
+    number: int = -1
+    batch: LivedBatch | None = None
+    report: EndReport | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LivedBatch).decode
+
+
+def encode_batch(batch: Any, data_parallel_rank: int | None, epoch: int | None) -> bytes:
+    """The payload. Raises TypeError, ValueError or OverflowError (msgspec's) where the batch is no message.
+
+    A batch type with fields of its own is sent as it is, without an epoch: its readers know its shape.
+    """
+    if type(batch).__struct_fields__ != _PLAIN_FIELDS:
+        return _encode(batch)
+    rank = data_parallel_rank if batch.data_parallel_rank is None else batch.data_parallel_rank
+    if epoch is None:
+        return _encode(EventBatch(batch.ts, batch.events, rank))
+    return _encode(LivedBatch(batch.ts, batch.events, rank, epoch))
+
+
+def number_frame(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def read_live(frames: Sequence[Any]) -> tuple[int, LivedBatch]:
+    """(number, batch) of a live message."""
+    if len(frames) != 3:
+        raise BadFrameError(f"a live batch has 3 frames, got {len(frames)}")
+    return _number(frames[1]), _batch(frames[2])
+
+
+def request_frames(start: int, tag: int | None = None) -> list[bytes]:
+    return [b"", number_frame(start)] if tag is None else [b"", number_frame(start), number_frame(tag)]
+
+
+def read_request(frames: Sequence[Any]) -> ReplayRequest:
+    if len(frames) not in (2, 3) or len(frames[0]):
+        raise BadFrameError(f"a replay request is an empty frame, a number and at most a tag, got {len(frames)} frames "
+                            f"of {[len(frame) for frame in frames]} bytes")
+    return ReplayRequest(_number(frames[1]), _number(frames[2], "tag") if len(frames) == 3 else None)
+
+
+def end_frames(report: EndReport | None = None) -> list[bytes]:
+    frames = [b"", b"", END, b""]
+    if report is not None:
+        frames.append(_REPORT.pack(*msgspec.structs.astuple(report)))
+    return frames
+
+
+def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
+    if len(frames) not in (4, 5) or len(frames[0]):
+        raise BadFrameError(f"a replay answer has 4 frames, the first of them empty, got {len(frames)}")
+    if bytes(frames[2]) != END:
+        if len(frames) != 4:
+            raise BadFrameError("a replayed batch has 4 frames, got 5")
+        return ReplayAnswer(_number(frames[2]), _batch(frames[3]))
+    if len(frames[3]):
+        raise BadFrameError("an end marker has an empty payload")
+    if len(frames) == 4:
+        return ReplayAnswer()
+    if len(frames[4]) != _REPORT.size:
+        raise BadFrameError(f"the report of an end marker has {_REPORT.size} bytes, got {len(frames[4])}")
+    return ReplayAnswer(report=EndReport(*_REPORT.unpack(frames[4])))
+
+
+def _number(frame: Any, what: str = "number") -> int:
+    if len(frame) != NUMBER_BYTES:
+        raise BadFrameError(f"a {what} has {NUMBER_BYTES} bytes, got {len(frame)}")
+    number = int.from_bytes(frame, "big")
+    if number > LARGEST:
+        raise BadFrameError(f"a {what} is at most 2**63 - 1, got {number}")
+    return number
+
+
+def _batch(payload: Any) -> LivedBatch:
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFrameError(f"not a batch of KV events: {error}") from None

@@ -1,0 +1,26 @@
+"""KV-cache events under the names that users of vLLM's `kv_events` know.
+
+The structs are vocabulary (engine/messages.py), their bytes are described in kv_codec, the publisher's decisions are
+in kv_log, its threads and sockets in kv_publisher.
+"""
+
+from engine.config import KVEventsConfig
+from engine.core.kv_publisher import EventPublisher, EventPublisherFactory, NullEventPublisher, ZmqEventPublisher
+from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVCacheEvent, KVEventBatch
+
+MEDIUM_GPU = "GPU"
+
+__all__ = [
+    "MEDIUM_GPU",
+    "AllBlocksCleared",
+    "BlockRemoved",
+    "BlockStored",
+    "EventBatch",
+    "EventPublisher",
+    "EventPublisherFactory",
+    "KVCacheEvent",
+    "KVEventBatch",
+    "KVEventsConfig",
+    "NullEventPublisher",
+    "ZmqEventPublisher",
+]

@@ -1,0 +1,195 @@
+"""Publishes KV-cache events over ZMQ: PUB for live batches, ROUTER for replays, each on a thread of its own.
+
+Promises
+- `publish` never waits. A batch that finds the queue full keeps its number and is lost; subscribers are told.
+- A long replay does not hold back live batches, nor the other replays.
+- After `shutdown` no thread runs and every port is free, whatever the state of queue and peers: what is queued is
+  published first if that takes less than `SHUTDOWN_TIMEOUT`.
+- Arguments, frames and bytes are vLLM's (kv_codec says what is added). One difference: without an `endpoint` the
+  publisher binds loopback, not every interface.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from engine.config import KVEventsConfig
+from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.errors import QueueCancelledError
+from engine.messages import EventBatch
+from engine.ports import Ports, SocketSpec
+from engine.real_ports import RealPorts
+from engine.shell import LocalQueue, Process
+from engine.topology import Channel, NodeKind, core
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
+
+
+class EventPublisher(ABC):
+    """Takes batches of events, in order. One per data-parallel rank."""
+
+    def __init__(self, data_parallel_rank: int = 0) -> None:
+        self._data_parallel_rank = data_parallel_rank
+
+    @abstractmethod
+    def publish(self, events: EventBatch) -> None:
+        """Hand over one batch. Never waits."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Release everything. May be called twice."""
+
+
+class NullEventPublisher(EventPublisher):
+    """Publishes nothing."""
+
+    def publish(self, events: EventBatch) -> None:
+        return
+
+    def shutdown(self) -> None:
+        return
+
+
+class ZmqEventPublisher(EventPublisher):
+    """See the top of this file.
+
+    `endpoint`: bound if it has a `*` or `::`, or is ipc or inproc; else connected to. None binds
+    `tcp://127.0.0.1:5557`. Each rank adds its number to the port. `replay_endpoint` is always bound. Where they ended
+    up, a port of `*` resolved, stands in `address` and `replay_address`.
+    `buffer_steps`: batches that can be replayed. `hwm`: messages that wait for one subscriber. `max_queue_size`:
+    batches that wait for the publisher. `epoch`: differs between lives of the same publisher (from the clock if None).
+    Raises zmq.ZMQError where an address cannot be bound.
+    """
+
+    SHUTDOWN_TIMEOUT: float = 1.0
+
+    def __init__(self, data_parallel_rank: int, endpoint: str | None = None, replay_endpoint: str | None = None,
+                 buffer_steps: int = 10_000, hwm: int = 100_000, max_queue_size: int = 100_000, topic: str = "", *,
+                 ports: Ports | None = None, epoch: int | None = None, socket_buffer_bytes: int = 0) -> None:
+        super().__init__(data_parallel_rank)
+        self._own_ports = RealPorts(core(data_parallel_rank)) if ports is None else None
+        ports = ports or self._own_ports
+        if epoch is None:
+            epoch = round(ports.clock.time() * 1e6)
+        self.log = KVEventLog(buffer_steps=buffer_steps, max_queue_size=max_queue_size, topic=topic,
+                              data_parallel_rank=data_parallel_rank, epoch=epoch)
+        self._process = Process(ports)
+        self._queue = self._process.queues["kv"] = LocalQueue()
+        self._closed = False
+        try:
+            live = self._process.sockets["kv"] = ports.open_socket(kv_socket(
+                offset_endpoint_port(endpoint or DEFAULT_ENDPOINT, data_parallel_rank),
+                bind=endpoint is None or is_bound(endpoint), hwm=hwm, buffer_bytes=socket_buffer_bytes))
+            self.address: str = live.address
+            self.replay_address: str | None = None
+            loops: dict[str, Any] = {"zmq-publisher": publish_loop(self.log)}
+            if replay_endpoint is not None:
+                replay = self._process.sockets["replay"] = ports.open_socket(replay_socket(
+                    offset_endpoint_port(replay_endpoint, data_parallel_rank), hwm=2 * buffer_steps + 2,
+                    buffer_bytes=socket_buffer_bytes))
+                self.replay_address = replay.address
+                loops["zmq-replay"] = replay_loop(self.log)
+        except BaseException:
+            self._release()
+            raise
+        self._threads = [threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
+                         for name, loop in loops.items()]
+        for thread in self._threads:
+            thread.start()
+
+    def publish(self, events: EventBatch) -> None:
+        """Raises RuntimeError after `shutdown`."""
+        if self._closed:
+            raise RuntimeError("Publisher is closed")
+        if self._own_ports is None:  # whoever brought the ports wants to know what happens
+            self._process.run(hand_over(self.log, events))
+            return
+        number, room = self.log.number()
+        if room:
+            self._queue.put((number, events))
+
+    def shutdown(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        publisher, *others = self._threads
+        publisher.join(self.SHUTDOWN_TIMEOUT)
+        self.log.stop()
+        self._process.cancel(QueueCancelledError("the publisher was shut down"))
+        for thread in (publisher, *others):
+            thread.join(self.SHUTDOWN_TIMEOUT)
+        if not any(thread.is_alive() for thread in self._threads):  # a socket in use must not be closed
+            self._release()
+
+    def _run(self, loop: Any) -> None:
+        try:
+            self._process.run(loop)
+        except QueueCancelledError:
+            pass
+
+    def _release(self) -> None:
+        self._process.close()
+        if self._own_ports is not None:
+            self._own_ports.close()
+
+
+class EventPublisherFactory:
+    """Publishers by name, as the config calls them."""
+
+    _registry: dict[str, Callable[..., EventPublisher]] = {}
+
+    @classmethod
+    def register_publisher(cls, name: str, constructor: Callable[..., EventPublisher]) -> None:
+        """Raises KeyError where the name is taken."""
+        if name in cls._registry:
+            raise KeyError(f"publisher {name!r} is registered already")
+        cls._registry[name] = constructor
+
+    @classmethod
+    def create(cls, config: KVEventsConfig | None, data_parallel_rank: int = 0, *,
+               ports: Ports | None = None) -> EventPublisher:
+        """The publisher that the config asks for. Raises ValueError where nobody knows its name."""
+        if config is None or not config.enable_kv_cache_events or config.publisher == "null":
+            return NullEventPublisher(data_parallel_rank)
+        constructor = cls._registry.get(config.publisher)
+        if constructor is None:
+            raise ValueError(f"unknown publisher {config.publisher!r}; known: null, {', '.join(sorted(cls._registry))}")
+        return constructor(
+            data_parallel_rank, config.endpoint, config.replay_endpoint if config.replay else None,
+            config.buffer_steps, config.hwm, config.max_queue_size, config.topic,
+            ports=ports, socket_buffer_bytes=config.socket_buffer_bytes)
+
+
+EventPublisherFactory.register_publisher("zmq", ZmqEventPublisher)
+
+
+def kv_socket(address: str, *, bind: bool = True, hwm: int = 100_000, buffer_bytes: int = 0) -> SocketSpec:
+    """The publisher's live socket."""
+    return SocketSpec(name="kv", kind="PUB", peer_kind=NodeKind.SUBSCRIBER, send_channel=Channel.KV, bind=bind,
+                      address=address, send_hwm=hwm, buffer_bytes=buffer_bytes)
+
+
+def replay_socket(address: str, *, hwm: int = 20_002, buffer_bytes: int = 0) -> SocketSpec:
+    """The publisher's replay socket. It serves strangers too, so its peers are identities, as bytes."""
+    return SocketSpec(name="replay", kind="ROUTER", peer_kind=NodeKind.SUBSCRIBER, send_channel=Channel.REPLAY,
+                      receive_channel=Channel.REPLAY, bind=True, address=address, send_hwm=hwm,
+                      buffer_bytes=buffer_bytes, raw_identities=True)
+
+
+def is_bound(endpoint: str) -> bool:
+    """Stable addresses are bound, volatile ones connected to: vLLM's rule."""
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
+
+
+def offset_endpoint_port(endpoint: str, data_parallel_rank: int) -> str:
+    """The endpoint of one rank: tcp adds the rank to the port, the others append `_dp<rank>`."""
+    if data_parallel_rank == 0:
+        return endpoint
+    if not endpoint.startswith("tcp://"):
+        return f"{endpoint}_dp{data_parallel_rank}"
+    host, _, port = endpoint.rpartition(":")
+    return endpoint if port == "*" else f"{host}:{int(port) + data_parallel_rank}"

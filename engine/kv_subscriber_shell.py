@@ -1,0 +1,105 @@
+"""Follows the KV-cache events of one publisher over ZMQ, ours or vLLM's.
+
+    with KVEventSubscriber("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558") as subscriber:
+        for report in subscriber:
+            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see kv_subscriber
+
+Promises
+- Batches come once each and in order; every loss is told, and healed by replay where the publisher still has it.
+- No thread runs: reading, asking and detecting happen while the caller polls. What comes between two calls waits in
+  ZMQ, up to its high-water mark, and a loss beyond it is a gap.
+- `mirror` is the publisher's cache as far as the reports returned so far tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from engine.kv_follow import feed, next_reports
+from engine.kv_mirror import KVCacheMirror
+from engine.kv_subscriber import KVEventFollower, Report, Settled
+from engine.ports import Ports, SocketSpec
+from engine.real_ports import RealPorts
+from engine.shell import Process
+from engine.topology import Channel, NodeKind, subscriber
+
+
+class KVEventSubscriber:
+    """See the top of this file. Not for several threads at once.
+
+    `poll_s`: silence after which the publisher is asked. `answer_s`: a question without an answer is repeated.
+    `tries`: then its hole counts as unrecoverable. `hwm`: messages that wait for the reader. `core_index`: the
+    publisher's data-parallel rank. Raises zmq.ZMQError for an address that is none.
+    """
+
+    def __init__(self, endpoint: str, replay_endpoint: str | None = None, topic: str = "", *, poll_s: float = 5.0,
+                 answer_s: float = 5.0, tries: int = 3, hwm: int = 100_000, socket_buffer_bytes: int = 0,
+                 identity: bytes | None = None, core_index: int = 0, ports: Ports | None = None) -> None:
+        self._own_ports = RealPorts(subscriber()) if ports is None else None
+        ports = ports or self._own_ports
+        self._process = Process(ports)
+        self.follower = KVEventFollower(replay=replay_endpoint is not None, poll_s=poll_s, answer_s=answer_s,
+                                        tries=tries, tag=int.from_bytes(os.urandom(6), "big"))
+        self.mirror = KVCacheMirror()
+        self._closed = False
+        try:
+            for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
+                                           identity=identity, core_index=core_index):
+                self._process.sockets[spec.name] = ports.open_socket(spec)
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self, timeout_s: float | None = None) -> list[Report]:
+        """Batches and notices, in order, as soon as there are any; empty after `timeout_s` (None: no limit).
+
+        Raises RuntimeError after `close`.
+        """
+        if self._closed:
+            raise RuntimeError("the subscriber is closed")
+        clock = self._process.ports.clock
+        deadline = None if timeout_s is None else clock.monotonic() + timeout_s
+        while True:
+            reports = self._process.run(next_reports(self.follower, deadline))
+            for report in reports:
+                feed(self.mirror, report)
+            told = [report for report in reports if not isinstance(report, Settled)]
+            if told or (deadline is not None and clock.monotonic() >= deadline):
+                return told
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._process.close()
+        if self._own_ports is not None:
+            self._own_ports.close()
+
+    def __iter__(self) -> Iterator[Report]:
+        while not self._closed:
+            yield from self.poll()
+
+    def __enter__(self) -> KVEventSubscriber:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def subscriber_sockets(endpoint: str, replay_endpoint: str | None, topic: str = "", *, hwm: int = 100_000,
+                       buffer_bytes: int = 0, identity: bytes | None = None, core_index: int = 0,
+                       ) -> list[SocketSpec]:
+    """Its sockets "kv" and, with a replay endpoint, "replay". An `identity` of None lets the publisher choose one.
+
+    The replay socket is a DEALER: a REQ takes one reply, and a replay is many.
+    """
+    common = {"peer_kind": NodeKind.CORE, "peer": core_index, "bind": False, "buffer_bytes": buffer_bytes}
+    sockets = [SocketSpec(name="kv", kind="SUB", receive_channel=Channel.KV, address=endpoint, receive_hwm=hwm,
+                          topic=topic.encode(), **common)]
+    if replay_endpoint is not None:
+        sockets.append(SocketSpec(name="replay", kind="DEALER", send_channel=Channel.REPLAY,
+                                  receive_channel=Channel.REPLAY, address=replay_endpoint, identity=identity,
+                                  **common))
+    return sockets
