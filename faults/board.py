@@ -78,6 +78,11 @@ class Board:
         """When what the fault held was last let go, or None."""
         return self._latest(_FIRST + len(self._fault) + self._fault[fault_id])
 
+    def healed_since(self, fault_id: str, since: float) -> bool:
+        """Whether the lab has released the fault by hand after `since`."""
+        word = _FIRST + len(self._fault) + self._fault[fault_id]
+        return self._times[self._slots[LAB, 0] + word] > since
+
     def fired(self) -> tuple[str, ...]:
         """The faults that have fired so far, in the plan's order."""
         return tuple(fault_id for fault_id in self._fault if self.fired_at(fault_id) is not None)

@@ -68,16 +68,15 @@ class Journal:
     def __init__(self, write: Callable[[bytes], Any], now: Callable[[], float]) -> None:
         self._write = write
         self._now = now
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._lock = threading.Lock()
+        self._encode = msgspec.msgpack.Encoder(enc_hook=repr).encode  # recording never kills
+        self._lock = threading.RLock()  # a signal handler may record while its thread does
         self._number = 0
 
     def append(self, kind: Kind, site: str, *, nth: int = 0, digest: str = "", occurrence: int = 0,
                data: dict[str, Any] | None = None, thread: str = "main") -> None:
         with self._lock:
-            body = self._encode(Record(self._number, self._now(), thread, kind, site, nth, digest, occurrence,
-                                       data or {}))
-            self._number += 1
+            number, self._number = self._number, self._number + 1
+            body = self._encode(Record(number, self._now(), thread, kind, site, nth, digest, occurrence, data or {}))
             self._write(_HEAD.pack(len(body), zlib.crc32(body)) + body)
 
 

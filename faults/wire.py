@@ -1,0 +1,258 @@
+"""A proxy on the wire that counts ZMTP messages and cuts the connection at one of them.
+
+It runs in a thread of the process that connects; its port connects to the proxy instead. Promises: bytes
+pass unchanged, and it buffers at most `BUFFER_BYTES` each way, so a slow reader still slows its writer; at a cut
+every message before the nth is handed on and no byte of the nth is; then both connections are closed. While
+the fault's `until` is not true, new connections are closed as soon as they come.
+
+    greeting   64 bytes each way (ZMTP 3.x), mechanism NULL
+    frame      flags | size: 1, or 8 if LONG, big-endian | body        flags: 1 MORE, 2 LONG, 4 COMMAND
+
+ipc is listened to under an abstract name, so nothing is left behind; tcp on a free port of the loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+
+from faults.plan import Fault
+
+GREETING_BYTES = 64
+BUFFER_BYTES = 256 << 10
+#: How long closing waits for the peer to take what was sent before the cut, and to close in turn.
+LAST_BYTES_S = 0.3
+#: How often a refusing proxy looks whether it may stop.
+LOOK_S = 0.003
+_MORE, _LONG, _COMMAND = 1, 2, 4
+
+
+class Scanner:
+    """Finds where messages begin in one direction of a ZMTP stream. Pure."""
+
+    def __init__(self) -> None:
+        self._skip = GREETING_BYTES  # bytes of a greeting or body still to come
+        self._header = b""
+        self._in_message = False
+
+    def feed(self, data: bytes) -> list[int]:
+        """-> offsets in `data` at which the first frame of a message begins"""
+        starts, at = [], 0
+        while at < len(data):
+            if self._skip:
+                step = min(self._skip, len(data) - at)
+                self._skip -= step
+                at += step
+                continue
+            if not self._header:
+                flags = data[at]
+                if not flags & _COMMAND:
+                    if not self._in_message:
+                        starts.append(at)
+                    self._in_message = bool(flags & _MORE)
+            needed = (9 if (self._header or data[at:at + 1])[0] & _LONG else 2) - len(self._header)
+            self._header += data[at:at + needed]
+            at += needed
+            if len(self._header) == (9 if self._header[0] & _LONG else 2):
+                self._skip = int.from_bytes(self._header[1:], "big")
+                self._header = b""
+        return starts
+
+
+def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    """What `socket` needs for a ZMQ address. Raises ValueError for other transports than ipc and tcp."""
+    transport, _, place = address.partition("://")
+    if transport == "ipc":
+        return socket.AF_UNIX, "\0" + place[1:] if place.startswith("@") else place
+    if transport == "tcp":
+        host, _, port = place.rpartition(":")
+        host = host.strip("[]")
+        return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, int(port))
+    raise ValueError(f"{address!r}: only ipc and tcp have a wire to cut")
+
+
+class _Flow:
+    """One direction of one connection."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, site: str | None) -> None:
+        self.source, self.sink, self.site = source, sink, site
+        self.scanner = Scanner()
+        self.pending = bytearray()
+        self.ended = False
+
+
+class WireProxy:
+    """Stands before `target`. `up` and `down` are the wire sites of what the connecting side sends and gets.
+
+    `cross(site)` counts a message and returns the fault that cuts there, or None. `is_over(fault, since)` and
+    `on_release(fault)` say when a refusal ends, and that it did.
+    """
+
+    _made = 0
+
+    def __init__(self, target: str, *, up: str | None, down: str | None,
+                 cross: Callable[[str], tuple[Fault | None, int]], is_over: Callable[[Fault, float], bool],
+                 on_release: Callable[[Fault, str, int], None], now: Callable[[], float]) -> None:
+        self._family, self._target = parse_address(target)
+        self._sites = up, down
+        self._cross, self._is_over, self._on_release, self._now = cross, is_over, on_release, now
+        self._refusal: tuple[Fault, str, int, float] | None = None
+        self._flows: list[tuple[_Flow, _Flow]] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(self._family, socket.SOCK_STREAM)
+        if self._family == socket.AF_UNIX:
+            WireProxy._made += 1
+            name = f"ringtwin-wire-{os.getpid()}-{WireProxy._made}-{os.urandom(4).hex()}"
+            self._listener.bind("\0" + name)
+            self.address = f"ipc://@{name}"
+        else:
+            host = "::1" if self._family == socket.AF_INET6 else "127.0.0.1"
+            self._listener.bind((host, 0))
+            port = self._listener.getsockname()[1]
+            self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._listener.listen(16)
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="wire", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hand on what is under way, then end. To be called when the ZMQ context is terminated."""
+        self._closing = True
+        os.write(self._wake_write, b"x")
+        self._thread.join(LAST_BYTES_S + 1.0)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        deadline: float | None = None
+        try:
+            while True:
+                if self._closing:
+                    if deadline is not None and (not self._flows or self._now() >= deadline):
+                        return
+                    deadline = deadline or self._now() + LAST_BYTES_S
+                self._turn()
+        finally:
+            for pair in list(self._flows):
+                self._drop(pair)
+            self._listener.close()
+            self._selector.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _turn(self) -> None:
+        wanted: dict[socket.socket | int, int] = {self._listener: selectors.EVENT_READ}
+        if not self._closing:
+            wanted[self._wake_read] = selectors.EVENT_READ
+        for pair in self._flows:
+            for flow in pair:
+                if not flow.ended and len(flow.pending) < BUFFER_BYTES:
+                    wanted[flow.source] = wanted.get(flow.source, 0) | selectors.EVENT_READ
+                if flow.pending:
+                    wanted[flow.sink] = wanted.get(flow.sink, 0) | selectors.EVENT_WRITE
+        self._watch(wanted)
+        ready = {key.fileobj: events for key, events in
+                 self._selector.select(LOOK_S if self._refusal or self._closing else 1.0)}
+        self._end_refusal()
+        if self._listener in ready:
+            self._accept()
+        for pair in list(self._flows):
+            self._serve(pair, ready)
+
+    def _watch(self, wanted: dict[socket.socket | int, int]) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj not in wanted:
+                self._selector.unregister(key.fileobj)
+            elif wanted[key.fileobj] != key.events:  # type: ignore[index]
+                self._selector.modify(key.fileobj, wanted[key.fileobj])  # type: ignore[index]
+        known = {key.fileobj for key in self._selector.get_map().values()}
+        for place, events in wanted.items():
+            if place not in known:
+                self._selector.register(place, events)
+
+    def _end_refusal(self) -> None:
+        if self._refusal is not None:
+            fault, site, nth, since = self._refusal
+            if self._is_over(fault, since):
+                self._refusal = None
+                self._on_release(fault, site, nth)
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        if self._refusal is not None:
+            client.close()
+            return
+        server = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            server.connect(self._target)
+        except OSError:  # nobody is bound there yet: ZMQ tries again by itself
+            client.close()
+            server.close()
+            return
+        for end in (client, server):
+            end.setblocking(False)
+            if self._family != socket.AF_UNIX:
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._flows.append((_Flow(client, server, self._sites[0]), _Flow(server, client, self._sites[1])))
+
+    def _serve(self, pair: tuple[_Flow, _Flow], ready: dict) -> None:
+        for flow in pair:
+            try:
+                if not flow.ended and ready.get(flow.source, 0) & selectors.EVENT_READ and self._read(flow, pair):
+                    return  # cut
+                if flow.pending:
+                    del flow.pending[:flow.sink.send(flow.pending)]
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError:
+                self._drop(pair)
+                return
+        if any(flow.ended and not flow.pending for flow in pair):
+            self._drop(pair)
+
+    def _read(self, flow: _Flow, pair: tuple[_Flow, _Flow]) -> bool:
+        """-> whether the connection was cut"""
+        data = flow.source.recv(BUFFER_BYTES)
+        if not data:
+            flow.ended = True
+            return False
+        if flow.site is not None:
+            for start in flow.scanner.feed(data):
+                fault, nth = self._cross(flow.site)
+                if fault is not None:
+                    flow.pending += data[:start]
+                    self._cut(pair)
+                    if fault.until is None:
+                        self._on_release(fault, flow.site, nth)
+                    else:
+                        self._refusal = fault, flow.site, nth, self._now()
+                    return True
+        flow.pending += data
+        return False
+
+    def _cut(self, pair: tuple[_Flow, _Flow]) -> None:
+        """Deliver what came before, then close so that nothing delivered is lost to a reset."""
+        for flow in pair:
+            with contextlib.suppress(OSError):
+                flow.sink.settimeout(LAST_BYTES_S)
+                flow.sink.sendall(flow.pending)
+                flow.sink.shutdown(socket.SHUT_WR)
+        for flow in pair:
+            with contextlib.suppress(OSError):
+                flow.source.settimeout(LAST_BYTES_S)
+                while flow.source.recv(BUFFER_BYTES):
+                    pass
+        self._drop(pair)
+
+    def _drop(self, pair: tuple[_Flow, _Flow]) -> None:
+        if pair in self._flows:
+            self._flows.remove(pair)
+        for flow in pair:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(flow.source)
+            flow.source.close()
