@@ -14,6 +14,7 @@ from typing import Any
 from engine.ipc.ring import RingLayout
 
 _ENTRY = struct.Struct("<IIQ")
+_LEFT = 1
 
 
 def announce(layout: RingLayout, memory: Any, reader: int | None) -> None:
@@ -23,19 +24,15 @@ def announce(layout: RingLayout, memory: Any, reader: int | None) -> None:
 
 def withdraw(layout: RingLayout, memory: Any, reader: int | None) -> None:
     """This end left on its own feet."""
-    memory[layout.presence_of(reader)] = bytes(_ENTRY.size)
+    memory[layout.presence_of(reader)] = _ENTRY.pack(0, _LEFT, 0)
 
 
-def who(layout: RingLayout, memory: Any, reader: int | None) -> tuple[int, int] | None:
-    """-> (process id, start time) of an end that announced itself, else None"""
-    pid, _, started = _ENTRY.unpack(bytes(memory[layout.presence_of(reader)]))
-    return (pid, started) if pid else None
-
-
-def is_alive(end: tuple[int, int]) -> bool:
-    """Whether that very process still runs; one that only waits to be reaped does not."""
-    pid, started = end
-    return start_time(pid) == started
+def state(layout: RingLayout, memory: Any, reader: int | None) -> str:
+    """-> one of "unknown" (said nothing yet, or never will), "alive", "dead", "left" """
+    pid, left, started = _ENTRY.unpack(bytes(memory[layout.presence_of(reader)]))
+    if not pid:
+        return "left" if left else "unknown"
+    return "alive" if start_time(pid) == started else "dead"
 
 
 def start_time(pid: int) -> int | None:

@@ -176,12 +176,12 @@ class QueueReader:
             arrived = yield Receive((self.overflow_inbox,), _AT_ONCE)
             if arrived is None:
                 break
-            self._keep(arrived[2])
+            self.keep_payload(arrived[2])
         if self._payloads:
             yield from self._give_up_lost()
         return EMPTY
 
-    def _keep(self, frames: list[Any]) -> None:
+    def keep_payload(self, frames: list[Any]) -> None:
         if len(frames) == 1 and bytes(frames[0][:len(READY) + 1]) == READY:
             return
         position, parts = from_overflow_frames(frames)
@@ -206,7 +206,7 @@ class QueueReader:
         until = (yield Now()) + min(self.recheck_s, self.gap_s)
         arrived = yield Receive((self.overflow_inbox,), until if deadline is None else min(until, deadline))
         if arrived is not None:
-            self._keep(arrived[2])
+            self.keep_payload(arrived[2])
         else:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 

@@ -16,7 +16,7 @@ Layout of a segment (vLLM's, then ours; offsets in bytes)
     metadata_offset    [written r0 r1 ...] [written r0 r1 ...]     max_chunks x (1 + n_reader), one byte each
     readers_bell       word, sleepers: readers sleep on it         4 + 4 bytes, 64-byte aligned
     writer_bell        word, sleepers: the writer sleeps on it     4 + 4 bytes, on its own cache line
-    presence           [writer] [r0] [r1] ...                      pid, 0, start time: 4 + 4 + 8 bytes each
+    presence           [writer] [r0] [r1] ...                      pid, has left, start time: 4 + 4 + 8 bytes each
 
 States of a chunk (written, flags of the readers)
 
