@@ -216,8 +216,7 @@ class KVEventFollower:
             return  # the end of an answer that was given up
         self._end_of_answer(now)
         if report.epoch != self.epoch:
-            if report.epoch in self._epochs:
-                return
+            self._epochs.discard(report.epoch)  # who answers is alive: late batches of another life misled us
             if self.epoch is not None:
                 self._restart(report.epoch)
                 self._see_upto(report.next)
@@ -233,7 +232,9 @@ class KVEventFollower:
 
     def _on_plain_end(self, now: float) -> None:
         asked = self._asked
-        self.tags = False
+        self._plain_turn = False
+        if self.tags is None and self._last is not None:  # its batches carry no epoch, and it answers
+            self.tags = False
         self._end_of_answer(now)
         if asked.start < asked.next:  # it had this batch: without it, it is not the one that we knew
             self._went_back = 0 if asked.numbers else self._went_back + 1
@@ -265,7 +266,7 @@ class KVEventFollower:
                 return False
             if self.epoch is not None and batch.epoch != self.epoch:
                 self._restart(batch.epoch)
-            self.epoch = batch.epoch
+            self.epoch, self.tags = batch.epoch, True
         elif live and number < self.next and self._last is not None and batch.ts > self._last[1]:
             self._restart(None)
         return True

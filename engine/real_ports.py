@@ -42,6 +42,8 @@ class RealPorts:
 
         from engine.ipc.sockets import ZmqSocket
 
+        if spec.address.startswith("inproc://"):  # its peers are in this process, in the context that all share
+            return ZmqSocket(zmq.Context.instance(), spec)
         if self._context is None:
             self._context = zmq.Context()
         return ZmqSocket(self._context, spec)

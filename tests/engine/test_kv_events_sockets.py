@@ -1,0 +1,285 @@
+"""Publisher and subscriber over real sockets: tcp on loopback, ipc, inproc."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+
+from engine.core.kv_events import (  # noqa: E402
+    AllBlocksCleared,
+    BlockStored,
+    EventPublisherFactory,
+    KVEventBatch,
+    KVEventsConfig,
+    NullEventPublisher,
+    ZmqEventPublisher,
+)
+from engine.kv_subscriber import Applied, Gap, Healed, Report, Restarted, Unrecoverable  # noqa: E402
+from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+
+BOUND_S = 30.0
+
+
+def _batch(block_hash: int = 1, tokens: int = 2) -> KVEventBatch:
+    return KVEventBatch(time.time(), [BlockStored([block_hash], None, list(range(tokens)), tokens, None)])
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def endpoints(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """(live, replay) to bind."""
+    if request.param == "tcp":
+        return "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"
+    return f"ipc://{tmp_path}/kv", f"ipc://{tmp_path}/replay"
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def _publisher(closing: ExitStack, endpoints: tuple[str, str], **more: object) -> ZmqEventPublisher:
+    publisher = ZmqEventPublisher(0, *endpoints, **more)
+    closing.callback(publisher.shutdown)
+    return publisher
+
+
+def _subscriber(closing: ExitStack, publisher: ZmqEventPublisher, **more: object) -> KVEventSubscriber:
+    more = {"poll_s": 0.2, "answer_s": 2.0} | more
+    return closing.enter_context(KVEventSubscriber(publisher.address, publisher.replay_address, **more))
+
+
+def _read_until(subscriber: KVEventSubscriber, done: Callable[[list[Report]], bool]) -> list[Report]:
+    """Everything reported until `done`, which is called after each poll."""
+    reports: list[Report] = []
+    end = time.monotonic() + BOUND_S
+    while not done(reports):
+        assert time.monotonic() < end, f"after {BOUND_S} s: {reports[-5:]}"
+        reports += subscriber.poll(0.1)
+    return reports
+
+
+def _numbers(reports: list[Report]) -> list[int]:
+    return [report.number for report in reports if isinstance(report, Applied)]
+
+
+def _connected(publisher: ZmqEventPublisher, subscriber: KVEventSubscriber) -> list[Report]:
+    """Publish until a batch arrives live."""
+    reports: list[Report] = []
+    while not any(isinstance(report, Applied) and report.source == "live" for report in reports):
+        publisher.publish(_batch())
+        reports += subscriber.poll(0.05)
+    return reports
+
+
+def test_a_late_subscriber_gets_everything_once_and_in_order(endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """A thousand batches were published before anybody listened."""
+    publisher = _publisher(closing, endpoints)
+    for number in range(1000):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    subscriber = _subscriber(closing, publisher)
+    reports = _read_until(subscriber, lambda seen: len(_numbers(seen)) == 1000)
+    assert _numbers(reports) == list(range(1000))
+    assert [report for report in reports if not isinstance(report, Applied)] == [Gap(0, 999), Healed(0, 999)]
+    assert subscriber.mirror.hashes() == list(range(1000))
+
+
+def test_a_replay_joins_the_live_batches_that_go_on(endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """While a late subscriber is served the past, the publisher publishes: one sequence comes out."""
+    publisher = _publisher(closing, endpoints, buffer_steps=50_000)
+    for number in range(5000):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    subscriber = _subscriber(closing, publisher)
+    stop = threading.Event()
+
+    def go_on() -> None:
+        while not stop.wait(0.0005):
+            publisher.publish(_batch())
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        reports = _read_until(subscriber, lambda seen: subscriber.follower.next > 5200)
+    finally:
+        stop.set()
+        thread.join()
+    reports += _read_until(subscriber, lambda _: subscriber.follower.next == publisher.log.numbered)
+    assert _numbers(reports) == list(range(publisher.log.numbered))
+    assert {report.source for report in reports if isinstance(report, Applied)} == {"live", "replay"}
+    assert not any(isinstance(report, Unrecoverable) for report in reports)
+
+
+def test_a_reader_slower_than_its_high_water_mark_loses_live_and_regains_by_replay(
+        endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """With room for few messages and small buffers a burst is cut in the middle; the mirror is true in the end."""
+    publisher = _publisher(closing, endpoints, hwm=5, socket_buffer_bytes=4096)
+    subscriber = _subscriber(closing, publisher, hwm=5, socket_buffer_bytes=4096)
+    _connected(publisher, subscriber)
+    for number in range(3000):
+        publisher.publish(_batch(10_000 + number, tokens=64))
+    _until(lambda: publisher.log.waiting == 0)
+    publisher.publish(KVEventBatch(time.time(), [AllBlocksCleared()]))
+    publisher.publish(_batch(7))
+    reports = _read_until(subscriber, lambda _: subscriber.follower.next == publisher.log.numbered)
+    gaps = [report for report in reports if isinstance(report, Gap)]
+    assert sum(gap.last - gap.first + 1 for gap in gaps) > 1000, "the burst was too small to be cut"
+    assert not any(isinstance(report, Unrecoverable) for report in reports)
+    assert subscriber.mirror.hashes() == [7]
+
+
+def test_a_gap_beyond_the_window_is_told(endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """Fifty batches into a window of ten."""
+    publisher = _publisher(closing, endpoints, buffer_steps=10)
+    for number in range(50):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    subscriber = _subscriber(closing, publisher)
+    reports = _read_until(subscriber, lambda seen: len(_numbers(seen)) == 10)
+    lost = [report for report in reports if isinstance(report, Unrecoverable)]
+    assert [(report.first, report.last) for report in lost] == [(0, 39)]
+    assert _numbers(reports) == list(range(40, 50))
+    assert subscriber.mirror.unknown_since == 0
+
+
+def test_a_restarted_publisher_is_told_apart_from_a_gap(tmp_path: Path, closing: ExitStack) -> None:
+    """The second life binds the same addresses; its batches are numbered from 0 and all of them arrive."""
+    endpoints = (f"ipc://{tmp_path}/kv", f"ipc://{tmp_path}/replay")
+    first = _publisher(closing, endpoints)
+    subscriber = _subscriber(closing, first)
+    _connected(first, subscriber)
+    first.shutdown()
+    second = _publisher(closing, endpoints)
+    for number in range(5):
+        second.publish(_batch(number))
+    reports = _read_until(subscriber, lambda seen: seen and _numbers(seen)[-5:] == list(range(5)))
+    assert [report.epoch for report in reports if isinstance(report, Restarted)] == [second.log.epoch]
+    assert subscriber.mirror.hashes() == list(range(5))
+
+
+def test_two_readers_are_served_and_one_that_stands_still_delays_nobody(
+        endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """The one never polls; the other gets all, and no call of publish waits for either."""
+    publisher = _publisher(closing, endpoints, hwm=10, socket_buffer_bytes=4096)
+    _subscriber(closing, publisher, hwm=10, socket_buffer_bytes=4096)
+    reader = _subscriber(closing, publisher)
+    longest_s = 0.0
+    for number in range(2000):
+        began = time.perf_counter()
+        publisher.publish(_batch(number, tokens=64))
+        longest_s = max(longest_s, time.perf_counter() - began)
+    _read_until(reader, lambda _: reader.follower.next == 2000)
+    assert reader.mirror.hashes() == list(range(2000))
+    assert longest_s < 1.0
+
+
+def test_strangers_are_answered_in_the_originals_words(endpoints: tuple[str, str], closing: ExitStack) -> None:
+    """A DEALER without an identity of ours gets four frames a batch and the plain end; garbage before hurts nobody."""
+    publisher = _publisher(closing, endpoints, topic="kv")
+    for number in range(5):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    context = closing.enter_context(zmq.Context())
+    dealer = closing.enter_context(context.socket(zmq.DEALER))
+    dealer.connect(publisher.replay_address)
+    for garbage in ([b"x"], [b"", b"short"], [b"", bytes(8), b"", b""], [b""] * 5):
+        dealer.send_multipart(garbage)
+    dealer.send_multipart([b"", (3).to_bytes(8, "big")])
+    answer = []
+    while not answer or answer[-1][2] != b"\xff" * 8:
+        assert dealer.poll(BOUND_S * 1000)
+        answer.append(dealer.recv_multipart())
+    assert [frames[:3] for frames in answer] == [
+        [b"", b"kv", (3).to_bytes(8, "big")], [b"", b"kv", (4).to_bytes(8, "big")], [b"", b"", b"\xff" * 8]]
+    assert answer[-1][3:] == [b""]
+
+
+def test_readers_in_the_same_process_may_use_inproc(closing: ExitStack) -> None:
+    """An inproc endpoint lies in the global context, where its readers look for it."""
+    publisher = _publisher(closing, ("inproc://kv-of-a-test", "inproc://replay-of-a-test"))
+    live = closing.enter_context(zmq.Context.instance().socket(zmq.SUB))
+    live.subscribe(b"")
+    live.connect("inproc://kv-of-a-test")
+    while not live.poll(20):
+        publisher.publish(_batch())
+    assert len(live.recv_multipart()) == 3
+
+
+def test_after_shutdown_nothing_remains(closing: ExitStack) -> None:
+    """With a full queue and a stalled reader: threads are gone, ports can be bound, publishing is refused."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"), hwm=5, max_queue_size=100)
+    _subscriber(closing, publisher, hwm=5)
+    for number in range(5000):
+        publisher.publish(_batch(number))
+    publisher.shutdown()
+    publisher.shutdown()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("zmq-")] == []
+    for address in (publisher.address, publisher.replay_address):
+        host, port = address.removeprefix("tcp://").split(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+    with pytest.raises(RuntimeError, match="closed"):
+        publisher.publish(_batch())
+
+
+def test_a_publisher_whose_replay_address_is_taken_leaves_nothing(closing: ExitStack) -> None:
+    """The live socket was open already when the second bind failed; its port is free again."""
+    first = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(zmq.ZMQError):
+        ZmqEventPublisher(0, f"tcp://*:{port}", first.replay_address)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+
+
+def test_what_is_queued_at_shutdown_is_published_first(closing: ExitStack) -> None:
+    """Shutdown right after a burst: every batch that found room was taken from the queue."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    for number in range(2000):
+        publisher.publish(_batch(number))
+    publisher.shutdown()
+    assert publisher.log.waiting == 0
+
+
+def test_the_factory_makes_what_the_config_asks_for(closing: ExitStack, tmp_path: Path) -> None:
+    """Off or null is null; zmq takes the config's addresses, and no replay where it is switched off."""
+    assert isinstance(EventPublisherFactory.create(None), NullEventPublisher)
+    assert isinstance(EventPublisherFactory.create(KVEventsConfig()), NullEventPublisher)
+    config = KVEventsConfig(enable_kv_cache_events=True, endpoint=f"ipc://{tmp_path}/a",
+                            replay_endpoint=f"ipc://{tmp_path}/b", replay=False)
+    publisher = EventPublisherFactory.create(config, 1)
+    closing.callback(publisher.shutdown)
+    assert (publisher.address, publisher.replay_address) == (f"ipc://{tmp_path}/a_dp1", None)
+
+
+def test_the_subscriber_iterates_and_closes(closing: ExitStack) -> None:
+    """A for loop over the subscriber yields reports; after close there is no polling."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    publisher.publish(_batch(3))
+    with KVEventSubscriber(publisher.address, publisher.replay_address) as subscriber:
+        for report in subscriber:
+            if isinstance(report, Applied):
+                assert report.batch.events[0].block_hashes == [3]
+                break
+    with pytest.raises(RuntimeError, match="closed"):
+        subscriber.poll(0)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.001)
