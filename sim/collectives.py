@@ -1,0 +1,92 @@
+"""Collectives of torch.distributed as the ranks feel them: a barrier that time, death and stops can break.
+
+Promises
+- A collective is over for all ranks some time after the last one entered it.
+- A killed rank raises in its ring neighbours within about 10 ms; in the others it raises then or only at the
+  time-out, which of them is one of the allowed outcomes.
+- A stopped or hung rank, or one that never enters, raises in the others at the group's time-out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.interpreter import SimThread
+    from sim.simulation import Simulation
+
+
+class CollectiveError(RuntimeError):
+    """A collective failed because a peer is dead, or did not take part in time."""
+
+
+class CollectiveGroup:
+    """The nth collective of each rank belongs together."""
+
+    def __init__(self, sim: Simulation, name: str, ranks: list[str], timeout_s: float) -> None:
+        self._sim = sim
+        self.name = name
+        self.ranks = ranks
+        self.timeout_s = timeout_s
+        self._entered: dict[str, int] = dict.fromkeys(ranks, 0)
+        #: number -> threads that wait in it, by rank
+        self._inside: dict[int, dict[str, SimThread]] = {}
+        self._results: dict[tuple[str, int], Exception | None] = {}
+        self._dead: list[str] = []
+
+    def enter(self, rank: str, thread: SimThread) -> int:
+        """`rank` takes part in its next collective. -> its number; ask `outcome` when the thread is woken"""
+        sim = self._sim
+        number = self._entered[rank]
+        self._entered[rank] = number + 1
+        inside = self._inside.setdefault(number, {})
+        inside[rank] = thread
+        if len(inside) == len(self.ranks):
+            self._finish(number, list(inside), None, sim.costs.collective_s)
+            return number
+        sim.after(self.timeout_s, self._expire, number, rank)
+        for dead in self._dead:
+            if self._entered[dead] <= number:
+                self._told_of_death(number, rank, dead)
+        return number
+
+    def outcome(self, rank: str, number: int) -> tuple[bool, Exception | None]:
+        """(whether it is over for this rank, its error)"""
+        key = rank, number
+        return (True, self._results.pop(key)) if key in self._results else (False, None)
+
+    def died(self, rank: str) -> None:
+        """A rank's process is gone."""
+        if rank not in self._entered or rank in self._dead:
+            return
+        self._dead.append(rank)
+        for number, inside in list(self._inside.items()):
+            if self._entered[rank] <= number or rank in inside:
+                for other in list(inside):
+                    if other != rank:
+                        self._told_of_death(number, other, rank)
+
+    def _told_of_death(self, number: int, rank: str, dead: str) -> None:
+        size = len(self.ranks)
+        distance = (self.ranks.index(rank) - self.ranks.index(dead)) % size
+        neighbour = distance in (1, size - 1)
+        if neighbour or self._sim.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
+            error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
+            self._finish(number, [rank], error, self._sim.costs.collective_death_s)
+
+    def _expire(self, number: int, rank: str) -> None:
+        error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
+        self._finish(number, [rank], error, 0.0)
+
+    def _finish(self, number: int, ranks: list[str], error: Exception | None, delay_s: float) -> None:
+        self._sim.after(delay_s, self._give, number, ranks, error)
+
+    def _give(self, number: int, ranks: list[str], error: Exception | None) -> None:
+        inside = self._inside.get(number, {})
+        for rank in ranks:
+            thread: Any = inside.pop(rank, None)
+            if thread is not None:
+                self._results[rank, number] = error
+                thread.wake()
+        if not inside:
+            self._inside.pop(number, None)
