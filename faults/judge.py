@@ -162,7 +162,8 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
                     | {"type": "UTILITY", "client_index", "call_id", "method", "args"} | {"type": ...}
         outputs     EngineCoreOutputs, or {"type": "ENGINE_CORE_DEAD"}
         handshake   the map: {"status": "HELLO", ...} or {"addresses": ..., "parallel_config": ...}
-        kv, replay  {"topic", "seq", "batch": KVEventBatch or None}
+        kv          {"topic", "seq", "batch": KVEventBatch}
+        replay      {"seq"}
         rpc         {"call_id", "method", "args", "kwargs", "output_rank"}
         response    {"call_id", "status", "value"}
 
@@ -170,8 +171,7 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
     """
     try:
         return _DECODERS[channel](frames)
-    except (KeyError, IndexError, TypeError, ValueError, msgspec.MsgspecError, pickle.UnpicklingError, EOFError,
-            AttributeError, ImportError):
+    except Exception:  # a pickle may raise anything; whatever it is, these bytes do not match
         return None
 
 
@@ -198,12 +198,14 @@ def _handshake(frames: Sequence[Any]) -> Any:
 
 
 def _kv(frames: Sequence[Any]) -> Any:
-    topic, seq, payload = [bytes(frame) for frame in frames if len(frame)][-3:]
+    topic, seq, payload = [bytes(frame) for frame in frames[-3:]]
     return {"topic": topic.decode(), "seq": int.from_bytes(seq, "big", signed=True), "batch": _decode_batch(payload)}
 
 
 def _replay(frames: Sequence[Any]) -> Any:
-    sequence = next(frame for frame in frames if len(frame) == 8)
+    sequence = frames[-2] if len(frames) > 2 else frames[-1]  # an answer's topic, sequence, payload; a question's
+    if len(sequence) != 8:
+        return None
     return {"seq": int.from_bytes(bytes(sequence), "big", signed=True)}
 
 

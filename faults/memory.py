@@ -60,8 +60,8 @@ class FaultyMemory:
         name = self._name_of(start)
         if name == "data":
             self._to = start + (1 if isinstance(where, int) else memoryview(value).nbytes)
-        elif name[0] in "wr":  # written:<chunk> or reader:<k>:<chunk>, not bell:...
-            value = self._flag(name[0] == "w", value)
+        elif name.startswith(("written", "reader")):  # not a bell
+            value = self._flag(name.startswith("written"), value)
         self.inner[where] = value
 
     def _flag(self, is_written: bool, value: Any) -> Any:

@@ -1,0 +1,333 @@
+"""Wrapped ports, over fakes: each kind of site is counted, recorded and met with its fate."""
+
+import threading
+
+import pytest
+
+from engine.ipc.ring import RingLayout, RingReader, RingWriter
+from engine.ports import SocketSpec, Unroutable
+from engine.topology import Channel, Mark, NodeKind
+from faults.journal import Kind, digest_of
+from faults.plan import Fate, Fault, Plan, corrupt, delay, drop, duplicate, plan, raises, reorder, truncate, until
+from tests.faults.stage import (
+    OUTPUTS,
+    REQUESTS,
+    FakePorts,
+    Stage,
+    core,
+    drained,
+    frontend,
+    pull,
+    push,
+    response_ring,
+    rpc_ring,
+    worker,
+)
+
+
+@pytest.fixture
+def stage(tmp_path):
+    stages = []
+
+    def make(*faults):
+        stages.append(Stage(tmp_path, plan(*faults)))
+        return stages[-1]
+
+    yield make
+    for made in stages:
+        made.network.close()
+
+
+def outputs_edge(stage):
+    """-> (the core's socket, the frontend's)"""
+    return stage.ports(core()).open_socket(push()), stage.ports(frontend()).open_socket(pull())
+
+
+def send_numbers(socket, count, first=0):
+    for number in range(first, first + count):
+        socket.send([b"%d" % number])
+
+
+def test_with_an_empty_plan_the_wrapper_only_records(stage):
+    play = stage()
+    sender, receiver = outputs_edge(play)
+    send_numbers(sender, 3)
+    assert drained(receiver) == [b"0", b"1", b"2"]
+    sends, receives = play.records("core.0"), play.records("frontend.0")
+    assert [(r.kind, r.site, r.nth) for r in sends] == [(Kind.CROSSING, f"{OUTPUTS}:send", n) for n in (1, 2, 3)]
+    assert [r.digest for r in receives] == [r.digest for r in sends] == [digest_of([b"%d" % n]) for n in range(3)]
+    assert receiver.fileno() == receiver.inner.fileno()
+
+
+def test_equal_messages_are_told_apart_by_their_occurrence(stage):
+    play = stage()
+    sender, receiver = outputs_edge(play)
+    for _ in range(3):
+        sender.send([b"same"])
+    drained(receiver)
+    assert [r.occurrence for r in play.records("frontend.0")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("fault", "arrives"), [
+    (drop(OUTPUTS, nth=2), ["0", "2", "3"]),
+    (drop(OUTPUTS, nth=2, times=2), ["0", "3"]),
+    (duplicate(OUTPUTS, nth=2), ["0", "1", "1", "2", "3"]),
+    (reorder(OUTPUTS, nth=2), ["0", "2", "1", "3"]),
+    (corrupt(OUTPUTS, nth=2), ["0", "\xce", "2", "3"]),
+    (truncate(OUTPUTS, nth=2), ["0", "", "2", "3"]),
+    (delay(OUTPUTS, nth=2, until=until(OUTPUTS, 4)), ["0", "2", "3", "1"]),
+    (delay(OUTPUTS, nth=1, until=until(OUTPUTS, 1)), ["0", "1", "2", "3"]),
+], ids=lambda value: value.fate.value if isinstance(value, Fault) else "")
+def test_what_befalls_an_arriving_message(stage, fault, arrives):
+    sender, receiver = outputs_edge(stage(fault))
+    send_numbers(sender, 4)
+    assert [data.decode("latin-1") for data in drained(receiver)] == arrives
+
+
+def test_every_fault_leaves_a_receipt_and_its_crossing_says_so(stage):
+    play = stage(drop(OUTPUTS, nth=2))
+    sender, receiver = outputs_edge(play)
+    send_numbers(sender, 2)
+    drained(receiver)
+    (receipt,) = play.records("frontend.0", Kind.RECEIPT)
+    assert receipt.site == "f1"
+    assert receipt.data == {"site": f"{OUTPUTS}:receive", "nth": 2, "fate": "drop", "victim": "frontend.0"}
+    assert play.records("frontend.0", Kind.CROSSING)[1].data == {"fate": "drop", "fault": "f1"}
+    assert play.board.fired() == ("f1",)
+
+
+def test_a_delayed_message_is_recorded_when_it_arrives_and_when_it_is_released(stage):
+    play = stage(delay(OUTPUTS, nth=1, until=until(OUTPUTS, 2)))
+    sender, receiver = outputs_edge(play)
+    send_numbers(sender, 2)
+    assert drained(receiver) == [b"1", b"0"]
+    kinds = [(r.kind, r.nth) for r in play.records("frontend.0")]
+    assert kinds == [(Kind.CROSSING, 1), (Kind.RECEIPT, 1), (Kind.CROSSING, 2), (Kind.RELEASE, 1)]
+    assert play.board.released_at("f1") is not None
+
+
+def test_a_delay_may_wait_for_another_process(stage):
+    play = stage(delay(OUTPUTS, nth=1, until=until("core.0/mark:step", 2)))
+    core_ports = play.ports(core())
+    sender, receiver = core_ports.open_socket(push()), play.ports(frontend()).open_socket(pull())
+    send_numbers(sender, 1)
+    assert drained(receiver) == []
+    core_ports.mark(Mark.STEP)
+    assert drained(receiver) == []
+    core_ports.mark(Mark.STEP)
+    assert drained(receiver) == [b"0"]
+
+
+def test_faults_of_one_process_count_after_those_of_another(stage):
+    later = Fault(id="late", site=f"{OUTPUTS}:receive", fate=Fate.DROP, after="f1")
+    play = stage(raises("core.0", at="core.0/mark:step"), later)
+    core_ports = play.ports(core())
+    sender, receiver = core_ports.open_socket(push()), play.ports(frontend()).open_socket(pull())
+    send_numbers(sender, 1)
+    assert drained(receiver) == [b"0"]
+    with pytest.raises(RuntimeError, match="planted"):
+        core_ports.mark(Mark.STEP)
+    send_numbers(sender, 2, first=1)
+    assert drained(receiver) == [b"2"]
+
+
+def test_a_sender_that_raises_has_sent_nothing(stage):
+    sender, receiver = outputs_edge(stage(raises("core.0", at=f"{OUTPUTS}:send", nth=2)))
+    sender.send([b"0"])
+    with pytest.raises(RuntimeError):
+        sender.send([b"1"])
+    sender.send([b"2"])
+    assert drained(receiver) == [b"0", b"2"]
+
+
+def test_a_receiver_that_raises_has_lost_nothing(stage):
+    sender, receiver = outputs_edge(stage(raises("frontend.0", at=f"{OUTPUTS}:receive", nth=1, text="boom")))
+    send_numbers(sender, 2)
+    with pytest.raises(RuntimeError, match="boom"):
+        receiver.try_receive()
+    assert drained(receiver) == [b"0", b"1"]
+
+
+def test_a_message_that_could_not_be_routed_is_told_apart_from_a_lost_one(stage):
+    play = stage()
+    router = play.ports(frontend()).open_socket(SocketSpec(
+        name="requests", kind="ROUTER", peer_kind=NodeKind.CORE, send_channel=Channel.REQUESTS, bind=True,
+        address="fake"))
+    with pytest.raises(Unroutable):
+        router.send([b"x"], 99)
+    (unsent,) = play.records("frontend.0", Kind.OBSERVATION)
+    assert (unsent.site, unsent.data) == ("not-sent", {"site": "frontend.0->core.99/requests:send", "nth": 1})
+
+
+def test_a_publisher_s_message_crosses_one_edge_for_each_subscriber_of_the_play(stage):
+    play = stage()
+    publisher = play.ports(core()).open_socket(SocketSpec(
+        name="kv", kind="PUB", peer_kind=NodeKind.SUBSCRIBER, send_channel=Channel.KV, bind=True, address="fake"))
+    publisher.send([b"", b"0" * 8, b"x"])
+    assert [r.site for r in play.records("core.0")] == [f"core.0->subscriber.{k}/kv:send" for k in (0, 1)]
+
+
+def test_a_socket_without_channels_is_not_counted(stage):
+    play = stage()
+    socket = play.ports(core()).open_socket(SocketSpec(
+        name="x", kind="PUSH", peer_kind=NodeKind.FRONTEND, bind=False, address="fake"))
+    socket.send([b"x"])
+    assert socket.try_receive() is None
+    assert play.records("core.0") == []
+
+
+def test_a_match_on_the_message_reaches_the_right_one(stage):
+    play = stage(drop(REQUESTS, match={"type": "ABORT"}))
+    spec = SocketSpec(name="r", kind="DEALER", peer_kind=NodeKind.CORE, send_channel=Channel.REQUESTS, bind=True,
+                      address="fake")
+    there = SocketSpec(name="r", kind="DEALER", peer_kind=NodeKind.FRONTEND, receive_channel=Channel.REQUESTS,
+                       bind=False, address="fake")
+    sender, receiver = play.ports(frontend()).open_socket(spec), play.ports(core()).open_socket(there)
+    for message in ([b"\x00", b"\x90"], [b"\x01", b"\x91\xa1r"], [b"\x02", b"w"]):
+        sender.send(message)
+    assert drained(receiver) == [b"\x90", b"w"]
+
+
+def test_marks_are_counted_and_still_reach_the_inner_ports(stage):
+    play = stage()
+    ports = play.ports(core())
+    ports.mark(Mark.SCHEDULED, step=4)
+    assert ports.inner.marked == [Mark.SCHEDULED]
+    (crossing,) = play.records("core.0")
+    assert (crossing.site, crossing.nth, crossing.data) == ("core.0/mark:scheduled", 1, {"step": 4})
+
+
+def test_observations_go_into_the_journal_with_whatever_they_hold(stage):
+    play = stage()
+    play.ports(core()).observe("request", request="r", odd=complex(1, 2))
+    (seen,) = play.records("core.0", Kind.OBSERVATION)
+    assert (seen.site, seen.data) == ("request", {"request": "r", "odd": "(1+2j)"})
+
+
+def test_all_else_passes_to_the_inner_ports(stage):
+    ports = stage().ports(core())
+    assert ports.start_child(worker(1), "a:b") == "child worker.1"
+    assert ports.parent is None
+    assert ports.clock is FakePorts.clock
+
+
+def test_a_collective_is_counted_and_may_raise(stage):
+    play = stage(raises("worker.1", at="worker.1/collective:enter", nth=2))
+    ports = play.ports(worker(1))
+    group = ports.process_group(1, 2, "file:///x", "cpu", 1.0)
+    assert (group.all_reduce(4), group.rank) == (8, 1)
+    with pytest.raises(RuntimeError):
+        group.barrier()
+    assert ports.inner.group.calls == ["all_reduce"]
+    assert [(r.nth, r.data["operation"]) for r in play.records("worker.1", Kind.CROSSING)] == [
+        (1, "all_reduce"), (2, "barrier")]
+
+
+def ring_of(ports, spec):
+    layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
+    return layout, ports.create_ring(spec, "ring", layout.total_bytes)
+
+
+@pytest.mark.parametrize(("node", "spec", "writes", "site"), [
+    (core(), rpc_ring(), True, "core.0/rpc:store.written"),
+    (worker(1), rpc_ring(), False, "worker.1/rpc:store.read"),
+    (worker(1), response_ring(), True, "worker.1/response:store.reset"),
+    (core(), response_ring(), False, "core.0/response.1:store.read"),
+], ids=["writer of rpc", "reader of rpc", "writer of response", "reader of response"])
+def test_stores_belong_to_who_makes_them(stage, node, spec, writes, site):
+    play = stage(raises(str(node), at=site))
+    layout, ring = ring_of(play.ports(node), spec)
+    with pytest.raises(RuntimeError):
+        if writes:
+            RingWriter(layout, ring.memory, ring.fence).try_write([b"x"])
+        else:
+            RingWriter(layout, ring.memory.inner, ring.fence).try_write([b"x"])
+            RingReader(layout, ring.memory, ring.fence, len(spec.readers) - 1).try_read(bytes)
+    assert play.records(str(node), Kind.RECEIPT)[0].data["site"] == site
+
+
+def test_the_bell_of_the_writer_may_be_lost_and_no_other_bell_is_counted(stage):
+    play = stage(Fault(id="", site="core.0/rpc:doorbell", fate=Fate.DROP, nth=2))
+    ports = play.ports(core())
+    layout, ring = ring_of(ports, rpc_ring())
+    bell = ports.doorbell("rpc", ring.memory, layout.readers_bell_offset)
+    own = ports.doorbell("rpc", ring.memory, layout.writer_bell_offset)
+    for _ in range(3):
+        bell.ring()
+        own.ring()
+    assert [inner.rung for inner in ports.inner.bells] == [2, 3]
+    assert (bell.seen(), bell.wait(0, 0.0)) == (2, True)
+    assert [r.nth for r in play.records("core.0", Kind.CROSSING)] == [1, 2, 3]
+
+
+def test_a_reader_rings_without_being_counted(stage):
+    play = stage()
+    ports = play.ports(worker(1))
+    layout, ring = ring_of(ports, rpc_ring())
+    ports.doorbell("rpc", ring.memory, layout.writer_bell_offset).ring()
+    assert play.records("worker.1") == []
+
+
+def test_a_ring_message_crosses_one_edge_for_each_reader(stage):
+    play = stage(raises("core.0", at="core.0->worker.1/rpc:send", nth=2))
+    ports = play.ports(core())
+    ports.ring_crossing(rpc_ring(), "send", 0, [b"abc", b"de"], False)
+    with pytest.raises(RuntimeError):
+        ports.ring_crossing(rpc_ring(), "send", 1, [b"f"], True)
+    crossings = play.records("core.0", Kind.CROSSING)
+    assert [r.site for r in crossings] == [f"core.0->worker.{k}/rpc:send" for k in (0, 1)] * 2
+    assert crossings[0].data == {"position": 0, "bytes": 5, "overflow": False}
+    assert crossings[0].digest == digest_of([b"abc", b"de"])
+    assert crossings[3].data == {"position": 1, "bytes": 1, "overflow": True, "fate": "raise", "fault": "f1"}
+
+
+def test_a_ring_message_is_received_on_the_reader_s_own_edge(stage):
+    play = stage()
+    play.ports(core()).ring_crossing(response_ring(), "receive", 7, [b"x"], False)
+    (crossing,) = play.records("core.0")
+    assert (crossing.site, crossing.data["position"]) == ("worker.1->core.0/response:receive", 7)
+
+
+def test_a_site_of_a_second_life_is_played_there(tmp_path):
+    play = Stage(tmp_path, plan(raises("core.0@1", at="core.0@1/mark:step")))
+    play.ports(core()).mark(Mark.STEP)
+    with pytest.raises(RuntimeError):
+        play.ports(core(life=1)).mark(Mark.STEP)
+    assert [r.site for r in play.records("core.0", Kind.CROSSING, life=1)] == ["core.0/mark:step"]
+    play.network.close()
+
+
+def test_threads_of_one_process_count_together(stage):
+    """Four threads cross one site 250 times each: every number from 1 to 1000 is given once."""
+    play = stage()
+    ports = play.ports(core())
+
+    def work():
+        for _ in range(250):
+            ports.mark(Mark.IDLE)
+
+    threads = [threading.Thread(target=work, name=f"t{n}") for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = play.records("core.0")
+    assert sorted(r.nth for r in records) == list(range(1, 1001))
+    assert [r.number for r in records] == list(range(1000))
+    assert {r.thread for r in records} == {"t0", "t1", "t2", "t3"}
+
+
+def test_an_exit_is_a_system_exit_with_its_code(stage):
+    ports = stage(Fault(id="", site="core.0/mark:step", fate=Fate.EXIT, code=7)).ports(core())
+    with pytest.raises(SystemExit) as leaving:
+        ports.mark(Mark.STEP)
+    assert leaving.value.code == 7
+
+
+def test_an_empty_plan_needs_no_timer(tmp_path):
+    play = Stage(tmp_path, Plan())
+    sender, receiver = outputs_edge(play)
+    sender.close()
+    receiver.close()
+    assert sender.inner.closed
+    play.network.close()
