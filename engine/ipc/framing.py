@@ -18,6 +18,7 @@ Only what one process of an engine wrote for another is unpickled here; no socke
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ MAX_BUFFERS = (1 << 16) - 1
 
 _HEADER_BYTES = 3
 _LENGTH_BYTES = 4
+_HEAD = struct.Struct(">BHI")  # flag, buffer count, length of the first buffer
 _MARK = b"RTpos"
 _MARK_BYTES = len(_MARK) + 8
 
@@ -75,13 +77,13 @@ def decode(parts: Sequence[Any]) -> Any:
 
 def is_overflow(parts: Sequence[Any], max_chunk_bytes: int) -> bool:
     """Whether these buffers go by ZMQ: vLLM's count (the flag's byte left out) reaches the chunk's size."""
-    return 2 + sum(_LENGTH_BYTES + len(part) for part in parts) >= max_chunk_bytes
+    return 2 + _LENGTH_BYTES * len(parts) + sum(map(len, parts)) >= max_chunk_bytes
 
 
 def pack(parts: Sequence[Any]) -> list[Any]:
     """The buffers to put one after the other into a chunk."""
     first = parts[0]
-    packed = [b"\x00" + len(parts).to_bytes(2, "big") + len(first).to_bytes(_LENGTH_BYTES, "big"), first]
+    packed = [_HEAD.pack(0, len(parts), len(first)), first]
     for part in parts[1:]:
         packed += (len(part).to_bytes(_LENGTH_BYTES, "big"), part)
     return packed
@@ -121,6 +123,9 @@ def unpack_object(view: Any) -> Any:
     Out-of-band buffers are copied first: objects keep views of them, and the chunk is reused. (bytearray, not
     bytes: what was writable, such as an array, stays so.) Raises QueueDecodeError.
     """
+    flag, count, length = _HEAD.unpack_from(view)
+    if flag == 0 and count == 1 and length <= len(view) - _HEAD.size:  # nearly all messages
+        return decode((view[_HEAD.size:_HEAD.size + length],))
     parts = slices(view)
     if parts is OVERFLOW:
         return OVERFLOW

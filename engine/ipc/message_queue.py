@@ -24,8 +24,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,7 +41,7 @@ from engine.ports import Doorbell, Ports, RingSpec, SocketSpec
 from engine.real_ports import RealPorts
 from engine.runtime_dir import RuntimeDir, sweep
 from engine.shell import Process
-from engine.topology import Channel, NodeKind, core, worker
+from engine.topology import Channel, core, worker
 
 #: While nothing rings, an end looks this often whether the other one lives and whether it was cancelled.
 PEER_CHECK_S = 0.1
@@ -184,30 +183,36 @@ class MessageQueue:
         Readers that exist are counted: each must live and have subscribed to the overflow socket. Raises
         QueueTimeoutError naming who is missing (None: after READY_BOUND_S), PeerDeadError.
         """
-        with self._used("wait_until_ready"):
+        self._enter("wait_until_ready")
+        try:
             deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
             if self._reader is None:
                 self._wait_for_readers(deadline)
             elif self.handle.local_subscribe_addr:
                 self._wait_for_writer(deadline)
             self._ready = True
+        finally:
+            self._busy.release()
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Send an object to all readers. Waits for room at most `timeout` seconds (None: until shutdown or a death).
 
         Raises QueueTimeoutError or QueueCancelledError with nothing sent, and what pickle raises.
         """
-        with self._used("enqueue", writes=True):
+        self._enter("enqueue", reads=False)
+        try:
             queue, parts = self._queue, encode(obj)
             if is_overflow(parts, self._layout.max_chunk_bytes):
                 if not self._ready:
                     raise QueueError(f"{queue.name}: an object of at least a chunk can be sent after wait_until_ready")
                 # ZMQ sends after we return: it gets a copy of what the caller may change meanwhile.
                 parts = [parts[0], *map(bytes, parts[1:])]
-            elif self._unwatched and (timeout is None or timeout >= 0) and queue.writer.try_write(pack(parts)):
+            elif self._unwatched and not (timeout and timeout < 0) and queue.writer.try_write(pack(parts)):
                 self._bells[_BELL].ring()
                 return
             self._process.run(queue.enqueue(parts, self._deadline(timeout)))
+        finally:
+            self._busy.release()
 
     def dequeue(self, timeout: float | None = None, cancel: threading.Event | None = None,
                 indefinite: bool = False) -> Any:
@@ -216,9 +221,10 @@ class MessageQueue:
         `indefinite` is vLLM's word for "a long wait is no reason to warn"; nothing is logged here either way.
         Raises QueueTimeoutError (nothing was lost), QueueCancelledError, QueueDecodeError (that object was).
         """
-        with self._used("dequeue", reads=True):
-            deadline = self._deadline(timeout)
-            message = self._take_at_once(spin=timeout is None or timeout > 0) if self._unwatched else EMPTY
+        self._enter("dequeue", reads=True)
+        try:
+            deadline = None if timeout is None else self._deadline(timeout)
+            message = self._take_at_once(spin=timeout != 0) if self._unwatched else EMPTY
             if message is EMPTY:
                 self._cancel = cancel
                 try:
@@ -226,14 +232,19 @@ class MessageQueue:
                 finally:
                     self._cancel = None
             return message[0] if type(message) is tuple else decode(message)
+        finally:
+            self._busy.release()
 
     def try_dequeue(self) -> Any:
         """The next object, or `ring.EMPTY`. Raises QueueDecodeError."""
-        with self._used("try_dequeue", reads=True):
+        self._enter("try_dequeue", reads=True)
+        try:
             message = self._process.run(self._queue.try_dequeue())
             if message is EMPTY:
                 return EMPTY
             return message[0] if type(message) is tuple else decode(message)
+        finally:
+            self._busy.release()
 
     def broadcast_object(self, obj: Any = None) -> Any:
         """The writer sends `obj`, a reader receives it. -> the object, at both ends"""
@@ -281,6 +292,27 @@ class MessageQueue:
         """(segment, offset) of the word on which this queue's writer sleeps: the `bell` of the queues that it reads."""
         return self.handle.buffer_handle[3], self._layout.writer_bell_offset
 
+    def drive_by(self, process: Process, *, bell: str = "", space_bell: str = "") -> Any:
+        """Hand this end to a process whose loops will read or write it. -> its `QueueReader` or `QueueWriter`
+
+        The process answers the end's effects from now on: its bells, its socket and its ring are entered there under
+        the queue's name; `bell` and `space_bell` name bells that the process shares among queues. Nobody else may
+        use this end any more, but `shutdown` is still its owner's.
+        """
+        queue, name = self._queue, self._name
+        for attribute, shared, own in (("bell", bell, _BELL), ("space_bell", space_bell, _SPACE)):
+            key = shared or f"{name}.{own}"
+            if key not in process.bells:
+                process.add_bell(key, self._doorbells[own])
+            setattr(queue, attribute, key)
+        process.rings[name] = self._process.rings[name]
+        if _OVERFLOW in self._process.sockets:
+            process.sockets[f"{name}.{_OVERFLOW}"] = self._process.sockets[_OVERFLOW]
+            setattr(queue, "overflow_outbox" if self._reader is None else "overflow_inbox", f"{name}.{_OVERFLOW}")
+        if self._reader is not None:
+            queue._take = unpack
+        return queue
+
     def check_integrity(self) -> list[str]:
         """Sentences about what is wrong with the ring, empty when all is well."""
         end = self._queue
@@ -324,7 +356,7 @@ class MessageQueue:
         where, offset = self._memory, layout.readers_bell_offset
         if bell is not None:
             where, offset = self._ports.attach_ring(spec, bell[0]).memory, bell[1]
-        self._bells = {
+        self._bells = self._doorbells = {
             _BELL: self._ports.doorbell(f"{name}.{_BELL}", where, offset),
             _SPACE: self._ports.doorbell(f"{name}.{_SPACE}", self._memory, layout.writer_bell_offset),
         }
@@ -333,27 +365,25 @@ class MessageQueue:
         self._process.rings[name] = spec
 
     def _add_socket(self, kind: str, address: str, *, bind: bool) -> None:
+        spec = self._process.rings[self._name]
         self._process.sockets[_OVERFLOW] = self._ports.open_socket(SocketSpec(
             name=f"{self._name}.{_OVERFLOW}", kind=kind, bind=bind, address=address, linger_s=LINGER_S if bind else 0.0,
-            peer_kind=NodeKind.WORKER if bind else NodeKind.CORE,
+            peer_kind=(spec.readers[0] if bind else spec.writer).kind, peer=0 if bind else spec.writer.index,
             send_channel=Channel.OVERFLOW if bind else None, receive_channel=None if bind else Channel.OVERFLOW))
 
     # -- waiting
 
-    @contextmanager
-    def _used(self, what: str, *, reads: bool = False, writes: bool = False) -> Iterator[None]:
-        if (reads and self._reader is None) or (writes and self._reader is not None):
-            raise QueueError(f"{self._name}: the {'reader' if writes else 'writer'} cannot {what}")
-        if not self._busy.acquire(blocking=False):
+    def _enter(self, what: str, reads: bool | None = None) -> None:
+        """Take this end for one operation; `self._busy.release()` ends it. (A context manager would cost 1 us.)"""
+        if reads is not None and reads is (self._reader is None):
+            raise QueueError(f"{self._name}: the {'writer' if reads else 'reader'} cannot {what}")
+        if not self._busy.acquire(False):
             if self._closed:
                 raise QueueCancelledError(f"{self._name} was shut down")
             raise QueueError(f"{self._name}: {what} while another thread uses this end")
-        try:
-            if self._closed:
-                raise QueueCancelledError(f"{self._name} was shut down")
-            yield
-        finally:
+        if self._closed:
             self._busy.release()
+            raise QueueCancelledError(f"{self._name} was shut down")
 
     def _deadline(self, timeout: float | None) -> float | None:
         if timeout is None:

@@ -38,7 +38,7 @@ Stores of a write, in order, by the names that plans use
 
 Store of a read: `read` sets the reader's own flag, after the message was taken, between two fences. A reader
 looks at its own flag first and at `written` second; in the other order it could combine a stale written = 1
-with a flag that the next write has just cleared.
+with a flag that the next write has just cleared, before that write's data is visible.
 
 Each of these stores is one slice assignment. Only a message above `GATHER_BYTES` puts its data down in several
 (large buffers are not copied together first); the first of them, and no other, begins at the start of the chunk.
