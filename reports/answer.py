@@ -1,0 +1,150 @@
+"""The answer in a sentence, and what needs a person's attention, worst first.
+
+The page and the job summary say the same because both say this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from reports.collect import Scenario, Side, collect, harness_failure, unfired
+from reports.junit import blame
+from reports.matrix import WORLD_WORDS, anchor
+from reports.results import agreement, counts, disagreements, exit_code
+from reports.words import count, listed
+from scenarios.run import Run, Verdict
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a reader has to look at. `kind` names its look: broken, disagree, unknown, harness."""
+
+    kind: str
+    head: str
+    text: str
+    scenario: Scenario
+    run: Run
+    anchor: str | None = None  # of the cell
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    code: int  # the exit code
+    state: str  # held, broken, unknown or harness: how the answer is painted
+    title: str
+    sentence: str
+    troubles: list[Trouble]
+
+
+def answer(runs: Sequence[Run]) -> Answer:
+    scenarios, code = collect(runs), exit_code(runs)
+    found = troubles(scenarios)
+    state = {0: "held", 1: "broken", 2: "unknown", 3: "harness"}[code]
+    return Answer(code=code, state=state, title=_title(runs, scenarios, code), sentence=_sentence(runs), troubles=found)
+
+
+def _title(runs: Sequence[Run], scenarios: Sequence[Scenario], code: int) -> str:
+    sides = [side for scenario in scenarios for side in scenario.all_sides()]
+    if not runs:
+        return "Nothing was played"
+    if code == 3:
+        failed = sum(harness_failure(run) is not None for run in runs)
+        return f"The lab itself failed in {count(failed, 'run')}: this is no answer about the engine"
+    if code == 0:
+        return "Every promise held" if any(side.promised for side in sides) else "Everything is as declared"
+    parts = []
+    broken = sum(side.verdict is Verdict.BROKEN and not side.as_declared for side in sides)
+    missed = sum(side.canary and not side.as_declared and side.verdict is Verdict.HELD for side in sides)
+    split = len(disagreements(scenarios))
+    open_ = sum(not side.as_declared and side.verdict not in (Verdict.BROKEN, Verdict.HELD) for side in sides)
+    if broken:
+        parts.append(f"{count(broken, 'promise')} broken")
+    if missed:
+        parts.append(f"{count(missed, 'canary', 'canaries')} not caught")
+    if split:
+        parts.append(f"the worlds disagree on {count(split, 'cell')}")
+    if open_:
+        parts.append(f"{count(open_, 'promise')} without an answer")
+    if not parts:
+        parts.append(f"{count(sum(len(unfired(run)) for run in runs), 'planned fault')} did not fire")
+    text = listed(parts)
+    return text[0].upper() + text[1:]
+
+
+def _sentence(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "No run was given, so nothing is known."
+    numbers, worlds = counts(runs), agreement(runs)
+    promised, canaries = numbers["promised"], numbers["canaries"]
+    names = [WORLD_WORDS.get(world, world) for world in ("sim", "engine") if world in {r.play.world for r in runs}]
+    where = f"in the {names[0]} and on the {names[1]}" if len(names) == 2 else f"in one world ({listed(names)})"
+    parts = [
+        f"{count(numbers['guarantees_promised'], 'guarantee was', 'guarantees were')} promised in "
+        f"{count(numbers['scenarios'], 'scenario')}, played {where}: of {count(promised['cells'], 'promise')} made, "
+        f"{_tally(promised)}"
+    ]
+    if numbers["broken_without_a_promise"]:
+        parts.append(f"{numbers['broken_without_a_promise']} more broke where nothing was promised")
+    if len(names) == 2:
+        compared = worlds["agreed"] + worlds["disagreed"]
+        where = listed(f"{entry['guarantee']} of {entry['scenario']}" for entry in worlds["disagreements"])
+        parts.append(f"the worlds disagree on {worlds['disagreed']} of {compared:,} cells that both decided"
+                     + f" ({where})" if worlds["disagreed"] else
+                     f"the worlds agree on all {compared:,} cells that both decided")
+    if canaries["declared"]:
+        every = canaries["as_declared"] == canaries["declared"]
+        parts.append(f"all {count(canaries['declared'], 'canary cell')} turned out as declared" if every else
+                     f"only {canaries['as_declared']} of {count(canaries['declared'], 'canary cell')} "
+                     "turned out as declared")
+    if numbers["faults"]["not_fired"]:
+        parts.append(f"{count(numbers['faults']['not_fired'], 'planned fault')} did not fire")
+    return "; ".join(parts) + "."
+
+
+def _tally(promised: dict[str, int]) -> str:
+    held, cells = promised[Verdict.HELD.value], promised["cells"]
+    rest = [f"{promised[verdict.value]:,} {words}" for verdict, words in (
+        (Verdict.BROKEN, "broken"), (Verdict.UNKNOWN, "unknown"), (Verdict.UNTESTED, "untested"),
+        (Verdict.OUTSIDE, "outside their envelope")) if promised[verdict.value]]
+    if held == cells:
+        return "all held and none is broken, unknown or untested"
+    return f"{held:,} held, {listed(rest)}"
+
+
+def troubles(scenarios: Sequence[Scenario]) -> list[Trouble]:
+    found: list[tuple[int, Trouble]] = []
+    for scenario in scenarios:
+        for run in scenario.runs:
+            if failure := harness_failure(run):
+                found.append((0, Trouble(kind="harness", head=f"The lab failed in the {_world(run)}", text=failure,
+                                         scenario=scenario, run=run)))
+            elif missing := unfired(run):
+                found.append((4, Trouble(kind="unknown", head=f"Did not fire in the {_world(run)}: {listed(missing)}",
+                                         text="a planned fault that did not fire makes the run say nothing",
+                                         scenario=scenario, run=run)))
+        for side in scenario.all_sides():
+            if not side.as_declared and not all(harness_failure(run) for run, _ in side.cells):
+                found.append(_astray(scenario, side))
+    for scenario, guarantee in disagreements(scenarios):
+        sim, engine = scenario.sides[guarantee]["sim"], scenario.sides[guarantee]["engine"]
+        found.append((2, Trouble(
+            kind="disagree", head=f"The worlds disagree on {guarantee}", scenario=scenario, run=engine.cells[0][0],
+            anchor=anchor(scenario, guarantee),
+            text=f"the twin says {' or '.join(v.value for v in sim.verdicts)}, "
+                 f"the engine {' and '.join(v.value for v in engine.verdicts)}")))
+    return [trouble for _, trouble in sorted(found, key=lambda pair: (pair[0], pair[1].scenario.number))]
+
+
+def _astray(scenario: Scenario, side: Side) -> tuple[int, Trouble]:
+    run, text = blame(side)
+    broken = side.verdict is Verdict.BROKEN
+    missed = side.canary and side.verdict is Verdict.HELD
+    declared = f", declared {side.expected.value}" if side.canary and side.expected else ""
+    return 1 if broken or missed else 3, Trouble(
+        kind="broken" if broken or missed else "unknown", scenario=scenario, run=run, text=text,
+        anchor=anchor(scenario, side.guarantee),
+        head=f"{side.guarantee} is {side.verdict.value} in the {_world(run)}{declared}")
+
+
+def _world(run: Run) -> str:
+    return WORLD_WORDS.get(run.play.world, run.play.world)

@@ -1,0 +1,188 @@
+"""Messages of a run, put together from two journals each, and the few that are worth drawing.
+
+    a send pairs with its receive by      (edge, digest, occurrence)     sockets
+                                          (edge, position)               rings
+    collectives pair by number            worker.r/collective:enter
+
+A send without a receive was lost, or was in flight when its reader died. A receive without a send was
+doubled or forged. `select` keeps what happens near the anchors (faults, deaths, detections), the beginning
+and the end, and says of the rest how much it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from engine.topology import RING_CHANNELS, NodeKind
+from faults.journal import JournalFile, Kind, Record
+
+_RINGS = frozenset(channel.value for channel in RING_CHANNELS)
+_COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
+
+
+class Arrow(msgspec.Struct, kw_only=True):
+    """One message. A lost one has no `received_at`, a doubled or forged one no `sent_at`."""
+
+    source: str
+    target: str
+    channel: str
+    label: str
+    sent_at: float | None = None
+    received_at: float | None = None
+
+    @property
+    def at(self) -> float:
+        return self.sent_at if self.sent_at is not None else self.received_at or 0.0
+
+    @property
+    def until(self) -> float:
+        return self.received_at if self.received_at is not None else self.at
+
+    @property
+    def whole(self) -> bool:
+        return self.sent_at is not None and self.received_at is not None
+
+
+class Collective(msgspec.Struct, kw_only=True):
+    """The nth collective: when each worker entered it."""
+
+    number: int
+    entered: dict[str, float]
+    label: str = "collective"
+    channel: str = "collective"
+    whole: bool = True
+
+    @property
+    def at(self) -> float:
+        return min(self.entered.values())
+
+    @property
+    def until(self) -> float:
+        return max(self.entered.values())
+
+
+class Skipped(msgspec.Struct, kw_only=True):
+    """Messages that are counted instead of drawn."""
+
+    at: float
+    until: float
+    channels: dict[str, int]
+
+    @property
+    def count(self) -> int:
+        return sum(self.channels.values())
+
+
+def lifeline(node: str) -> str:
+    """All lives of a process stand on one line: core.0@1 on core.0."""
+    return node.partition("@")[0]
+
+
+def column(node: str) -> tuple[int, str, int]:
+    """Sort key: frontend, core, workers, subscribers, then strangers by name."""
+    kind, _, index = node.partition(".")
+    return _COLUMNS.get(kind, len(_COLUMNS)), kind, int(index) if index.isdigit() else 0
+
+
+def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
+    """Every message and collective of the run, by time."""
+    sends: dict[tuple, list[Arrow]] = defaultdict(list)
+    arrivals: list[tuple[tuple, str, Record]] = []
+    collectives: dict[tuple[int, int], Collective] = {}
+    everything: list[Arrow | Collective] = []
+    calls = _calls(journals)
+    crossings = [(record, journal) for journal in journals for record in journal.records
+                 if record.kind is Kind.CROSSING]
+    for record, journal in sorted(crossings, key=lambda pair: pair[0].at):
+        place, _, operation = record.site.rpartition(":")
+        if operation == "enter":
+            found = collectives.setdefault((journal.life, record.nth), Collective(number=record.nth, entered={}))
+            found.entered[lifeline(journal.node)] = record.at
+        elif operation == "send" and "->" in place:
+            arrow = _arrow(place, record, calls)
+            arrow.sent_at = record.at
+            sends[_key(place, record)].append(arrow)
+            everything.append(arrow)
+        elif operation == "receive" and "->" in place:
+            arrivals.append((_key(place, record), place, record))
+    for key, place, record in arrivals:
+        if sends[key]:
+            sends[key].pop(0).received_at = record.at
+        else:
+            arrow = _arrow(place, record, calls)
+            arrow.received_at = record.at
+            everything.append(arrow)
+    return sorted([*everything, *collectives.values()], key=lambda item: item.at)
+
+
+def _key(place: str, record: Record) -> tuple:
+    channel = place.rpartition("/")[2]
+    if channel in _RINGS and "position" in record.data:
+        return place, record.data["position"]
+    return place, record.digest, record.occurrence
+
+
+def _arrow(place: str, record: Record, calls: dict[int, str]) -> Arrow:
+    edge, _, channel = place.rpartition("/")
+    source, _, target = edge.partition("->")
+    label = f"{channel} {record.nth}"
+    if channel in _RINGS and "position" in record.data:
+        position = record.data["position"]
+        label = f"{channel} {position}"
+        if channel == "rpc" and position in calls:
+            label += f" {calls[position]}"
+    return Arrow(source=lifeline(source), target=lifeline(target), channel=channel, label=label)
+
+
+def _calls(journals: Sequence[JournalFile]) -> dict[int, str]:
+    """Position in the rpc ring -> what was asked, as the workers recorded it."""
+    calls: dict[int, str] = {}
+    for journal in journals:
+        for record in journal.records:
+            if record.kind is Kind.OBSERVATION and record.site == "rpc" and "position" in record.data:
+                step = record.data.get("step")
+                method = str(record.data.get("method", ""))
+                calls[record.data["position"]] = f"step {step}" if step is not None else method
+    return calls
+
+
+def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: int = 150,
+           ) -> list[Arrow | Collective | Skipped]:
+    """At most `cap` of the items, in order, with a `Skipped` in the place of each run that is left out."""
+    if len(items) <= cap:
+        return list(items)
+    edge = cap // 6 if anchors else cap // 2
+    keep = set(range(edge)) | set(range(len(items) - edge, len(items)))
+    # What never arrived, or came from nowhere, is what a reader looks for: it draws attention like a fault.
+    odd = [item.at for item in items if not item.whole][:10]
+    centres = [*anchors, *odd]
+    nearest = [sorted(range(len(items)), key=lambda i, at=at: abs(items[i].at - at)) for at in centres[:24]]
+    for rank in range(cap):
+        for order in nearest:
+            if len(keep) < cap:
+                keep.add(order[rank])
+    return _with_gaps(items, keep)
+
+
+def _with_gaps(items: Sequence[Arrow | Collective], keep: set[int]) -> list[Arrow | Collective | Skipped]:
+    shown: list[Arrow | Collective | Skipped] = []
+    gap: list[Arrow | Collective] = []
+
+    def close() -> None:
+        if len(gap) > 2:
+            shown.append(Skipped(at=gap[0].at, until=gap[-1].at, channels=dict(Counter(g.channel for g in gap))))
+        else:
+            shown.extend(gap)  # a note would take more room than what it stands for
+        gap.clear()
+
+    for index, item in enumerate(items):
+        if index in keep:
+            close()
+            shown.append(item)
+        else:
+            gap.append(item)
+    close()
+    return shown

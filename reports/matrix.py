@@ -1,0 +1,117 @@
+"""Scenarios times guarantees, both worlds in one cell: the twin on the left, the engine on the right.
+
+Colour is never alone: every verdict has a glyph, a word for screen readers, and promised cells a frame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from reports.collect import Promise, Scenario, Side, sort_worlds
+from reports.results import disagree
+from scenarios.run import Verdict
+
+#: Glyphs that every system font has and that differ in shape, not only in colour.
+GLYPHS = {
+    Verdict.HELD: "✓",
+    Verdict.BROKEN: "×",
+    Verdict.UNTESTED: "○",
+    Verdict.OUTSIDE: "–",
+    Verdict.UNKNOWN: "?",
+}
+_UNFIT = re.compile(r"[^A-Za-z0-9-]")
+WORLD_WORDS = {"sim": "twin", "engine": "engine"}
+
+
+class Half(msgspec.Struct, frozen=True, kw_only=True):
+    """One world's half of a cell. `css` names its look, `words` says all of it."""
+
+    world: str
+    glyph: str
+    css: str
+    words: str
+
+
+class Square(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell: empty halves where a world did not judge the guarantee."""
+
+    anchor: str  # of the detail it links to
+    halves: list[Half | None]
+    promised: bool
+    canary: bool
+    disagree: bool
+    astray: bool  # some half is not as declared
+    label: str
+
+
+class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
+    scenario: Scenario
+    squares: list[Square | None]
+    astray: int
+
+
+class Matrix(msgspec.Struct, frozen=True, kw_only=True):
+    promises: list[Promise]
+    chapters: list[tuple[str, int]]  # title, number of columns
+    rows: list[MatrixRow]
+    worlds: list[str]
+
+
+def anchor(scenario: Scenario, guarantee: str) -> str:
+    """The id of a cell's detail in the page. Ids must not hold spaces, whatever a guarantee is called."""
+    return f"c{scenario.number}-{_UNFIT.sub('-', guarantee)}"
+
+
+def matrix(scenarios: Sequence[Scenario], promises: Sequence[Promise]) -> Matrix:
+    worlds = sort_worlds({run.play.world for scenario in scenarios for run in scenario.runs})
+    rows = []
+    for scenario in scenarios:
+        squares = [_square(scenario, promise.id, worlds) for promise in promises]
+        rows.append(MatrixRow(scenario=scenario, squares=squares,
+                              astray=sum(square.astray or square.disagree for square in squares if square)))
+    chapters = [(chapter, len(list(group))) for chapter, group in groupby(promises, key=lambda p: p.chapter)]
+    return Matrix(promises=list(promises), chapters=chapters, rows=rows, worlds=worlds)
+
+
+def _square(scenario: Scenario, guarantee: str, worlds: Sequence[str]) -> Square | None:
+    sides = scenario.sides.get(guarantee)
+    if not sides:
+        return None
+    halves = [_half(sides[world]) if world in sides else None for world in worlds]
+    split = disagree(sides.get("sim"), sides.get("engine"))
+    said = [half.words for half in halves if half]
+    return Square(
+        anchor=anchor(scenario, guarantee), halves=halves, disagree=split,
+        promised=any(side.promised for side in sides.values()), canary=any(side.canary for side in sides.values()),
+        astray=any(not side.as_declared for side in sides.values()),
+        label=f"{scenario.name}, {guarantee}: {'; '.join(said)}" + ("; the worlds disagree" if split else ""))
+
+
+def _half(side: Side) -> Half:
+    return Half(world=side.world, glyph=GLYPHS[side.verdict], css=look(side), words=side_words(side))
+
+
+def look(side: Side) -> str:
+    """One CSS class for verdict and declaration: a declared break is not painted like an undeclared one."""
+    verdict = side.verdict.value.lower()
+    if side.canary and side.as_declared:
+        return f"{verdict} declared"
+    if not side.as_declared:
+        return f"{verdict} astray"
+    return f"{verdict} promised" if side.promised else verdict
+
+
+def side_words(side: Side) -> str:
+    """The side as a phrase: 'engine HELD, promised'."""
+    words = f"{WORLD_WORDS.get(side.world, side.world)} {side.verdict.value}"
+    if len(side.verdicts) > 1:
+        words += f" (its runs say {' and '.join(verdict.value for verdict in side.verdicts)})"
+    if side.canary and side.expected:
+        words += ", as declared" if side.as_declared else f", declared {side.expected.value}"
+    elif side.promised:
+        words += ", promised"
+    return words
