@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import os
 import select
@@ -85,11 +86,15 @@ class RealChild:
             self._process.join(0)
         return gone
 
-    def close(self) -> None:
-        """Forget a child that is gone. Closing the pipe of a living one tells it that its parent is gone."""
+    def hang_up(self) -> None:
+        """Close the pipe: the child reads that its parent is gone, and goes."""
         if self._connection in _own_ends:
             _own_ends.remove(self._connection)
         self._connection.close()
+
+    def close(self) -> None:
+        """Forget a child that is gone."""
+        self.hang_up()
         if self.sentinel >= 0:
             os.close(self.sentinel)
             self.sentinel = -1
@@ -142,11 +147,15 @@ def process_name(node: Node) -> str:
         node.kind.value, f"{node.kind.value}-{node.index}")
 
 
+def set_log_prefix(node: str) -> None:
+    """Log lines of this process begin with its node."""
+    logging.basicConfig(format=f"[{node}] %(levelname)s %(name)s: %(message)s", force=True)
+
+
 def set_process_title(title: str) -> None:
     """The short name in `ps -o comm` and `top`; 15 bytes of it."""
-    with contextlib.suppress(OSError):
-        with open("/proc/self/comm", "w") as comm:
-            comm.write(title[:15])
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(title[:15])
 
 
 def _child_main(name: str, target: str, connection: Connection) -> None:

@@ -135,6 +135,9 @@ class Child(Protocol):
     def kill(self) -> None: ...
     def join(self, timeout_s: float) -> bool: ...
 
+    def hang_up(self) -> None:
+        """Close the pipe: the child takes it as its parent's end."""
+
 
 class Parent(Protocol):
     """The pipe to whoever started this process."""

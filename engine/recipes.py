@@ -13,7 +13,7 @@ class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True):
     runtime_path: str
     handshake_address: str
     beat: str  # the shared word of the heartbeat
-    frontend_pid: int
+    frontend: tuple[int, int]  # pid and start time: who owns the engine
     clients: int
     engine_index: int = 0
 
@@ -25,7 +25,7 @@ class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     init_method: str
     rpc_handle: bytes
-    frontend_pid: int
+    frontend: tuple[int, int]
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):

@@ -38,7 +38,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing the client does. `index` is a request of the recording; `name` the caller's id for it."""
 
-    kind: Literal["add", "abort", "utility", "wait-end", "health", "raw"]
+    kind: Literal["add", "abort", "utility", "raw"]
     index: int = -1
     name: str = ""
     method: str = ""

@@ -20,18 +20,20 @@ import os
 import secrets
 import select
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import BadFrameError, ConfigError, EngineDeadError, RefusedError, StartupError
-from engine.frontend.session import ClientSession, Delivery, End
+from engine.errors import BadFrameError, ConfigError, EngineDeadError, StartupError
+from engine.frontend.session import ClientSession, Delivery
 from engine.ipc.handshake import HANDSHAKE, REQUESTS, frontend_handshake
+from engine.ipc.presence import start_time
 from engine.launch import open_ports
 from engine.liveness import Liveness
-from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, FinishReason, Outcome, SamplingParams
-from engine.model_info import check_model
+from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
+from engine.model_config import check_parallel, max_model_len, read_model_config
 from engine.ports import Child, Ports, SocketSpec, Unroutable
 from engine.recipes import CoreRecipe, StartFailure
 from engine.runtime_dir import RuntimeDir, sweep
@@ -88,7 +90,7 @@ class EngineCoreClient:
     def _start(self) -> None:
         config = self.config
         self.ports.observe("starting")
-        check_model(config)
+        self._check_model()
         sweep()
         self._runtime = runtime = RuntimeDir.create(config.runtime_dir)
         start_method = "spawn" if config.start_method == "auto" else config.start_method
@@ -99,12 +101,21 @@ class EngineCoreClient:
         child.send_recipe(msgspec.msgpack.encode(CoreRecipe(
             config=msgspec.structs.replace(config, start_method=start_method), engine_id=runtime.engine_id,
             runtime_path=str(runtime.path), handshake_address=self._process.sockets[HANDSHAKE].address,
-            beat=runtime.segment("beat"), frontend_pid=os.getpid(), clients=1)))
+            beat=runtime.segment("beat"), frontend=(os.getpid(), start_time(os.getpid()) or 0), clients=1)))
         self._process.sentinels[child.sentinel] = self._why_start_failed
         metadata = EngineHandshakeMetadata(addresses, parallel_config(config))
         ready = self._process.run(frontend_handshake(metadata, 1, config.bounds.handshake_s, config.bounds.startup_s))
         self.num_gpu_blocks = ready[0]
         self.ports.observe("ready", num_gpu_blocks=self.num_gpu_blocks, parallel_config=parallel_config(config))
+
+    def _check_model(self) -> None:
+        """What can be said before any process is started. Raises ConfigError."""
+        config = self.config
+        self.model = read_model_config(config.model)
+        check_parallel(self.model, config.tensor_parallel_size)
+        max_model_len(config, self.model)
+        if not any(Path(config.model).glob("*.safetensors")):
+            raise ConfigError(f"{config.model}: no weights, there is no *.safetensors in this model directory")
 
     def _open_sockets(self, runtime: RuntimeDir) -> EngineZmqAddresses:
         sockets = self.config.sockets
@@ -161,6 +172,10 @@ class EngineCoreClient:
         call_id, frames = self.session.utility(method, list(args), self.now(), timeout_s)
         self._send(frames, None)
         return call_id
+
+    def send_raw(self, frames: list[Any]) -> None:
+        """Send frames as they are: for tests of what the core makes of them."""
+        self._send(frames, None)
 
     def _send(self, frames: list[Any], request_id: str | None) -> None:
         try:
@@ -321,14 +336,3 @@ class AsyncMPClient(EngineCoreClient):
         self.tick()
         self._readable()
         self._timer = self._loop.call_later(self.tick_s, self._on_timer)
-
-
-def outcome_of(end: End) -> Outcome:
-    """How an end looks to the caller."""
-    if isinstance(end.error, EngineDeadError):
-        return Outcome.ENGINE_DEAD
-    if end.error is None:
-        return Outcome.ABORTED if end.finish_reason is FinishReason.ABORT else Outcome.FINISHED
-    if isinstance(end.error, RefusedError):
-        return Outcome.REFUSED
-    return Outcome.FAILED

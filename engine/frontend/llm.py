@@ -1,0 +1,109 @@
+"""`LLM`: generation for programs without an event loop.
+
+    llm = LLM(model=DIR, tensor_parallel_size=2)
+    for output in llm.generate(["one", "two"], SamplingParams(max_tokens=16)):
+        print(output.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.frontend.input_processor import Prompt
+from engine.frontend.service import Service
+from engine.frontend.session import UtilityResult
+from engine.messages import RequestOutput, SamplingParams
+from engine.ports import Ports
+
+#: How long one wait for outputs may last before time-outs are looked at; the client itself looks more often.
+WAIT_S = 1.0
+
+
+class LLM:
+    """One engine in the background, used from one thread. A context manager; `shutdown` otherwise.
+
+    `LLM(model=DIR, tensor_parallel_size=2, ...)` takes the fields of EngineConfig, or `config=`.
+    """
+
+    def __init__(self, model: str = "", *, config: EngineConfig | None = None, ports: Ports | None = None,
+                 **fields: Any) -> None:
+        self.config = config or EngineConfig(model=str(model), **fields)
+        self._service = Service(self.config, asyncio_mode=False, ports=ports)
+        self.client = self._service.client
+        self._ids = count()
+
+    def generate(self, prompts: Prompt | Sequence[Prompt],
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+                 on_progress: Callable[[int, int], None] | None = None) -> list[RequestOutput]:
+        """-> one finished output per prompt, in their order. Text, token ids, or lists of either.
+
+        Raises BadRequestError before anything is sent if one of them cannot be served; if a request fails later
+        the others are aborted and its error is raised. `on_progress(done, all)` is called as they finish.
+        """
+        many = _as_list(prompts)
+        params = list(sampling_params) if isinstance(sampling_params, Sequence) else [sampling_params] * len(many)
+        if len(params) != len(many):
+            raise ValueError(f"{len(many)} prompts need as many sampling_params, got {len(params)}")
+        names = [f"generate-{next(self._ids)}" for _ in many]
+        for name, prompt, asked in zip(names, many, params, strict=True):
+            self._service.inputs.process(name, prompt, asked)
+        waiting = dict(enumerate(zip(names, many, params, strict=True)))
+        streams: dict[int, Any] = {}
+        outputs: dict[int, RequestOutput] = {}
+        try:
+            while len(outputs) < len(many):
+                while waiting and len(streams) - len(outputs) < self.config.limits.max_requests:
+                    place = next(iter(waiting))
+                    streams[place] = self._service.start(*waiting.pop(place))
+                self.client.wait(WAIT_S)
+                for place, stream in streams.items():
+                    output = stream.take() if place not in outputs else None
+                    if output is not None and output.finished:
+                        outputs[place] = output
+                        if on_progress is not None:
+                            on_progress(len(outputs), len(many))
+        except BaseException:
+            for place in streams:
+                if place not in outputs:
+                    self._service.abort(names[place])
+            raise
+        return [outputs[place] for place in range(len(many))]
+
+    def call_utility(self, method: str, *args: Any) -> Any:
+        """Raises ValueError for what the core refuses, EngineDeadError, RequestTimeoutError."""
+        results: list[UtilityResult] = []
+        self._service.utility(method, args, results.append)
+        while not results:
+            self.client.wait(WAIT_S)
+        answer = results[0]
+        if answer.error is not None:
+            raise answer.error
+        if answer.failure is not None:
+            raise ValueError(answer.failure)
+        return answer.result
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError where the engine is dead or makes no progress."""
+        self.client.check_health()
+
+    def shutdown(self) -> None:
+        """End the engine. Nothing is left behind."""
+        self.client.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown()
+
+
+def _as_list(prompts: Any) -> list[Any]:
+    """One prompt or many: a list of whole numbers is one."""
+    if isinstance(prompts, str | dict) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]
+    return list(prompts)
+
+

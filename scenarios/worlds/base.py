@@ -1,0 +1,136 @@
+"""What a scenario says to a world, and what a world gives back.
+
+    run = world.play(topology=tensor_parallel(2), workload=recorded("eight-mixed"), plan=plan(...))
+    run.holds(ends_once, tokens_match_reference)
+
+`play` checks the plan, plays it, judges it and keeps the run. `holds` names the promises of this scenario; it
+fails with the broken ones, their evidence and the command that plays the run again.
+"""
+
+from __future__ import annotations
+
+import platform
+from abc import ABC, abstractmethod
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.topology import Topology
+from faults.plan import Plan
+from scenarios.judge import judge
+from scenarios.run import Cell, Play, Run, Verdict, load_run, save
+from scenarios.settings import lab_config
+from scenarios.workloads import Workload
+
+_PACKAGES = ("torch", "pyzmq", "msgspec", "simpy", "transformers")
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise of a scenario is not as declared. The last line is the command that repeats it."""
+
+
+class PlayedRun:
+    """The runs of one play: one on the engine, one per allowed outcome in the twin."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+
+    def holds(self, *guarantees: Any, **expected: Verdict) -> None:
+        """These guarantees are promised here. `guarantee_id=Verdict.BROKEN` declares what a canary must show.
+
+        Raises BrokenPromiseError.
+        """
+        promises = tuple(guarantee.id for guarantee in guarantees)
+        declared = {name.replace("_", "-"): verdict for name, verdict in expected.items()}
+        self.runs = [_judged(run, promises, declared) for run in self.runs]
+        wrong = [(run, cell) for run in self.runs for cell in run.judgement.cells if not cell.as_declared]
+        if wrong:
+            raise BrokenPromiseError("\n".join([*(_sentence(run, cell) for run, cell in wrong),
+                                                f"replay: {replay_command(wrong[0][0])}"]))
+
+
+class World(ABC):
+    """Plays scenarios. `name` is what reports call it."""
+
+    name: str
+
+    def __init__(self, out: Path, *, tp: int | None = None, seed: int = 0, device: str = "auto") -> None:
+        self.out = out
+        self.tp = tp
+        self.seed = seed
+        self.device = device
+        self.scenario = "play"
+        self.title = ""
+        self.played: list[PlayedRun] = []
+
+    def play(self, *, topology: Topology, workload: Workload, plan: Plan = Plan(),  # noqa: B008
+             config: EngineConfig | None = None, options: dict[str, Any] | None = None) -> PlayedRun:
+        """Play once. Raises PlanError for a plan that cannot be played on this topology."""
+        if self.tp is not None and topology.tp != self.tp:
+            topology = msgspec.structs.replace(topology, tp=self.tp)
+        plan.check(topology)
+        asked = config or lab_config()
+        play = Play(
+            scenario=self.scenario, title=self.title, world=self.name, topology=topology,
+            workload=msgspec.to_builtins(workload.played()), plan=plan,
+            config=msgspec.structs.replace(asked, tensor_parallel_size=topology.tp), promises=(),
+            options=options or {}, seed=self.seed, versions=versions())
+        return self.replay(play)
+
+    def replay(self, play: Play) -> PlayedRun:
+        """Play what was recorded in a run directory, or made by `play`."""
+        played = PlayedRun([load_run(path) for path in self._play(play)])
+        self.played.append(played)
+        if play.promises:
+            played.runs = [_judged(run, play.promises, play.expected) for run in played.runs]
+        return played
+
+    @abstractmethod
+    def _play(self, play: Play) -> list[Path]:
+        """-> the run directories, one per outcome"""
+
+    def folder(self, play: Play, choice: int = 0) -> Path:
+        """A fresh directory for one run."""
+        import shutil
+
+        name = f"{play.scenario}-{self.name}" + (f"-{choice}" if choice else "")
+        path = self.out / "runs" / name.replace("/", "_")
+        if path.exists():
+            shutil.rmtree(path)
+        (path / "journals").mkdir(parents=True)
+        return path
+
+    def close(self) -> None:
+        """End whatever the world keeps between plays."""
+
+
+def _judged(run: Run, promises: tuple[str, ...], expected: dict[str, Verdict]) -> Run:
+    """The same run with its promises on record and its verdicts beside them."""
+    play = msgspec.structs.replace(run.play, promises=promises, expected=expected)
+    judgement = judge(play, run.lab, run.journals)
+    save(run.path / "play.json", play)
+    save(run.path / "verdicts.json", judgement)
+    return Run(run.path, play, run.lab, run.journals, judgement)
+
+
+def _sentence(run: Run, cell: Cell) -> str:
+    why = "; ".join(evidence.text for evidence in cell.evidence[:3]) or "no witness"
+    declared = cell.expected.value if cell.expected else "not BROKEN"
+    return f"{run.name}: {cell.guarantee} is {cell.verdict.value}, declared {declared}: {why}"
+
+
+def replay_command(run: Run) -> str:
+    return f"ringtwin replay {run.path}"
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

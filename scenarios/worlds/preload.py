@@ -1,0 +1,19 @@
+"""Imported by the fork server: whatever a process of a play would otherwise import in its first second."""
+
+import torch
+
+torch.set_num_threads(1)  # a thread pool would not survive the fork
+
+import safetensors.torch  # noqa: E402
+import torch.distributed  # noqa: E402
+import zmq  # noqa: E402
+
+import engine.core.engine_core_proc  # noqa: E402
+import engine.frontend.async_llm  # noqa: E402
+import engine.worker.worker  # noqa: E402
+import engine.worker.worker_proc  # noqa: E402
+import faults.ports  # noqa: E402
+import scenarios.worlds.caller  # noqa: E402
+import scenarios.worlds.listener  # noqa: E402, F401
+
+__all__ = ["engine", "faults", "safetensors", "scenarios", "torch", "zmq"]

@@ -1,0 +1,30 @@
+"""Where the processes of real plays come from: a fork server that has already imported what takes seconds.
+
+The server is `multiprocessing`'s own, started once per lab process. It imports torch and the engine and runs a
+tiny model once, so a forked frontend, core or worker starts in milliseconds. It has no ZMQ context, no CUDA
+context and one thread. On GPUs nothing is forked: processes are spawned.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+_context: Any = None
+
+
+def context() -> Any:
+    """The forkserver context, preloaded."""
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(["scenarios.worlds.preload"])
+    return _context
+
+
+def stop() -> None:
+    """End the fork server of this process and its resource tracker, if they were started."""
+    from multiprocessing import forkserver, resource_tracker
+
+    forkserver._forkserver._stop()
+    resource_tracker._resource_tracker._stop()
