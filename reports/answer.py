@@ -67,7 +67,7 @@ def _title(runs: Sequence[Run], scenarios: Sequence[Scenario], code: int) -> str
         parts.append(f"{count(open_, 'promise')} without an answer")
     if not parts:
         parts.append(f"{count(sum(len(unfired(run)) for run in runs), 'planned fault')} did not fire")
-    text = listed(parts)
+    text = "; ".join(parts)
     return text[0].upper() + text[1:]
 
 
