@@ -34,6 +34,10 @@ class EventPublisher(ABC):
     def __init__(self, data_parallel_rank: int = 0) -> None:
         self._data_parallel_rank = data_parallel_rank
 
+    #: What a core that drives the hand-over itself needs: the log, and the queue it hands over to.
+    log: KVEventLog | None = None
+    queue: LocalQueue | None = None
+
     @abstractmethod
     def publish(self, events: EventBatch) -> None:
         """Hand over one batch. Never waits."""
@@ -77,7 +81,7 @@ class ZmqEventPublisher(EventPublisher):
         self.log = KVEventLog(buffer_steps=buffer_steps, max_queue_size=max_queue_size, topic=topic,
                               data_parallel_rank=data_parallel_rank, epoch=epoch)
         self._process = Process(ports)
-        self._queue = self._process.queues["kv"] = LocalQueue()
+        self.queue = self._process.queues["kv"] = LocalQueue()
         self._closed = False
         try:
             live = self._process.sockets["kv"] = ports.open_socket(kv_socket(
@@ -109,13 +113,13 @@ class ZmqEventPublisher(EventPublisher):
             return
         number, room = self.log.number()
         if room:
-            self._queue.put((number, events))
+            self.queue.put((number, events))
 
     def shutdown(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._queue.put(None)
+        self.queue.put(None)
         publisher, *others = self._threads
         publisher.join(self.SHUTDOWN_TIMEOUT)
         self.log.stop()
