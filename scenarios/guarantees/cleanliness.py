@@ -1,0 +1,265 @@
+"""Promises about starting and ending: bounds, leftovers, neighbours."""
+
+from __future__ import annotations
+
+import builtins
+
+from engine.messages import Outcome
+from scenarios.guarantees.base import (
+    DEATHS,
+    PROCESS,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    timer_s,
+)
+from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of
+
+CHAPTER = "Death and cleanliness"
+
+_CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
+_CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing")
+
+_PARENTS = {"core": "frontend", "worker": "core"}
+
+
+def check_no_orphans(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.orphan_s
+    processes = {f"{base(p.node)}@{p.life}" if p.life else p.node: p for p in history.lab.processes}
+    for parent, death in history.ends.items():
+        if kind_of(parent) not in ("frontend", "core"):
+            continue
+        for node, process in processes.items():
+            if life_of(node) != life_of(parent) or not _descends(kind_of(node), kind_of(parent)):
+                continue
+            if process.ended_at is None or process.killed_by_lab:
+                finding.broke("{} outlived {} ({}){}", node, parent, death.how,
+                              " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
+                continue
+            outlived = process.ended_at - death.at
+            outlived -= history.frozen_s(node, death.at, process.ended_at)
+            if outlived <= 0:
+                continue
+            in_time = finding.took("the end of {} after its parent {}", node, parent, bound=bound, measured=outlived,
+                                   at=process.ended_at, node=node)
+            if in_time and death.planned:
+                finding.witness("{} died ({}) and {} followed after {:.4f} s", parent, death.how, node, outlived,
+                                at=process.ended_at, node=node)
+    return finding
+
+
+def _descends(kind: str, ancestor: str) -> bool:
+    parent = _PARENTS.get(kind)
+    return parent is not None and (parent == ancestor or _descends(parent, ancestor))
+
+
+def check_nothing_left_behind(history: History) -> Finding:
+    finding = Finding(history)
+    lab = history.lab
+    named = {thing for records in history.by_node("born").values() for r in records
+             for thing in (*r.data.get("segments", ()), *r.data.get("paths", ()))}
+    engine = [p for p in lab.processes if kind_of(p.node) != "subscriber"]
+    for process in engine:
+        if process.ended_at is None or process.killed_by_lab:
+            finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
+                          at=lab.leftovers_checked_at, node=process.node)
+    killed = {d.node for d in history.ends.values() if d.how == str(Fate.KILL)}
+    all_killed = bool(engine) and {p.node for p in engine if not p.life} <= killed
+    for left in lab.leftovers:
+        if all_killed and not lab.restarts and any(name and name in left for name in named):
+            continue  # nobody was left to clean up, and start-up names it: the next start removes it
+        finding.broke("{} remained", left, at=lab.leftovers_checked_at)
+    for restart in lab.restarts:
+        if not restart.get("ready") or restart.get("served") is False:
+            finding.broke("the next start failed: {}", restart.get("error") or "it served nothing")
+        elif restart.get("removed"):
+            finding.witness("the next start removed what the dead had left: {}", ", ".join(restart["removed"][:3]))
+    for touched in lab.neighbour.get("touched", ()):
+        finding.broke("a living neighbour's {} was touched", touched)
+    if lab.leftovers_checked_at is None:
+        finding.witnesses = 0
+        return finding
+    deaths = [death for death in history.ends.values() if death.planned and not all_killed]
+    for death in deaths:
+        finding.witness("{} died ({}) and nothing remained", death.node, death.how, at=death.at, node=death.node)
+    if named and not all_killed:
+        finding.witness("{} segments and paths were made and are gone", len(named), at=lab.leftovers_checked_at)
+    return finding
+
+
+def check_start_ends(history: History) -> Finding:
+    finding = Finding(history)
+    bounds = history.bounds
+    bound = timer_s(bounds, bounds.startup_s)
+    for startup in history.startups:
+        node, life, end, began = startup.node, life_of(startup.node), startup.end, startup.began.at
+        hits = [r for r in history.receipts if life_of(r.node) == life and r.at >= began
+                and r.at <= (end.at if end else FOREVER)]
+        if end is None:
+            if history.ended(node) == FOREVER or node in history.by_node("bye"):
+                finding.hangs("the start of {}", node, bound=bound, since=began, node=node)
+            continue
+        if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
+            continue
+        if startup.ready:
+            dead = next((d for d in history.ends.values() if d.at < end.at and life_of(d.node) == life
+                         and kind_of(d.node) in ("core", "worker")), None)
+            if dead is not None:
+                finding.broke("the engine reported ready although {} had died", dead.node, at=end.at, node=node)
+                continue
+        elif not _is_named(end.data):
+            finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
+                          end.data.get("reason"), at=end.at, node=node)
+            continue
+        else:
+            _judge_all_failed(finding, startup, life)
+        if hits:
+            finding.witness("{} met {} while starting, and the start ended after {:.3f} s: {}", hits[0].node,
+                            hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,
+                            node=node)
+    return finding
+
+
+def _is_named(data: dict) -> bool:
+    """A named error is one of ours: it says what happened, an escaped KeyError does not."""
+    return bool(data.get("error")) and bool(data.get("reason")) and not hasattr(builtins, data["error"])
+
+
+def _judge_all_failed(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
+    history = finding.history
+    for process in history.lab.processes:
+        if process.life != life or kind_of(process.node) not in ("core", "worker"):
+            continue
+        if process.ended_at is None or process.killed_by_lab:
+            finding.broke("the start failed and {} went on", process.node, at=startup.end.at, node=process.node)
+        else:
+            finding.took("ending {} after the start failed", process.node, bound=history.bounds.cleanup_s,
+                         measured=process.ended_at - startup.end.at, at=process.ended_at, node=process.node)
+
+
+def check_drain(history: History) -> Finding:
+    finding = Finding(history)
+    for receipt in history.receipts:
+        if receipt.fate != Fate.TERMINATE or kind_of(receipt.node) != "core":
+            continue
+        core, life = receipt.node, life_of(receipt.node)
+        draining = next(iter(history.by_node("draining").get(core, ())), None)
+        since = draining.at if draining else receipt.at
+        if history.closing_at(life) <= since:
+            continue
+        if not any(s.ready and s.end.at <= since for s in history.startups if life_of(s.node) == life):
+            continue
+        deadline = since + history.bounds.drain_s
+        if draining:
+            _judge_refusals(finding, core, draining)
+        for operation in history.operations:
+            if life_of(operation.node) == life:
+                _judge_drained(finding, operation, since, deadline, core)
+    return finding
+
+
+def _judge_refusals(finding: Finding, core: str, draining) -> None:  # noqa: ANN001
+    for record in finding.history.by_node("request").get(core, ()):
+        if record.number < draining.number:
+            continue
+        if record.data.get("action") == "add":
+            finding.broke("{} took request {!r} while it was draining", core, record.data.get("request"), at=record.at,
+                          node=core)
+        elif record.data.get("action") == "refused":
+            finding.witness("{} refused {!r} while it was draining", core, record.data.get("request"), at=record.at,
+                            node=core)
+
+
+def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
+    history, ended, node = finding.history, operation.ended_at, operation.node
+    if not operation.pending_at(since) or _never_reached(history, operation, core, since):
+        return
+    if ended is None:
+        if history.ended(node) == FOREVER or node in history.by_node("bye"):
+            finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core,
+                          bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
+        return
+    finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
+    if not finished and operation.outcome != Outcome.REFUSED and ended < deadline:
+        finding.broke("request {!r} was running when {} got SIGTERM and ended as {} {:.3f} s before the drain deadline",
+                      operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
+    elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,
+                      bound=timer_s(history.bounds, history.bounds.drain_s),
+                      measured=ended - since - history.frozen_s(node, since, ended)):
+        finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
+                        at=ended, node=node)
+
+
+def _never_reached(history: History, operation: Operation, core: str, since: float) -> bool:
+    """Whether the core had not taken the request when it was told to leave: then it may refuse it or never see it."""
+    return not any(r.data.get("request") == operation.internal and r.data.get("action") == "add" and r.at <= since
+                   for r in history.by_node("request").get(core, ()))
+
+
+def check_two_on_one_host(history: History) -> Finding:
+    finding = Finding(history)
+    neighbour = history.lab.neighbour
+    if not neighbour:
+        return finding
+    if not neighbour.get("alive"):
+        finding.broke("the neighbour did not survive beside this engine")
+    if neighbour.get("served") is False:
+        finding.broke("the neighbour could not serve beside this engine")
+    for touched in neighbour.get("touched", ()):
+        finding.broke("the neighbour's {} was touched", touched)
+    for startup in history.startups:
+        if startup.ready:
+            finding.witness("{} was ready beside a living neighbour that served", startup.node, at=startup.end.at,
+                            node=startup.node)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="no-orphans", chapter=CHAPTER, source="seed 002, vLLM", check=check_no_orphans,
+        sentence="When a parent dies in any way, all its descendants exit within the bound.",
+        wrong="lets children inherit each other's ends of the death pipe, which then never closes",
+        witness="a parent died by a fault and a descendant that outlived it left within the bound",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="nothing-left-behind", chapter=CHAPTER, source="seed 004", check=check_nothing_left_behind,
+        sentence="While any process of the engine or its parent survives, nothing (process, segment, socket file, "
+                 "port, temporary file) remains after the bound. After SIGKILL of all, only what start-up names "
+                 "remains; the next start succeeds and removes what belongs to no living owner, never a live "
+                 "neighbour's.",
+        wrong="removes its segments and socket files only on a clean exit",
+        witness="segments or paths were made, or a process died by a fault, and a search found nothing; or the next "
+                "start removed what the dead had left",
+        envelope=Envelope(outside=(_CALLER_STOPS,)),
+    ),
+    Guarantee(
+        id="start-ends", chapter=CHAPTER, source="seed 003", check=check_start_ends,
+        sentence="Start-up ends in ready or in a named error within the bound; one failed child fails all.",
+        wrong="waits for READY without a deadline, and does not look whether the child is still there",
+        witness="a process died or a handshake message was lost or late during start-up, and it ended",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+    Guarantee(
+        id="drain", chapter=CHAPTER, source="vLLM", check=check_drain,
+        sentence="On SIGTERM new requests are refused; running ones finish or are aborted by the deadline.",
+        wrong="leaves at SIGTERM with the work in its hands",
+        witness="a request was running when the core got SIGTERM and finished or was aborted by the deadline, or a "
+                "new one was refused",
+        envelope=Envelope(outside=(
+            _CALLER,
+            Where(PROCESS - {Fate.TERMINATE}, why="the engine goes down for another reason"),
+            Where(DEATHS, nodes="worker.*", why="the engine goes down for another reason"),
+        )),
+    ),
+    Guarantee(
+        id="two-on-one-host", chapter=CHAPTER, source="vLLM", check=check_two_on_one_host,
+        sentence="Two engines on a host never collide in ports, paths or segment names.",
+        wrong="uses a fixed port, path or segment name",
+        witness="an engine became ready beside a living neighbour that served",
+        envelope=Envelope(),
+    ),
+)

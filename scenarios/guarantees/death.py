@@ -1,0 +1,288 @@
+"""Promises about deaths and stalls: who is told, when, and what is still delivered."""
+
+from __future__ import annotations
+
+from engine.messages import Outcome
+from engine.topology import Channel
+from scenarios.guarantees.base import (
+    DAMAGE,
+    DEATHS,
+    ORDERINGS,
+    PROCESS,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    timer_s,
+)
+from scenarios.history import FOREVER, Death, Fate, History, Operation, Record, Stall, kind_of, life_of
+
+CHAPTER = "Death and cleanliness"
+#: What a caller may hear of a call that begins after the engine is known to be dead.
+_OF_ITS_OWN = ("BadRequestError", "RefusedError")
+
+_CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
+_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
+
+
+def _callers(history: History, life: int) -> list[str]:
+    """Frontends of that engine that could be told."""
+    return [node for node in history.of_kind("frontend") if life_of(node) == life]
+
+
+def check_death_is_told(history: History) -> Finding:
+    finding = Finding(history)
+    for life in {life_of(node) for node in history.nodes}:
+        death = history.first_death(life)
+        if death is not None and _was_ready(history, life, death.at):
+            for operation in history.operations:
+                if life_of(operation.node) == life:
+                    _judge_told(finding, operation, death)
+            for node in _callers(history, life):
+                for late in history.by_node("late-call").get(node, ()):
+                    _judge_late_call(finding, node, late, death)
+    return finding
+
+
+def _was_ready(history: History, life: int, moment: float) -> bool:
+    """Whether start-up was over by then; what dies before that is told by start-up itself."""
+    return any(s.ready and s.end.at <= moment for s in history.startups if life_of(s.node) == life)
+
+
+def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
+    history, node = finding.history, operation.node
+    bound, ended = history.bounds.detection_s, operation.ended_at
+    if ended is not None and ended <= death.at:
+        return
+    since = max(death.at, operation.began_at)
+    if since >= min(history.ended(node), history.closing_at(life_of(node))):
+        return
+    if ended is None:
+        if history.ended(node) == FOREVER or node in history.by_node("bye"):
+            finding.hangs("request {!r}, pending when {} died,", operation.request, death.node, bound=bound, since=since,
+                          node=node)
+        return
+    in_time = finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how,
+                           bound=bound, measured=ended - since - history.frozen_s(node, since, ended), at=ended,
+                           node=node)
+    if not in_time:
+        return
+    if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
+            operation.began_at > death.at + bound:
+        finding.broke("request {!r}, called after {} was known to be dead, ended with {} instead of EngineDeadError",
+                      operation.request, death.node, operation.error, at=ended, node=node)
+    elif operation.outcome == Outcome.ENGINE_DEAD:
+        finding.witness("{!r} was {} when {} died ({}) and was told after {:.4f} s", operation.request,
+                        "pending" if operation.began_at <= death.at else "called", death.node, death.how, ended - since,
+                        at=ended, node=node)
+
+
+def _judge_late_call(finding: Finding, node: str, late: Record, death: Death) -> None:
+    began, error = late.data.get("began", late.at), late.data.get("error")
+    if began < death.at:
+        return
+    if error != "EngineDeadError":
+        finding.broke("a call after the death of {} ended with {} instead of EngineDeadError", death.node, error,
+                      at=late.at, node=node)
+    elif finding.took("answering a call after the death of {}", death.node, bound=finding.history.bounds.detection_s,
+                      measured=late.at - began, at=late.at, node=node):
+        finding.witness("a call after the death of {} ended with {} at once", death.node, error, at=late.at, node=node)
+
+
+# -- a process that stands still -----------------------------------------------------------------------------
+
+
+def stall_bound(history: History, stall: Stall) -> float:
+    """How long a stall with work pending may last before callers are told."""
+    bounds = history.bounds
+    return timer_s(bounds, bounds.stall_s if kind_of(stall.node) == "core" else bounds.step_s)
+
+
+def stall_with_work(history: History, stall: Stall) -> float | None:
+    """From when on the stall keeps somebody waiting; None if it never does, or is over before it must be noticed."""
+    if kind_of(stall.node) not in ("core", "worker"):
+        return None
+    life = life_of(stall.node)
+    if not _was_ready(history, life, stall.at):
+        return None
+    began = [max(stall.at, o.began_at) for o in history.operations if life_of(o.node) == life
+             and (o.ended_at is None or o.ended_at > stall.at) and o.began_at < stall.until]
+    since = min(began, default=None)
+    if since is None:
+        return None
+    death = history.first_death(life)
+    over = min(stall.until, history.closing_at(life), death.at if death is not None and death.planned else FOREVER,
+               *(history.ended(node) for node in _callers(history, life)))
+    told = history.told_at(life, stall.at)
+    if over - since <= stall_bound(history, stall) and (told is None or told[0] >= over):
+        return None
+    return since
+
+
+def check_stall_is_told(history: History) -> Finding:
+    finding = Finding(history)
+    for stall in history.stalls:
+        since = stall_with_work(history, stall)
+        if since is None:
+            continue
+        life, bound = life_of(stall.node), stall_bound(history, stall)
+        caller = next(iter(_callers(history, life)), stall.node)
+        told = history.told_at(life, stall.at)
+        if told is None:
+            finding.hangs("the {} of {}, with work pending,", stall.fate, stall.node, bound=bound, since=since,
+                          node=caller)
+            continue
+        at, node = told
+        if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound, measured=at - since, at=at,
+                            node=node):
+            continue
+        finding.witness("{} stood still with work pending and its callers were told after {:.4f} s", stall.node,
+                        at - stall.at, at=at, node=node)
+        for operation in history.operations:
+            if life_of(operation.node) == life and operation.pending_at(at) and operation.ended_at is None:
+                finding.hangs("request {!r}, pending when the stall of {} was told,", operation.request, stall.node,
+                              bound=history.bounds.detection_s, since=at, node=operation.node)
+    return finding
+
+
+def check_health_is_true(history: History) -> Finding:
+    finding = Finding(history)
+    ills: list[tuple[int, float, float, str]] = []  # life, when health must be false at the latest, until, why
+    for life in {life_of(node) for node in history.nodes}:
+        death = history.first_death(life)
+        if death is not None:
+            ills.append((life, death.at + history.bounds.detection_s, FOREVER, f"{death.node} died ({death.how})"))
+    for stall in history.stalls:
+        since = stall_with_work(history, stall)
+        if since is not None:
+            ills.append((life_of(stall.node), since + stall_bound(history, stall), stall.until,
+                         f"{stall.node} stood still ({stall.fate})"))
+    for node, record in history.observed("health"):
+        for life, since, until, why in ills:
+            if life_of(node) != life or not since < record.at < until:
+                continue
+            if record.data.get("healthy"):
+                late = record.at - since
+                tell = finding.unclear if not history.simulated and late <= history.lab.longest_starvation_s \
+                    else finding.broke
+                tell("reported healthy {:.3f} s after it had to be known that {}", late, why, at=record.at, node=node)
+            else:
+                finding.witness("asked after {}, and reported unhealthy: {}", why, record.data.get("reason"),
+                                at=record.at, node=node)
+    return finding
+
+
+# -- last words ------------------------------------------------------------------------------------------------
+
+
+def check_dead_notice(history: History) -> Finding:
+    finding = Finding(history)
+    for node, leaves_at, bound, queued in _leaving_cores(history):
+        life = life_of(node)
+        for caller in _callers(history, life):
+            if not _was_ready(history, life, leaves_at) or history.closing_at(life) <= leaves_at or \
+                    history.ended(caller) <= leaves_at:
+                continue
+            _judge_notice(finding, node, caller, leaves_at, bound, queued)
+    return finding
+
+
+def _leaving_cores(history: History) -> list[tuple[str, float, float, int]]:
+    """(core, since when it leaves, how long the notice may take, outputs queued then)."""
+    bounds = history.bounds
+    found = []
+    for node in history.of_kind("core"):
+        dying = history.by_node("dying").get(node)
+        hit = next((r for r in history.receipts if r.node == node and r.fate in DEATHS - {Fate.KILL}), None)
+        killed = any(r.node == node and r.fate == Fate.KILL for r in history.receipts)
+        if killed:
+            continue
+        if dying:
+            found.append((node, dying[0].at, bounds.linger_s, dying[0].data.get("queued", 0)))
+        elif hit is not None:
+            drain = bounds.drain_s if hit.fate == Fate.TERMINATE else 0.0
+            found.append((node, hit.at, drain + bounds.linger_s, 0))
+    return found
+
+
+def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound: float, queued: int) -> None:
+    history = finding.history
+    notice = next(iter(history.by_node("dead-notice").get(caller, ())), None)
+    edge = f"{node}->{caller}/{Channel.OUTPUTS.value}"
+    flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
+    if notice is None:
+        stopped = history.frozen_s(caller, since, history.ended_at)
+        if stopped < history.ended_at - since:
+            finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
+        return
+    frozen = history.frozen_s(caller, since, notice.at)
+    if not finding.took("the notice of {} to {}", node, caller, bound=bound, measured=notice.at - since - frozen,
+                        at=notice.at, node=caller):
+        return
+    received = 0
+    if flow is not None:
+        late = [receive for _, receive in flow.pairs if receive.number > notice.number]
+        for send in flow.unreceived:
+            finding.broke("an output that {} sent before its notice never reached {}", node, caller, at=send.at,
+                          node=node)
+        if late:
+            finding.broke("{} outputs of {} were read after its notice", len(late), node, at=late[0].at, node=caller)
+        received = sum(receive.at >= since for receive in flow.receives)
+        _judge_streams(finding, caller, flow.receives)
+    finding.witness("{} left with {} outputs queued; {} frames and then its notice reached {}", node, queued, received,
+                    caller, at=notice.at, node=caller)
+
+
+def _judge_streams(finding: Finding, caller: str, receives: list[Record]) -> None:
+    """No stream is told of the death while outputs for it are still to be read."""
+    if not receives:
+        return
+    last = receives[-1]
+    for operation in finding.history.operations:
+        if operation.node == caller and operation.outcome == Outcome.ENGINE_DEAD and \
+                operation.ends[0].number < last.number:
+            finding.broke("request {!r} was told of the death before the outputs queued ahead of it were read",
+                          operation.request, at=operation.ended_at, node=caller)
+            return
+
+
+GUARANTEES = (
+    Guarantee(
+        id="dead-notice", chapter=CHAPTER, source="seed 003", check=check_dead_notice,
+        sentence="A core that leaves through an exception, SIGTERM or sys.exit delivers ENGINE_CORE_DEAD within its "
+                 "linger to a frontend that reads, after every output already queued, and outputs received before "
+                 "the death reach their streams first.",
+        wrong="leaves without closing its sockets, so what is queued dies with it, or does not speak at all",
+        witness="a core left on its own feet and its notice arrived behind everything it had queued",
+        envelope=Envelope(outside=(
+            _CALLER, _MEMORY,
+            Where(frozenset({Fate.KILL}) | STALLS, nodes="core.*", why="a killed or stopped core cannot speak"),
+            Where(frozenset({Fate.DROP, Fate.CUT, Fate.DUPLICATE}) | DAMAGE | ORDERINGS, sites="*/outputs:*",
+                  why="the plan itself loses, changes or holds back outputs"),
+        )),
+    ),
+    Guarantee(
+        id="death-is-told", chapter=CHAPTER, source="seed 003, vLLM", check=check_death_is_told,
+        sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
+                 "and every later call with EngineDeadError within the detection bound.",
+        wrong="learns of deaths only from the notice that a dying process sends",
+        witness="a process died while a request was pending, or a call came after it",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+    Guarantee(
+        id="stall-is-told", chapter=CHAPTER, source="vLLM", check=check_stall_is_told,
+        sentence="A process with work that stops making progress (stopped, hanging, in a stuck collective), the core "
+                 "included, is noticed within its deadline and treated as dead.",
+        wrong="believes in every process whose id is alive, and waits for a step without a deadline",
+        witness="a process with work pending stood still for longer than its bound and its callers were told",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+    Guarantee(
+        id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
+        sentence="Dead or hung for longer than the detection bound is never reported healthy.",
+        wrong="answers from what it last heard, not from whether the process is there",
+        witness="health was asked after a death or a stall had to be known, and was bad",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+)

@@ -1,0 +1,315 @@
+"""Promises about requests and their tokens: what a caller may rely on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from engine.messages import Outcome
+from engine.topology import Channel
+from scenarios.guarantees.base import (
+    ALL_FATES,
+    DAMAGE,
+    DEATHS,
+    LOSSES,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    timer_s,
+)
+from scenarios.history import FOREVER, Fate, History, Operation, life_of
+
+CHAPTER = "Requests and tokens"
+BAD_REQUEST = "BadRequestError"
+
+_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
+_CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit")
+
+
+def _caller_lives(history: History, operation: Operation) -> bool:
+    """Whether the caller's process could still be told: it lives, or left on its own feet."""
+    return history.ended(operation.node) == FOREVER or operation.node in history.by_node("bye")
+
+
+def check_ends_once(history: History) -> Finding:
+    finding = Finding(history)
+    for operation in history.operations:
+        ends, node = operation.ends, operation.node
+        if len(ends) > 1:
+            finding.broke("request {!r} got {} ends: {}", operation.request, len(ends),
+                          ", ".join(str(end.data.get("outcome")) for end in ends), at=ends[1].at, node=node)
+        elif not ends:
+            if _caller_lives(history, operation):
+                finding.hangs("request {!r}", operation.request, bound=history.bounds.request_s,
+                              since=operation.last_progress_at, node=node)
+        elif operation.call is None and operation.accepted is None:
+            finding.broke("request {!r} ended without ever having been called", operation.request, at=ends[0].at,
+                          node=node)
+        elif operation.outcome != Outcome.FINISHED:
+            finding.witness("request {!r} ended once: {}", operation.request, operation.outcome, at=ends[0].at,
+                            node=node)
+    return finding
+
+
+def check_tokens_in_order(history: History) -> Finding:
+    finding = Finding(history)
+    for operation in history.operations:
+        expected = 0
+        for delivery in operation.deliveries:
+            offset = delivery.data["offset"]
+            if offset != expected:
+                finding.broke("request {!r}: tokens from {} were delivered where {} was next", operation.request,
+                              offset, expected, at=delivery.at, node=operation.node)
+                break
+            expected = offset + len(delivery.data["tokens"])
+        if operation.after_end:
+            finding.broke("request {!r}: tokens were delivered after its end", operation.request,
+                          at=operation.after_end[0].at, node=operation.node)
+        if operation.call is None and operation.deliveries:
+            finding.broke("tokens for request {!r}, which nobody called", operation.request,
+                          at=operation.deliveries[0].at, node=operation.node)
+    for node, records in history.by_node("tokens").items():
+        streams = {record.data["request"] for record in records}
+        if len(streams) > 1:
+            switches = sum(a.data["request"] != b.data["request"] for a, b in pairwise(records))
+            if switches >= len(streams):  # fewer: one stream after the other
+                finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
+                                switches, node=node)
+    hits = history.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
+    for hit in hits:
+        if any(o.deliveries and o.began_at < hit.at for o in history.operations):
+            finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
+    return finding
+
+
+def check_tokens_match_reference(history: History) -> Finding:
+    finding = Finding(history)
+    recorded = {request["index"] if "index" in request else position: request
+                for position, request in enumerate(history.play.workload.get("requests", ()))}
+    for operation in history.operations:
+        request = recorded.get(operation.index)
+        if request is None or not _is_greedy(request):
+            continue
+        reference, tokens = list(request["reference_token_ids"]), operation.tokens
+        if tokens != reference[:len(tokens)]:
+            wrong = next((n for n, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b), len(reference))
+            finding.broke("request {!r}: token {} is {}, the reference has {}", operation.request, wrong,
+                          tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
+                          at=operation.ended_at, node=operation.node)
+        elif operation.outcome == Outcome.FINISHED:
+            if len(tokens) != len(reference):
+                finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
+                              len(reference), at=operation.ended_at, node=operation.node)
+            elif _wrong_finish(operation, request):
+                finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
+                              operation.ends[0].data.get("finish_reason"), request["finish_reason"],
+                              at=operation.ended_at, node=operation.node)
+            elif len(tokens) > 1:
+                finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
+                                len(tokens), at=operation.ended_at, node=operation.node)
+    return finding
+
+
+def _is_greedy(request: dict) -> bool:
+    return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
+        "temperature")
+
+
+def _wrong_finish(operation: Operation, request: dict) -> bool:
+    wanted, got = request.get("finish_reason"), operation.ends[0].data.get("finish_reason")
+    return wanted is not None and got is not None and str(wanted) != str(got)
+
+
+def check_abort_is_final(history: History) -> Finding:
+    finding = Finding(history)
+    used: dict[tuple[str, str], Operation] = {}
+    for operation in history.operations:
+        earlier = used.get((operation.node, operation.request))
+        if earlier is not None and earlier.outcome == Outcome.ABORTED and operation.accepted:
+            _judge_reuse(finding, earlier, operation)
+        if operation.call is not None:
+            used[operation.node, operation.request] = operation
+        if operation.outcome != Outcome.ABORTED:
+            continue
+        if operation.after_end:
+            finding.broke("request {!r} was aborted and yet delivered tokens", operation.request,
+                          at=operation.after_end[0].at, node=operation.node)
+        _judge_freed(finding, operation, "aborted")
+    return finding
+
+
+def _judge_reuse(finding: Finding, earlier: Operation, operation: Operation) -> None:
+    """The id of an aborted request is used again: nothing of the old one may touch the new one."""
+    history, node = finding.history, operation.node
+    late = [record for _, record in history.observed("request")
+            if record.data.get("request") == earlier.internal and "abort" in record.data.get("action", "")
+            and record.at > operation.accepted.at]
+    if operation.ended_at is None:
+        if _caller_lives(history, operation):
+            finding.hangs("request {!r}, whose id had been used before,", operation.request,
+                          bound=history.bounds.request_s, since=operation.last_progress_at, node=node)
+    elif operation.outcome == Outcome.ABORTED and operation.abort is None:
+        finding.broke("request {!r} was aborted, but only an earlier request of that id had been", operation.request,
+                      at=operation.ended_at, node=node)
+    elif operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST:
+        finding.broke("request {!r} failed ({}) after an earlier one of that id was aborted", operation.request,
+                      operation.error, at=operation.ended_at, node=node)
+    elif late and operation.outcome == Outcome.FINISHED:
+        finding.witness("the ABORT of an earlier {!r} came after the new one was accepted, which finished",
+                        operation.request, at=late[0].at, node=node)
+
+
+def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
+    """What the core still held when the caller's stream had ended must be free once the core is idle."""
+    history, internal = finding.history, operation.internal
+    for node, records in history.by_node("request").items():
+        mine = [record for record in records if record.data.get("request") == internal]
+        added = next((record for record in mine if record.data.get("action") == "add"), None)
+        if added is None:
+            continue
+        freed = next((r for r in history.by_node("freed").get(node, ()) if r.data.get("request") == internal), None)
+        ended = operation.ended_at
+        idle = next((r for r in history.by_node("blocks").get(node, ()) if r.at > max(ended, added.at)
+                     and not r.data.get("requests")), None)
+        if freed is None:
+            if idle is not None:
+                finding.broke("request {!r} was {} and its blocks were not freed by the time the core was idle",
+                              operation.request, why, at=idle.at, node=node)
+        elif idle is not None and idle.number < freed.number:
+            finding.broke("request {!r} was {}, its blocks were freed only after the core had been idle",
+                          operation.request, why, at=freed.at, node=node)
+        elif any(record.data.get("action") == "abort" for record in mine):
+            finding.witness("request {!r} was {} while the core held it, and the core freed it", operation.request,
+                            why, at=freed.at, node=node)
+
+
+def check_bad_request_isolated(history: History) -> Finding:
+    finding = Finding(history)
+    bad = [o for o in history.operations if o.error == BAD_REQUEST]
+    if not bad:
+        return finding
+    for operation in bad:
+        if not operation.ends[0].data.get("reason"):
+            finding.broke("request {!r} failed without a message that says why", operation.request,
+                          at=operation.ended_at, node=operation.node)
+    first = bad[0].ended_at
+    for node, record in history.observed("engine-dead"):
+        if not history.receipts and first <= record.at < history.closing_at(life_of(node)):
+            finding.broke("the engine died after a bad request: {}", record.data.get("reason"), at=record.at,
+                          node=node)
+    for operation in history.operations:
+        if not history.receipts and operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST \
+                and operation.ended_at >= first:
+            finding.broke("request {!r} failed ({}) beside a bad one", operation.request, operation.error,
+                          at=operation.ended_at, node=operation.node)
+        elif operation.ended_at is None and _caller_lives(history, operation):
+            finding.hangs("request {!r}, beside a bad one,", operation.request, bound=history.bounds.request_s,
+                          since=operation.last_progress_at, node=operation.node)
+    for operation in bad:
+        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED
+                       and o.ended_at > operation.ended_at), None)
+        if served is not None:
+            finding.witness("{!r} failed alone ({}), {!r} was served afterwards", operation.request,
+                            operation.ends[0].data.get("reason"), served.request, at=operation.ended_at,
+                            node=operation.node)
+    return finding
+
+
+def check_lost_request_is_bounded(history: History) -> Finding:
+    finding = Finding(history)
+    bounds = history.bounds
+    losses = [r for r in history.receipts if r.fate in LOSSES | DAMAGE
+              and any(f"/{channel.value}:" in r.site for channel in (Channel.REQUESTS, Channel.OUTPUTS))]
+    first_loss = losses[0].at if losses else FOREVER
+    for operation in history.operations:
+        heard, node = operation.last_progress_at, operation.node
+        if operation.ended_at is None:
+            if _caller_lives(history, operation):
+                finding.hangs("request {!r}", operation.request, bound=timer_s(bounds, bounds.request_s), since=heard,
+                              node=node)
+            continue
+        waited = operation.ended_at - heard
+        if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,
+                            bound=timer_s(bounds, max(bounds.request_s, bounds.output_gap_s)),
+                            measured=waited - history.frozen_s(node, heard, operation.ended_at)):
+            continue
+        if operation.ended_at < first_loss or operation.outcome != Outcome.FAILED or operation.error == BAD_REQUEST:
+            continue
+        if not operation.ends[0].data.get("may_have_taken_effect") and operation.error != "UnroutableError":
+            finding.broke("request {!r} lost a frame, and its error does not say that it may have taken effect",
+                          operation.request, at=operation.ended_at, node=node)
+            continue
+        finding.witness("request {!r} lost a frame and its wait ended after {:.3f} s with {}", operation.request,
+                        waited, operation.error, at=operation.ended_at, node=node)
+        _judge_freed_if_lost(finding, operation)
+    return finding
+
+
+def _judge_freed_if_lost(finding: Finding, operation: Operation) -> None:
+    counted = finding.witnesses
+    _judge_freed(finding, operation, "given up")
+    finding.witnesses = counted  # the wait is what this promise is about
+
+
+GUARANTEES = (
+    Guarantee(
+        id="ends-once", chapter=CHAPTER, source="seed 003", check=check_ends_once,
+        sentence="Every accepted request gets exactly one terminal outcome: finished, aborted, failed, refused or "
+                 "engine-dead.",
+        wrong="forgets, or ends twice, whatever does not simply finish",
+        witness="a request ended otherwise than by finishing",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+    Guarantee(
+        id="tokens-in-order", chapter=CHAPTER, source="seed 003", check=check_tokens_in_order,
+        sentence="Streamed tokens of a request arrive once each, in order, never after its end, never from another "
+                 "request.",
+        wrong="hands every output to its stream as it comes, without looking at whose it is and how many precede it",
+        witness="streams were delivered interleaved, or an output frame was lost, doubled, late or swapped in the "
+                "middle of one",
+        envelope=Envelope(outside=(
+            Where(frozenset({Fate.CORRUPT}), why="the wire has no checksum: changed bytes may be other tokens"),
+        )),
+    ),
+    Guarantee(
+        id="tokens-match-reference", chapter=CHAPTER, source="vLLM", check=check_tokens_match_reference,
+        sentence="Greedy tokens equal what transformers' generate gives on the same checkpoint; under a fault a "
+                 "stream is equal, or a clean prefix that ends in an error or an abort.",
+        wrong="reads a wrong block of the cache, or leaves out one rank's partial sum",
+        witness="a greedy request of two tokens and more finished equal to its reference",
+        envelope=Envelope(outside=(
+            Where(frozenset({Fate.CORRUPT}), why="the wire has no checksum: changed bytes may be other tokens"),
+        )),
+    ),
+    Guarantee(
+        id="abort-is-final", chapter=CHAPTER, source="vLLM", check=check_abort_is_final,
+        sentence="Once the client's stream has ended by abort, no output of that request appears and its blocks "
+                 "become free; reuse of a request id never lets an old abort kill a new request.",
+        wrong="uses the caller's id inside the core, or keeps computing what was aborted",
+        witness="the core freed a request that it held when it was aborted, or an old ABORT came after its id was in "
+                "use again",
+        envelope=Envelope(outside=(
+            _CALLER, _MEMORY,
+            Where(frozenset({Fate.DROP}) | DAMAGE, sites="*/requests:receive", why="the ABORT itself is lost"),
+            Where(frozenset({Fate.CUT}), sites="*/requests:wire", why="the ABORT itself is lost"),
+        )),
+    ),
+    Guarantee(
+        id="bad-request-isolated", chapter=CHAPTER, source="vLLM", check=check_bad_request_isolated,
+        sentence="A request that cannot be served fails alone, with a message that says why.",
+        wrong="lets the exception of one request's checks end the thread that reads them all",
+        witness="a bad request failed by name and a request that ended later was served",
+        envelope=Envelope(outside=(Where(ALL_FATES - {Fate.DUPLICATE, Fate.DELAY, Fate.REORDER},
+                                         why="others may fail for another reason"),)),
+    ),
+    Guarantee(
+        id="lost-request-is-bounded", chapter=CHAPTER, source="seed 001 section 1",
+        check=check_lost_request_is_bounded,
+        sentence="If a request or output frame is lost, the client's wait ends within the client time-out with an "
+                 "error that says that the request may have taken effect; the core frees it on abort.",
+        wrong="waits for a lost frame for ever",
+        witness="a request failed by time-out after one of its frames was lost",
+        envelope=Envelope(outside=(_CALLER,)),
+    ),
+)

@@ -1,0 +1,336 @@
+"""Promises about the shared-memory ring and the queue on top of it.
+
+    writer   cross "send" p -> stores reset, data, readers, written (the p-th of each) -> payload -> bell
+    reader   store read (the p-th) -> payload, if it overflowed -> cross "receive" p
+
+`send` is recorded when there is room, `read` before its store is done. So a `read` of message p stands before
+the `reset` of message p + chunks, unless the writer did not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from engine.topology import RING_CHANNELS, Channel, Mark
+from scenarios.guarantees.base import (
+    DAMAGE,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    has_workers,
+    timer_s,
+)
+from scenarios.history import FOREVER, Fate, Flow, History, Record, life_of
+
+CHAPTER = "Ring and collective RPC"
+SOURCE = "seed 000 section 2"
+
+_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
+_OVERFLOW_LOST = Where(frozenset({Fate.DROP, Fate.CUT}) | DAMAGE, sites="*/overflow:*",
+                       why="the plan itself loses the payload")
+
+
+def chunks_of(history: History, channel: Channel) -> int:
+    ring = history.play.config.ring
+    return ring.max_chunks if channel is Channel.RPC else ring.response_chunks
+
+
+def sends_by_position(history: History, flow: Flow) -> dict[int, list[Record]]:
+    """What the writer of this ring sent, by position. A broadcast is written once and may be recorded per reader."""
+    sends = flow.sends or next((other.sends for other in history.flows(flow.edge.channel)
+                                if other.source == flow.source and other.sends), [])
+    found: dict[int, list[Record]] = defaultdict(list)
+    for send in sends:
+        found[send.data["position"]].append(send)
+    return found
+
+
+def prefix_breaks(finding: Finding, flow: Flow) -> int:
+    """Hold what one reader received against what was written. -> how many messages it received in their place"""
+    sends = sends_by_position(finding.history, flow)
+    good = 0
+    for expected, receive in enumerate(flow.receives):
+        position = receive.data["position"]
+        if position != expected:
+            finding.broke("{} received message {} of {} where {} was next", flow.target, position, flow.name, expected,
+                          at=receive.at, node=flow.target)
+            return good
+        sent = sends.get(position)
+        if not sent:
+            finding.broke("{} received message {} of {}, which was never written", flow.target, position, flow.name,
+                          at=receive.at, node=flow.target)
+            return good
+        if receive.digest != sent[-1].digest and receive.digest not in [send.digest for send in sent]:
+            finding.broke("message {} of {} is not what was written", position, flow.name, at=receive.at,
+                          node=flow.target)
+            return good
+        good += 1
+    return good
+
+
+def check_ring_exact_prefix(history: History) -> Finding:
+    finding = Finding(history)
+    for flow in history.flows(*RING_CHANNELS):
+        good = prefix_breaks(finding, flow)
+        rounds = (good - 1) // chunks_of(history, flow.edge.channel) if good else 0
+        if rounds:
+            finding.witness("{} messages of {} were read in place, the ring went round {} times", good, flow.name,
+                            rounds, at=flow.receives[good - 1].at, node=flow.target)
+    for hit in history.receipts:
+        if ":store." in hit.site:
+            finding.witness("{} met {} at {}, and no reader saw a half-written message", hit.node, hit.fate, hit.site,
+                            at=hit.at, node=hit.node)
+    return finding
+
+
+def stores(history: History, place: str, name: str) -> list[Record]:
+    return history.crossings.get(f"{place}:store.{name}", [])
+
+
+def reader_place(flow: Flow) -> str:
+    """Where the reader of this edge stores its read flags."""
+    if flow.edge.channel is Channel.RPC:
+        return f"{flow.target}/rpc"
+    return f"{flow.target}/response.{flow.edge.source.index}"
+
+
+def check_ring_no_overwrite(history: History) -> Finding:
+    finding = Finding(history)
+    for flow in history.flows(*RING_CHANNELS):
+        chunks = chunks_of(history, flow.edge.channel)
+        resets = stores(history, f"{flow.source}/{flow.edge.channel.value}", "reset")
+        reads = stores(history, reader_place(flow), "read")
+        if len(reads) >= len(flow.receives):
+            for position in range(chunks, len(resets)):
+                reset, gone = resets[position], history.ended(flow.target)
+                read_at = reads[position - chunks].at if position - chunks < len(reads) else FOREVER
+                if read_at > reset.at and gone > reset.at:
+                    finding.broke("message {} of {} was written over message {}, which {} had not read", position,
+                                  flow.name, position - chunks, flow.target, at=reset.at, node=flow.source)
+                    break
+        sends = sends_by_position(history, flow)
+        for receive in flow.receives:
+            position = receive.data["position"]
+            later = sends.get(position + chunks)
+            if later and receive.digest == later[-1].digest and sends.get(position) and \
+                    receive.digest != sends[position][-1].digest:
+                finding.broke("{} read message {} of {} where {} had stood", flow.target, position + chunks, flow.name,
+                              position, at=receive.at, node=flow.target)
+        for node, full in history.marks(Mark.RING_FULL.value):
+            if node == flow.source and names_channel(full.data.get("ring"), flow.edge.channel) and any(
+                    receive.at > full.at for receive in flow.receives):
+                finding.witness("the ring {} was full, its writer waited, and {} read on", flow.name, flow.target,
+                                at=full.at, node=node)
+    return finding
+
+
+def names_channel(ring: str | None, channel: Channel) -> bool:
+    return ring is None or channel.value in ring
+
+
+def check_ring_overflow_ordered(history: History) -> Finding:
+    finding = Finding(history)
+    for flow in history.flows(*RING_CHANNELS):
+        sends = sends_by_position(history, flow)
+        overflowed = [p for p, sent in sends.items() if sent[-1].data.get("overflow")]
+        if not overflowed:
+            continue
+        good = prefix_breaks(finding, flow)
+        _judge_lost_overflow(finding, flow, sends, [p for p in overflowed if p >= len(flow.receives)])
+        late = [r for r in history.hit(Fate.DELAY, Fate.REORDER, Fate.DUPLICATE, channel="overflow")
+                if r.node == flow.target]
+        for position in overflowed:
+            if position >= good:
+                continue
+            sent, received = sends[position][-1], flow.receives[position]
+            followers = sends.get(position + 1)
+            timed_out = [wait for wait in history.by_node("queue-wait").get(flow.target, ())
+                         if wait.data.get("outcome") == "timeout" and names_channel(wait.data.get("ring"),
+                         flow.edge.channel) and sent.at <= wait.data["ended"] <= received.at]
+            if followers and followers[-1].at < received.at and position + 1 < good:
+                finding.witness("message {} of {} overflowed and was read in its place, though {} was there before it",
+                                position, flow.name, position + 1, at=received.at, node=flow.target)
+            elif timed_out:
+                finding.witness("message {} of {} overflowed, a wait ended between its flag and its payload, and it "
+                                "was read in its place", position, flow.name, at=received.at, node=flow.target)
+            elif any(sent.at <= hit.at <= received.at for hit in late):
+                finding.witness("the payload of message {} of {} met {} and was read in its place", position,
+                                flow.name, late[0].fate, at=received.at, node=flow.target)
+    return finding
+
+
+def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Record]], missing: list[int]) -> None:
+    """An overflow that never came, though its reader lived on."""
+    history = finding.history
+    end = min(history.ended(flow.target), history.ended(flow.source), history.closing_at(life_of(flow.target)),
+              history.ended_at)
+    if any(base in history.by_node("dying") for base in (flow.source, flow.target)):
+        return
+    for position in missing:
+        sent = sends[position][-1]
+        waited = end - sent.at - history.frozen_s(flow.target, sent.at, end)
+        bound = timer_s(history.bounds, history.bounds.rpc_s)
+        if waited > bound:
+            finding.broke("message {} of {} overflowed and was not read within {:g} s", position, flow.name, bound,
+                          at=sent.at, node=flow.target, bound=bound, measured=waited)
+
+
+def reader_waits(history: History, flow: Flow) -> list[Record]:
+    """Waits of this edge's reader that slept. A core's ring names say which rank they come from."""
+    channel, rank = flow.edge.channel, f".{flow.edge.source.index}"
+    return [wait for wait in history.by_node("queue-wait").get(flow.target, ())
+            if names_channel(wait.data.get("ring"), channel)
+            and (channel is Channel.RPC or f"worker{rank}" in str(wait.data.get("ring")) or str(wait.data.get("ring")).endswith(rank))]
+
+
+def check_ring_no_lost_wakeup(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.ring_recheck_s + history.bounds.detection_s
+    for flow in history.flows(*RING_CHANNELS):
+        sends = sends_by_position(history, flow)
+        dropped = [r.at for r in history.hit(Fate.DROP, operation=":doorbell")
+                   if r.site.startswith(f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}")]
+        received = 0
+        for wait in sorted(reader_waits(history, flow), key=lambda wait: wait.data["ended"]):
+            began, ended = wait.data["began"], wait.data["ended"]
+            while received < len(flow.receives) and flow.receives[received].number < wait.number and \
+                    flow.receives[received].at < began:
+                received += 1
+            if received >= len(flow.receives) and received not in sends:
+                continue
+            position = flow.receives[received].data["position"] if received < len(flow.receives) else received
+            published = _published_at(history, flow, sends, position)
+            if published is None or published > ended or wait.data.get("outcome") in ("cancelled", "peer-dead") or \
+                    sends[position][-1].data.get("overflow"):
+                continue
+            since = max(published, began)
+            slept = ended - since - history.frozen_s(flow.target, since, ended)
+            if not finding.took("noticing message {} of {}", position, flow.name, bound=bound, measured=slept,
+                                at=ended, node=flow.target):
+                continue
+            if wait.data.get("outcome") == "ok" and published >= began:
+                lost = any(began <= at <= ended for at in dropped)
+                finding.witness("{} slept, message {} of {} was published{}, and it noticed after {:.4f} s",
+                                flow.target, position, flow.name, " and its doorbell lost" if lost else "", slept,
+                                at=ended, node=flow.target)
+        for at in dropped:
+            if flow.receives and flow.receives[-1].at > at:
+                finding.witness("a doorbell of {} was lost and {} read on", flow.name, flow.target, at=at,
+                                node=flow.target)
+        _judge_never_noticed(finding, flow, sends, bound, dropped)
+    return finding
+
+
+def _published_at(history: History, flow: Flow, sends: dict[int, list[Record]], position: int) -> float | None:
+    written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
+    if position < len(written):
+        return written[position].at
+    return sends[position][-1].at if position in sends and not written else None
+
+
+def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Record]], bound: float,
+                         dropped: list[float]) -> None:
+    """A message whose doorbell was lost, and which a live reader never read although it had the time."""
+    history = finding.history
+    position = len(flow.receives)
+    if position not in sends or sends[position][-1].data.get("overflow"):
+        return
+    published = _published_at(history, flow, sends, position)
+    end = min(history.ended(flow.target), history.ended(flow.source), history.closing_at(life_of(flow.target)),
+              history.ended_at)
+    if published is None or not any(at >= published for at in dropped):
+        return
+    finding.took("noticing message {} of {}, whose doorbell was lost,", position, flow.name, bound=bound, node=flow.target,
+                 at=published, measured=end - published - history.frozen_s(flow.target, published, end))
+
+
+def check_ring_bounded_wait(history: History) -> Finding:
+    finding = Finding(history)
+    bounds = history.bounds
+    for node, waits in history.by_node("queue-wait").items():
+        peers = _peers(history, node)
+        for wait in waits:
+            _judge_wait(finding, node, wait, peers)
+    for node, full in history.marks(Mark.RING_FULL.value):
+        after = [r for r in history.records(node) if r.number > full.number and r.thread == full.thread]
+        if after or history.ended(node) < full.at + bounds.rpc_s:
+            continue
+        finding.hangs("a write into the full ring of {}", node, bound=timer_s(bounds, max(bounds.rpc_s, bounds.step_s)),
+                      since=full.at, node=node)
+    return finding
+
+
+def _peers(history: History, node: str) -> list[str]:
+    return list({flow.target if flow.source == node else flow.source for flow in history.flows(*RING_CHANNELS)
+                 if node in (flow.source, flow.target)})
+
+
+def _judge_wait(finding: Finding, node: str, wait: Record, peers: list[str]) -> None:
+    history, data = finding.history, wait.data
+    began, ended, deadline, outcome = data["began"], data["ended"], data.get("deadline"), data.get("outcome")
+    late = history.bounds.detection_s
+    if deadline is not None and not finding.took(
+            "a wait on {} of {} with a deadline {:.3f} s ahead, its end beyond that", data.get("ring"), node,
+            deadline - began, bound=late, at=ended, node=node,
+            measured=ended - deadline - history.frozen_s(node, deadline, max(ended, deadline))):
+        return
+    if outcome == "timeout" and deadline is None:
+        finding.broke("a wait on {} of {} without a deadline ended by one", data.get("ring"), node, at=ended, node=node)
+        return
+    dead = min((history.ended(peer) for peer in peers), default=FOREVER)
+    if dead < ended and outcome != "ok":
+        bound = history.bounds.orphan_s if node.startswith("worker") else late
+        since = max(began, dead)
+        if not finding.took("ending a wait of {} on a dead peer", node, bound=bound, at=ended, node=node,
+                            measured=ended - since - history.frozen_s(node, since, ended)):
+            return
+    if outcome in ("timeout", "cancelled", "peer-dead"):
+        finding.witness("a wait of {} on {} ended by {} after {:.3f} s", node, data.get("ring"), outcome, ended - began,
+                        at=ended, node=node)
+
+
+GUARANTEES = (
+    Guarantee(
+        id="ring-exact-prefix", chapter=CHAPTER, source=SOURCE, check=check_ring_exact_prefix, applies=has_workers,
+        sentence="Every reader sees an exact prefix of what was written: whole messages, in order, none lost, none "
+                 "twice, wherever any process dies.",
+        wrong="moves on to another chunk when the next one is not ready, or raises the flag before the data is there",
+        witness="the ring went round at least once, or a process died or stopped at one of the ring's stores",
+        envelope=Envelope(outside=(_MEMORY, _OVERFLOW_LOST)),
+    ),
+    Guarantee(
+        id="ring-no-overwrite", chapter=CHAPTER, source=SOURCE, check=check_ring_no_overwrite, applies=has_workers,
+        sentence="No chunk is rewritten before every live reader has read it.",
+        wrong="waits for the first reader instead of the slowest",
+        witness="the ring was full, its writer waited, and a reader read on",
+        envelope=Envelope(outside=(_MEMORY,)),
+    ),
+    Guarantee(
+        id="ring-overflow-ordered", chapter=CHAPTER, source=SOURCE, check=check_ring_overflow_ordered,
+        applies=has_workers,
+        sentence="A message of at least the chunk size goes by socket and keeps its place among the others; a burst "
+                 "of them with a stalled reader loses none; a time-out between flag and payload loses and misplaces "
+                 "none.",
+        wrong="reads on in the ring while a payload is still under way, or takes the next payload for it",
+        witness="a message that overflowed was read in its place although its successor was there first, its payload "
+                "came late, or a wait for it had timed out",
+        envelope=Envelope(outside=(_MEMORY, _OVERFLOW_LOST)),
+    ),
+    Guarantee(
+        id="ring-no-lost-wakeup", chapter=CHAPTER, source=SOURCE, check=check_ring_no_lost_wakeup, applies=has_workers,
+        sentence="A reader that sleeps when idle sees a published message within the re-check bound even if its "
+                 "doorbell is lost.",
+        wrong="sleeps until the doorbell rings, and nothing else",
+        witness="a sleeping reader woke for a message, or a doorbell was lost and its reader read on",
+        envelope=Envelope(outside=(_MEMORY,)),
+    ),
+    Guarantee(
+        id="ring-bounded-wait", chapter=CHAPTER, source=SOURCE, check=check_ring_bounded_wait, applies=has_workers,
+        sentence="No wait on a ring outlives its deadline; a writer facing a dead reader fails with a named error, "
+                 "and an expired deadline never turns into \"for ever\".",
+        wrong="hands a negative rest of time to a poll that takes it for \"for ever\"",
+        witness="a wait ended within its bound by its deadline, by cancellation or by the death of its peer",
+        envelope=Envelope(),
+    ),
+)

@@ -1,0 +1,191 @@
+"""Promises about collective RPC: who executes what, and which reply answers which call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from engine.topology import Channel
+from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where, has_workers
+from scenarios.history import Fate, History, Record, life_of
+
+CHAPTER = "Ring and collective RPC"
+SOURCE = "seed 002"
+
+_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
+
+
+def _worker(rank: int, life: int) -> str:
+    return f"worker.{rank}" + (f"@{life}" if life else "")
+
+
+def check_rpc_matched(history: History) -> Finding:
+    finding = Finding(history)
+    for core, calls in history.by_node("rpc-call").items():
+        order = {record.data["call"]: position for position, record in enumerate(calls)}
+        by_rank: dict[int, list[Record]] = defaultdict(list)
+        for reply in history.by_node("rpc-reply").get(core, ()):
+            by_rank[reply.data["rank"]].append(reply)
+        for rank, replies in by_rank.items():
+            _judge_replies(finding, core, rank, replies, calls, order)
+            _judge_positions(finding, core, rank, replies)
+    return finding
+
+
+def _judge_replies(finding: Finding, core: str, rank: int, replies: list[Record], calls: list[Record],
+                   order: dict[int, int]) -> None:
+    """Each reply answers a call that was made before it, once per rank, in the order of the calls."""
+    last = -1
+    for reply in replies:
+        call = reply.data["call"]
+        if call < 0:  # an RPC that the worker could not read: it cannot name it
+            continue
+        place = order.get(call)
+        if place is None or calls[place].number > reply.number:
+            finding.broke("{} took a reply of rank {} for call {}, which it had not made", core, rank, call,
+                          at=reply.at, node=core)
+            return
+        if place <= last:
+            finding.broke("{} took a reply of rank {} for call {} after one for a later call or twice", core, rank,
+                          call, at=reply.at, node=core)
+            return
+        skipped = [c for c in calls[last + 1:place] if c.data.get("output_rank") != rank]
+        outstanding = place + 1 < len(calls) and calls[place + 1].number < reply.number
+        asked = calls[place].data.get("output_rank")
+        if outstanding:
+            finding.witness("rank {} answered call {} when a later one was open already", rank, call, at=reply.at,
+                            node=core)
+        elif skipped and asked is None:
+            finding.witness("rank {} answered call {} after {} calls that it had to leave unanswered", rank, call,
+                            len(skipped), at=reply.at, node=core)
+        last = place
+
+
+def _judge_positions(finding: Finding, core: str, rank: int, replies: list[Record]) -> None:
+    """What the core calls the reply to a call must be what the worker wrote for that call, by place in the ring."""
+    history = finding.history
+    worker = _worker(rank, life_of(core))
+    edge = f"{worker}->{core}/{Channel.RESPONSE.value}"
+    executed = history.by_node("rpc").get(worker, [])
+    written: dict[int, int] = {}
+    at = 0
+    for send in history.sends(edge):
+        while at < len(executed) and executed[at].number < send.number:
+            at += 1
+        if at:
+            written[send.data["position"]] = executed[at - 1].data["call"]
+    receives = history.receives(edge)
+    taken = 0
+    for reply in replies:
+        arrived = taken
+        while arrived < len(receives) and receives[arrived].number < reply.number:
+            arrived += 1
+        if arrived == taken:
+            continue
+        position = receives[arrived - 1].data["position"]
+        taken = arrived
+        wrote = written.get(position)
+        if wrote is not None and reply.data["call"] >= 0 and wrote != reply.data["call"]:
+            finding.broke("{} took what rank {} had answered to call {} for the answer to call {}", core, rank, wrote,
+                          reply.data["call"], at=reply.at, node=core)
+            return
+
+
+def check_rpc_any_rank_fails_fast(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.detection_s
+    for node, records in history.by_node("rpc-raised").items():
+        for raised in records:
+            life = life_of(node)
+            core = "core.0" + (f"@{life}" if life else "")
+            if history.ended(core) <= raised.at or history.closing_at(life) <= raised.at:
+                continue
+            call = next((r for r in history.by_node("rpc-call").get(core, ()) if r.data["call"] == raised.data["call"]),
+                        None)
+            failed = next((r for r in history.by_node("rpc-failed").get(core, ())
+                           if r.data["call"] == raised.data["call"] and r.at >= raised.at), None)
+            if failed is None:
+                earlier = any(r.data["call"] == raised.data["call"] for r in
+                              history.by_node("rpc-failed").get(core, ()))
+                if not earlier:  # another rank failed first: then the call was over already
+                    finding.hangs("the call in which {} raised", node, bound=bound, since=raised.at, node=core)
+                continue
+            if not finding.took("ending the call in which {} raised", node, bound=bound, at=failed.at, node=core,
+                                measured=failed.at - raised.at):
+                continue
+            if not _fails_closed(history, life, raised.at):
+                _judge_open(finding, node, raised, life)
+            elif call is not None and f"worker.{call.data.get('output_rank')}" != node.partition("@")[0]:
+                finding.witness("{}, whose answer nobody waited for, raised, and the call ended after {:.4f} s", node,
+                                failed.at - raised.at, at=failed.at, node=node)
+    return finding
+
+
+def _fails_closed(history: History, life: int, since: float) -> bool:
+    return history.told_at(life, since) is not None
+
+
+def _judge_open(finding: Finding, node: str, raised: Record, life: int) -> None:
+    history = finding.history
+    bound = history.bounds.linger_s + history.bounds.detection_s
+    end = min(history.ended_at, history.closing_at(life))
+    if end - raised.at > bound or history.simulated:
+        finding.broke("{} raised and the engine went on as if nothing had happened", node, at=raised.at, node=node)
+
+
+def check_workers_in_step(history: History) -> Finding:
+    finding = Finding(history)
+    executed: dict[int, dict[str, list[int]]] = defaultdict(dict)
+    for node, records in history.by_node("rpc").items():
+        executed[life_of(node)][node] = [record.data["call"] for record in records]
+    for life, workers in executed.items():
+        core = "core.0" + (f"@{life}" if life else "")
+        calls = history.by_node("rpc-call").get(core, [])
+        called = [record.data["call"] for record in calls]
+        longest = max(workers.values(), key=len)
+        for node, mine in workers.items():
+            for other, what in ((called, "the core called"), (longest, "another worker executed")):
+                if mine != other[:len(mine)] and (calls or what != "the core called"):
+                    place = next((n for n, pair in enumerate(zip(mine, other, strict=False)) if pair[0] != pair[1]),
+                                 len(other))
+                    finding.broke("{} executed call {} where {} {}", node, mine[place], what,
+                                  other[place] if place < len(other) else "nothing", node=node,
+                                  at=history.by_node("rpc")[node][place].at)
+                    break
+        answers = {record.data["call"]: record.data.get("output_rank") for record in calls}
+        silent = sum(answers.get(call) is not None and f"worker.{answers[call]}" != node.partition("@")[0]
+                     for node, mine in workers.items() for call in mine)
+        if silent and len(workers) > 1:
+            finding.witness("{} calls were executed in the same order by workers that had not to answer", silent,
+                            times=silent)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="rpc-matched", chapter=CHAPTER, source=SOURCE, check=check_rpc_matched, applies=has_workers,
+        sentence="Reply i of rank r answers call i, also after errors, time-outs and pending futures.",
+        wrong="takes whatever stands next in the answer ring for the answer to the call it waits for",
+        witness="a rank answered while a later call was open already, or after calls that it had to leave unanswered",
+        envelope=Envelope(outside=(_MEMORY,)),
+    ),
+    Guarantee(
+        id="rpc-any-rank-fails-fast", chapter=CHAPTER, source=SOURCE, check=check_rpc_any_rank_fails_fast,
+        applies=has_workers,
+        sentence="An exception on any rank, not only the output rank, ends the call with that error at once, and the "
+                 "engine fails closed.",
+        wrong="lets only the output rank report a failure, so the others' is noticed by the step deadline",
+        witness="a rank that had not to answer raised, the call ended at once and the engine told its callers",
+        envelope=Envelope(outside=(
+            _MEMORY,
+            Where(DEATHS | STALLS, nodes="core.*", why="who should take the error is hit itself"),
+            Where(DEATHS | STALLS, nodes="frontend.*", why="who should be told is hit itself"),
+        )),
+    ),
+    Guarantee(
+        id="workers-in-step", chapter=CHAPTER, source=SOURCE, check=check_workers_in_step, applies=has_workers,
+        sentence="All workers of a core execute the same RPCs in the same order.",
+        wrong="spares a rank the calls that it has not to answer",
+        witness="a worker executed, in its place, a call that another one had to answer",
+        envelope=Envelope(outside=(_MEMORY,)),
+    ),
+)

@@ -1,0 +1,362 @@
+"""Promises about frames between frontend and core, and whatever else travels by socket."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.messages import Outcome
+from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
+from scenarios.guarantees.base import (
+    MESSAGE,
+    DAMAGE,
+    DEATHS,
+    ORDERINGS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    timer_s,
+)
+from scenarios.history import FOREVER, Fate, Flow, History, base, life_of
+
+CHAPTER = "Transport between frontend and core"
+SOURCE = "seed 001 section 1"
+#: What a socket with libzmq's default high-water mark holds before it loses something.
+DEFAULT_HWM = 1000
+#: Frames of this size travel without a copy, so their buffer is in use after the send has returned.
+ZERO_COPY_BYTES = 64 << 10
+
+_CLIENT_CHANNELS = (Channel.REQUESTS, Channel.OUTPUTS)
+
+
+def _lived_until(history: History, flow: Flow) -> float:
+    """Until when both ends were alive and nobody had begun to leave."""
+    life = life_of(flow.target)
+    times = [history.ended(flow.source), history.ended(flow.target), history.closing_at(life)]
+    for name in ("dying", "bye"):
+        times += [records[0].at for node, records in history.by_node(name).items() if node in (flow.source, flow.target)]
+    return min(times)
+
+
+def check_hwm0_no_loss(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.output_gap_s
+    for flow in history.flows(*_CLIENT_CHANNELS):
+        if len(flow.sends) > DEFAULT_HWM and flow.most_unread() > DEFAULT_HWM:
+            finding.witness("{} frames stood unread at once on {}", flow.most_unread(), flow.name)
+        for receive in flow.unsent:
+            if any(send.digest == receive.digest for send in flow.sends):
+                finding.broke("frame {} was received more often than it was sent on {}", receive.digest, flow.name,
+                              at=receive.at, node=flow.target)
+        if flow.unreceived:
+            _judge_missing(finding, flow, bound)
+    return finding
+
+
+def _judge_missing(finding: Finding, flow: Flow, bound: float) -> None:
+    history = finding.history
+    until = _lived_until(history, flow)
+    last_received = max((send.number for send, _ in flow.pairs), default=-1)
+    for send in flow.unreceived:
+        waited = min(until, history.ended_at) - send.at
+        waited -= history.frozen_s(flow.target, send.at, send.at + waited)
+        if send.number < last_received:
+            finding.broke("a frame was lost on {}: later ones arrived", flow.name, at=send.at, node=flow.source)
+        elif waited > bound:
+            finding.broke("a frame sent on {} did not arrive within {:g} s while both ends lived", flow.name, bound,
+                          at=send.at, node=flow.source, bound=bound, measured=waited)
+
+
+def check_edge_fifo(history: History) -> Finding:
+    finding = Finding(history)
+    for flow in history.flows(*MESSAGE_CHANNELS, *RING_CHANNELS):
+        sends, receives = flow.sends, flow.receives
+        if len(receives) < 2:
+            continue
+        outstanding = sum(later.at < receive.at for (_, receive), later in zip(flow.pairs, sends[1:], strict=False)) \
+            if flow.in_order else int(flow.most_unread() > 1)
+        if outstanding:
+            finding.witness("{} frames of {} had a successor under way when they were read", outstanding, flow.name,
+                            times=outstanding)
+        if not flow.in_order:
+            _judge_order(finding, flow)
+    return finding
+
+
+def _judge_order(finding: Finding, flow: Flow) -> None:
+    """Whatever was lost on the way: what arrived, less what was doubled, must be found in order in what was sent."""
+    sent = Counter(send.digest for send in flow.sends)
+    seen: Counter[str] = Counter()
+    position, total = 0, len(flow.sends)
+    for receive in flow.receives:
+        seen[receive.digest] += 1
+        if seen[receive.digest] > sent[receive.digest]:
+            continue  # doubled, or changed: other promises speak of that
+        start = position
+        while position < total and flow.sends[position].digest != receive.digest:
+            position += 1
+        if position == total:
+            finding.broke("frame {} arrived on {} after a frame that was sent behind it", receive.digest, flow.name,
+                          at=receive.at, node=flow.target)
+            position = start
+        else:
+            position += 1
+
+
+def check_unroutable_is_known(history: History) -> Finding:
+    finding = Finding(history)
+    told = history.by_node("unroutable")
+    for flow in history.flows(Channel.REQUESTS):
+        if not flow.source.startswith("frontend"):
+            continue
+        windows = _disconnections(history, flow)
+        words = [record for record in told.get(flow.source, ())]
+        lost = {id(send) for send in flow.unreceived}
+        for position, send in enumerate(flow.sends):
+            after = flow.sends[position + 1].number if position + 1 < len(flow.sends) else FOREVER
+            known = any(send.number < word.number < after for word in words)
+            if id(send) in lost and not known and any(
+                    begin + history.bounds.detection_s < send.at < end for begin, end in windows):
+                finding.broke("a frame for {} was dropped in silence while it was not connected", flow.target,
+                              at=send.at, node=flow.source)
+    for node, records in told.items():
+        for record in records:
+            _judge_told(finding, node, record)
+    return finding
+
+
+def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
+    windows = [(r.at, r.released_at or FOREVER) for r in history.receipts if r.fate == Fate.CUT
+               and f"/{Channel.REQUESTS.value}:" in r.site]
+    if flow.target in history.ends:
+        windows.append((history.ended(flow.target), FOREVER))
+    return windows
+
+
+def _judge_told(finding: Finding, node: str, record) -> None:  # noqa: ANN001
+    history = finding.history
+    request = record.data.get("request")
+    if request is None:  # an abort or a utility call: the sender itself knows, nobody waits for tokens
+        finding.witness("{} learned that a frame could not be routed", node, at=record.at, node=node)
+        return
+    concerned = [o for o in history.operations if o.node == node and o.request == request and o.began_at <= record.at]
+    if not concerned:
+        return
+    operation = concerned[-1]
+    if operation.ended_at is None:
+        finding.hangs("request {!r}, which could not be sent,", request, bound=history.bounds.detection_s,
+                      since=record.at, node=node)
+    elif operation.outcome == Outcome.FINISHED:
+        finding.broke("request {!r} was never sent and yet finished", request, at=operation.ended_at, node=node)
+    elif finding.took("telling the caller of {!r} that it could not be sent", request, node=node, at=record.at,
+                      bound=history.bounds.detection_s, measured=operation.ended_at - record.at):
+        finding.witness("the caller of {!r} was told that the core was not connected ({})", request, operation.error,
+                        at=operation.ended_at, node=node)
+
+
+def check_frames_intact(history: History) -> Finding:
+    finding = Finding(history)
+    damaged = Counter(r.site.rpartition(":")[0] for r in history.receipts if r.fate in DAMAGE)
+    sent_by_edge: dict[str, set[str]] = {}
+    for flow in history.flows(*MESSAGE_CHANNELS):
+        sent_by_edge[base_edge(flow.name)] = sent = {send.digest for send in flow.sends}
+        strange = [receive for receive in flow.unsent if receive.digest not in sent]
+        for receive in strange[damaged[base_edge(flow.name)]:]:
+            finding.broke("a frame arrived on {} that nobody sent: its bytes changed on the way", flow.name,
+                          at=receive.at, node=flow.target)
+        for send, receive in flow.pairs:
+            large = send.data.get("bytes", 0) >= ZERO_COPY_BYTES or flow.edge.channel is Channel.OVERFLOW
+            if large and _went_on(history, flow.source, send, receive.at):
+                finding.witness("a large frame was still under way on {} when its sender went on, and arrived whole",
+                                flow.name, at=receive.at, node=flow.target)
+    for node, record in history.observed("decoded"):
+        edge = base_edge(record.data.get("edge", ""))
+        if edge not in sent_by_edge or record.data.get("digest") in sent_by_edge[edge]:
+            continue
+        if damaged[edge] > 0:
+            damaged[edge] -= 1
+        else:
+            finding.broke("what {} decoded from {} is not what was encoded", node, edge, at=record.at, node=node)
+    return finding
+
+
+def base_edge(name: str) -> str:
+    """An edge's name without lives."""
+    return "->".join(f"{base(end.partition('/')[0])}{'/' + end.partition('/')[2] if '/' in end else ''}"
+                     for end in name.split("->")) if "@" in name else name
+
+
+def _went_on(history: History, node: str, send, until: float) -> bool:  # noqa: ANN001
+    """Whether the sending thread did anything else before the frame was read."""
+    records = history.records(node)
+    for record in records[send.number + 1: send.number + 200]:
+        if record.at >= until:
+            return False
+        if record.thread == send.thread:
+            return True
+    return False
+
+
+def check_handshake_order(history: History) -> Finding:
+    finding = Finding(history)
+    for startup in history.startups:
+        life, node = life_of(startup.node), startup.node
+        _judge_first_work(finding, node, life)
+        if startup.ready:
+            _judge_agreement(finding, startup, life)
+        hits = [r for r in history.receipts_at("/handshake:") if life_of(r.node) == life or r.node == node]
+        if startup.end is None:
+            if history.ended(node) == FOREVER or node in history.by_node("bye"):
+                finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
+                              node=node)
+            continue
+        if not finding.took("the handshake of {}", node, at=startup.end.at, node=node,
+                            bound=timer_s(history.bounds, history.bounds.startup_s),
+                            measured=startup.end.at - startup.began.at):
+            continue
+        if not startup.ready and not startup.end.data.get("error"):
+            finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
+        elif hits:
+            finding.witness("a handshake message met {} and start-up ended: {}", hits[0].fate,
+                            "ready" if startup.ready else startup.end.data["error"], at=startup.end.at, node=node)
+    return finding
+
+
+def _judge_first_work(finding: Finding, frontend: str, life: int) -> None:
+    history = finding.history
+    for flow in history.flows(Channel.REQUESTS):
+        if flow.source != frontend or not flow.sends:
+            continue
+        first = flow.sends[0]
+        suffix = f"@{life}" if life else ""
+        back = base_edge(flow.target) + suffix + "->" + frontend
+        heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
+        announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
+        if heard < 2:
+            finding.broke("work was sent to {} after {} of its two handshake messages", flow.target, heard,
+                          at=first.at, node=frontend)
+        if not announced:
+            finding.broke("work was sent to {} before it announced itself on the input socket", flow.target,
+                          at=first.at, node=frontend)
+
+
+def _judge_agreement(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
+    for node, records in finding.history.by_node("ready").items():
+        if not node.startswith("core") or life_of(node) != life:
+            continue
+        for name in ("num_gpu_blocks", "parallel_config"):
+            ours, theirs = startup.end.data.get(name), records[0].data.get(name)
+            if ours != theirs:
+                finding.broke("frontend and core disagree about {}: {} and {}", name, ours, theirs,
+                              at=startup.end.at, node=startup.node)
+        finding.witness("frontend and core agree on {} blocks", startup.end.data.get("num_gpu_blocks"),
+                        at=startup.end.at, node=startup.node)
+
+
+def check_bad_frame_isolated(history: History) -> Finding:
+    finding = Finding(history)
+    bad = history.observed("bad-frame")
+    hits = history.hit(*DAMAGE)
+    if not bad and not hits:
+        return finding
+    first = min([record.at for _, record in bad] + [hit.at for hit in hits])
+    for death in history.deaths:
+        if not death.planned and death.at >= first:
+            finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
+            break
+    planned = [r for r in history.receipts if r.fate in DEATHS]
+    for node, record in history.observed("engine-dead"):
+        if record.at >= first and not planned and record.at < history.closing_at(life_of(node)):
+            finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
+    logged = Counter(node for node, _ in bad)
+    for node, cut in Counter(hit.node for hit in hits if hit.fate == Fate.TRUNCATE).items():
+        if logged[node] < cut:
+            finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
+                          node=node)
+    on_outputs = any("/outputs:" in hit.site for hit in hits)
+    failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.ended_at >= first
+              and o.error != "BadRequestError"]
+    if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
+        finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
+                      at=failed[-1].ended_at, node=failed[-1].node)
+    for node, record in bad:
+        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.ended_at > record.at), None)
+        if served is not None:
+            finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
+                            record.data.get("error"), served.request, at=record.at, node=node)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="hwm0-no-loss", chapter=CHAPTER, source=SOURCE, check=check_hwm0_no_loss,
+        sentence="With no high-water mark on both ends and both processes alive and connected, every request frame "
+                 "and every output frame that was sent is received exactly once, whatever the burst and however slow "
+                 "the reader.",
+        wrong="leaves libzmq's default high-water mark of 1,000 on one end",
+        witness="more than 1,000 frames stood unread at once on an edge",
+        envelope=Envelope(outside=(
+            Where(MESSAGE, sites="*/requests:receive", why="the plan itself loses, doubles or changes"),
+            Where(MESSAGE, sites="*/outputs:receive", why="the plan itself loses, doubles or changes"),
+            Where(frozenset({Fate.CUT}), sites="*/requests:wire", why="the ends are not connected"),
+            Where(frozenset({Fate.CUT}), sites="*/outputs:wire", why="the ends are not connected"),
+            Where(DEATHS, nodes="frontend.*", why="an end is dead"),
+            Where(DEATHS, nodes="core.*", why="an end is dead"),
+        )),
+    ),
+    Guarantee(
+        id="edge-fifo", chapter=CHAPTER, source=SOURCE, check=check_edge_fifo,
+        sentence="Frames of one edge arrive in the order in which they were sent.",
+        wrong="reads one socket from two threads, or takes the newest frame first",
+        witness="a frame was read while its successor was already under way on the same edge",
+        envelope=Envelope(outside=(
+            Where(ORDERINGS | {Fate.DUPLICATE}, sites="*:receive", why="the plan itself changes the order"),
+        )),
+    ),
+    Guarantee(
+        id="unroutable-is-known", chapter=CHAPTER, source=SOURCE, check=check_unroutable_is_known,
+        sentence="A frame for an identity that is not connected is never dropped in silence: its sender learns of it, "
+                 "as far as libzmq has noticed the disconnection.",
+        wrong="uses a plain ROUTER, which drops such a frame without a word",
+        witness="a frame was refused because its core was not connected, and its caller was told",
+        envelope=Envelope(outside=(
+            Where(DEATHS, nodes="frontend.*", why="the sender is dead"),
+            Where(frozenset({Fate.DROP}), sites="*/requests:receive", why="the frame was routed, the plan lost it"),
+        )),
+    ),
+    Guarantee(
+        id="frames-intact", chapter=CHAPTER, source=SOURCE, check=check_frames_intact,
+        sentence="What is decoded is what was encoded: no buffer is reused or freed while the socket may still send "
+                 "it.",
+        wrong="watches only the tracker of a message's last frame and reuses the buffer of its first",
+        witness="a frame of 64 KiB and more (or a ring message that overflowed) was still under way when its sender "
+                "went on, and arrived whole",
+        envelope=Envelope(outside=(
+            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+        )),
+    ),
+    Guarantee(
+        id="handshake-order", chapter=CHAPTER, source=SOURCE, check=check_handshake_order,
+        sentence="No work is sent before READY; a peer that never answers, or never announces itself on the input "
+                 "socket, ends in a named error within the start-up bound; both sides agree on the number of blocks "
+                 "and on the parallel configuration.",
+        wrong="takes HELLO for READY, so the frontend does not know what the core measured, or waits for READY for "
+              "ever",
+        witness="both sides told the same number of blocks, or a start-up ended in spite of a lost or late handshake "
+                "message",
+        envelope=Envelope(outside=(
+            Where(DEATHS | {Fate.STALL, Fate.HANG}, nodes="frontend.*", why="the caller itself"),
+        )),
+    ),
+    Guarantee(
+        id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
+        sentence="A malformed, truncated or unknown frame is answered, or logged and dropped; it never kills a "
+                 "process or another request.",
+        wrong="lets the decoder's exception end the thread that reads the socket",
+        witness="a bad frame was dropped and a request that ended later was served",
+        envelope=Envelope(outside=(
+            Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
+            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+        )),
+    ),
+)

@@ -1,0 +1,434 @@
+"""All journals of one play as one history, indexed once, read by every judge.
+
+Promises:
+
+- One pass over the records; everything else is made when somebody asks for it, and kept.
+- A receive is paired with its send by (edge, digest, occurrence), a ring message by its position.
+- `merged()` is a total order that respects program order and send-before-receive; where neither speaks,
+  the host's one monotonic clock does (virtual time in the twin).
+- Nothing is invented: where a journal ends early, so does what is known of its process.
+
+    journals --index--> crossings[site], observations[name][node], receipts
+                             |                  |                     |
+                           flows            operations            deaths, stalls
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.config import Bounds
+from engine.messages import Outcome
+from engine.topology import RING_CHANNELS, Channel, Edge, NodeKind
+from faults.journal import JournalFile, Kind, Record
+from faults.plan import PROCESS_FATES, Fate, Fault, owner_of
+from scenarios.operations import Operation, Startup, operations_of, startups_of
+from scenarios.run import Lab, Play, load_run
+
+__all__ = [
+    "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall", "Startup",
+    "base", "life_of", "load_history",
+]
+
+#: Fates that end a process, sooner (kill, exit) or later (an exception, SIGTERM).
+DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
+STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
+#: Fates that hold something back until the plan lets it go.
+HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
+
+_NUMBER = attrgetter("number")
+_AT = attrgetter("at")
+_DIGEST = attrgetter("digest")
+FOREVER = float("inf")
+
+
+def base(node: str) -> str:
+    """`worker.1` for `worker.1@2`."""
+    return node.partition("@")[0]
+
+
+def life_of(node: str) -> int:
+    return int(node.partition("@")[2] or 0)
+
+
+def kind_of(node: str) -> str:
+    return node.partition(".")[0]
+
+
+@lru_cache(maxsize=4096)
+def site_of_life(site: str, life: int) -> str:
+    """The site with its life: journals name sites without, because a sender does not know its peer's.
+
+    An engine is restarted whole, so both ends of an edge share a life; a subscriber outlives its publisher,
+    and what it follows is one edge for all lives.
+    """
+    place, _, operation = site.rpartition(":")
+    if "@" in site or place.endswith(("/kv", "/replay")):
+        return site
+    if "->" in place:
+        edge = Edge.parse(place)
+        return f"{edge.source}@{life}->{edge.target}@{life}/{edge.channel.value}:{operation}"
+    node, _, rest = site.partition("/")
+    return f"{node}@{life}/{rest}"
+
+
+@lru_cache(maxsize=4096)
+def _edge_of(site: str) -> tuple[str, Edge, str] | None:
+    """(edge's name, edge, operation) of a site on an edge, None for any other site."""
+    place, _, operation = site.rpartition(":")
+    if "->" not in place:
+        return None
+    try:
+        return place, Edge.parse(place), operation
+    except ValueError:
+        return None
+
+
+class Receipt(NamedTuple):
+    """One fault that fired. `node` is whom it hit, `site` and `nth` the crossing, `fault` its line in the plan."""
+
+    id: str
+    at: float
+    node: str
+    site: str
+    nth: int
+    fate: str
+    fault: Fault | None
+    released_at: float | None
+
+    @property
+    def held_for_ever(self) -> bool:
+        """A planned delay that should have ended and did not: nothing after it says anything about progress."""
+        ends = self.fate == Fate.DELAY or (self.fault is not None and self.fault.until is not None)
+        return self.fate in HOLDING_FATES and ends and self.released_at is None
+
+
+class Death(NamedTuple):
+    """The end of one process. `planned`: a fault hit it. For SIGKILL `at` is the moment of the kill, else the exit."""
+
+    node: str
+    at: float
+    how: str
+    planned: bool
+
+
+class Stall(NamedTuple):
+    """A process (or one of its threads) stopped making progress at `at`, until `until` (infinite: for good)."""
+
+    node: str
+    at: float
+    until: float
+    fate: str
+    site: str
+
+
+class Flow:
+    """The crossings of one edge: what was sent, what was received, and which belongs to which."""
+
+    def __init__(self, name: str, edge: Edge, sends: list[Record], receives: list[Record]) -> None:
+        self.name = name
+        self.edge = edge
+        self.sends = sends
+        self.receives = receives
+        self.source = str(edge.source)
+        self.target = str(edge.target)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether what was received is exactly the beginning of what was sent: then the n-th is the n-th."""
+        sends, receives = self.sends, self.receives
+        return len(receives) <= len(sends) and all(
+            map(str.__eq__, map(_DIGEST, sends), map(_DIGEST, receives)))
+
+    @cached_property
+    def pairs(self) -> list[tuple[Record, Record]]:
+        """(send, receive) in the order of the receives."""
+        if self.in_order:
+            return list(zip(self.sends, self.receives, strict=False))
+        key = _ring_key if self.edge.channel in RING_CHANNELS else _message_key
+        sent = {key(send): send for send in self.sends}
+        found = []
+        for receive in self.receives:
+            send = sent.pop(key(receive), None)
+            if send is not None:
+                found.append((send, receive))
+        return found
+
+    @cached_property
+    def unreceived(self) -> list[Record]:
+        """Sends without a receive, in order."""
+        if self.in_order:
+            return self.sends[len(self.receives):]
+        got = {id(send) for send, _ in self.pairs}
+        return [send for send in self.sends if id(send) not in got]
+
+    @cached_property
+    def unsent(self) -> list[Record]:
+        """Receives without a send: doubled, or changed on the way."""
+        if self.in_order:
+            return []
+        known = {id(receive) for _, receive in self.pairs}
+        return [receive for receive in self.receives if id(receive) not in known]
+
+    def most_unread(self) -> int:
+        """The largest number of frames that stood sent and not yet received."""
+        if not self.sends:
+            return 0
+        receives, read, most = self.receives, 0, 0
+        total = len(receives)
+        for sent, send in enumerate(self.sends, 1):
+            while read < total and receives[read].at < send.at:
+                read += 1
+            if sent - read > most:
+                most = sent - read
+        return most
+
+
+def _message_key(record: Record) -> tuple[str, int]:
+    return record.digest, record.occurrence
+
+
+def _ring_key(record: Record) -> Any:
+    return record.data.get("position")
+
+
+class History:
+    """One play, ready to be judged. Cheap to build; every property is computed at most once."""
+
+    def __init__(self, play: Play, lab: Lab, journals: list[JournalFile]) -> None:
+        self.play = play
+        self.lab = lab
+        self.journals = journals
+        self.bounds: Bounds = play.config.bounds
+        self.simulated = play.world == "sim"
+        self.crossings: dict[str, list[Record]] = defaultdict(list)
+        self.observations: dict[str, dict[str, list[Record]]] = {}
+        self.last: dict[str, Record] = {}
+        self._receipts: list[tuple[str, Record]] = []
+        self._releases: dict[str, list[float]] = defaultdict(list)
+        self._files: dict[str, JournalFile] = {}
+        self._index()
+
+    def _index(self) -> None:
+        crossings, observations = self.crossings, self.observations
+        crossing, observation, receipt = Kind.CROSSING, Kind.OBSERVATION, Kind.RECEIPT
+        for file in self.journals:
+            node = f"{file.node}@{file.life}" if file.life else file.node
+            self._files[node] = file
+            if file.records:
+                self.last[node] = file.records[-1]
+            mine: dict[str, list[Record]] = defaultdict(list)
+            name_of = partial(site_of_life, life=file.life) if file.life else None
+            for record in file.records:
+                kind = record.kind
+                if kind is crossing:
+                    crossings[record.site if name_of is None else name_of(record.site)].append(record)
+                elif kind is observation:
+                    mine[record.site].append(record)
+                elif kind is receipt:
+                    self._receipts.append((node, record))
+                else:
+                    self._releases[record.site].append(record.at)
+            for name, records in mine.items():
+                observations.setdefault(name, {})[node] = records
+
+    # -- what was seen ------------------------------------------------------------------------------------
+
+    def by_node(self, name: str) -> dict[str, list[Record]]:
+        """Observations of that name, by node, each list in program order."""
+        return self.observations.get(name, {})
+
+    def observed(self, name: str) -> list[tuple[str, Record]]:
+        """(node, record) of every observation of that name, by time."""
+        found = [(node, record) for node, records in self.by_node(name).items() for record in records]
+        if len(self.by_node(name)) > 1:
+            found.sort(key=lambda pair: pair[1].at)
+        return found
+
+    def marks(self, mark: str) -> list[tuple[str, Record]]:
+        """(node, crossing) of a mark in every process."""
+        suffix = f"/mark:{mark}"
+        return [(site.partition("/")[0], record) for site, records in self.crossings.items()
+                if site.endswith(suffix) for record in records]
+
+    def records(self, node: str) -> list[Record]:
+        """Everything one process wrote, in its own order."""
+        return self._files[node].records if node in self._files else []
+
+    @cached_property
+    def nodes(self) -> list[str]:
+        return list(self._files)
+
+    def of_kind(self, kind: NodeKind | str) -> list[str]:
+        return [node for node in self.nodes if kind_of(node) == kind]
+
+    def sends(self, edge: str | Edge) -> list[Record]:
+        return self.crossings.get(f"{edge}:send", [])
+
+    def receives(self, edge: str | Edge) -> list[Record]:
+        return self.crossings.get(f"{edge}:receive", [])
+
+    @cached_property
+    def _flows(self) -> dict[Channel, list[Flow]]:
+        found: dict[Channel, list[Flow]] = defaultdict(list)
+        for name, edge in {part[0]: part[1] for part in map(_edge_of, self.crossings) if part}.items():
+            found[edge.channel].append(Flow(name, edge, self.sends(name), self.receives(name)))
+        return found
+
+    def flows(self, *channels: Channel) -> list[Flow]:
+        """The edges of these channels (of all, if none is named) that anything crossed."""
+        if not channels:
+            return list(chain.from_iterable(self._flows.values()))
+        return [flow for channel in channels for flow in self._flows.get(channel, ())]
+
+    # -- what went wrong -----------------------------------------------------------------------------------
+
+    @cached_property
+    def receipts(self) -> list[Receipt]:
+        """Every fault that fired, by time; a fault that fired several times has several."""
+        planned = {fault.id: fault for fault in self.play.plan.faults}
+        seen: dict[str, int] = defaultdict(int)
+        found = []
+        for journal_of, record in sorted(self._receipts, key=lambda pair: pair[1].at):
+            fault, data = planned.get(record.site), record.data
+            site = data.get("site") or (fault.site if fault else "")
+            victim = data.get("victim") or (fault.victim if fault else None) or (owner_of(site) if site else journal_of)
+            if life_of(journal_of) and "@" not in victim:
+                victim = f"{victim}@{life_of(journal_of)}"
+            releases = [at for at in self._releases.get(record.site, ()) if at >= record.at]
+            turn, seen[record.site] = seen[record.site], seen[record.site] + 1
+            found.append(Receipt(record.site, record.at, victim, site, data.get("nth", record.nth),
+                                 data.get("fate") or (fault.fate if fault else ""), fault,
+                                 releases[min(turn, len(releases) - 1)] if releases else None))
+        return found
+
+    @cached_property
+    def unfired(self) -> list[Fault]:
+        fired = {record.site for _, record in self._receipts}
+        return [fault for fault in self.play.plan.faults if fault.id not in fired]
+
+    def hit(self, *fates: Fate, channel: str = "", operation: str = "") -> list[Receipt]:
+        """Receipts of these fates whose site is on that channel and is that operation."""
+        return [r for r in self.receipts if r.fate in fates and r.site.endswith(operation)
+                and (not channel or f"/{channel}:" in r.site)]
+
+    def receipts_at(self, part: str) -> list[Receipt]:
+        """Receipts of any fate whose site contains `part`."""
+        return [receipt for receipt in self.receipts if part in receipt.site]
+
+    @cached_property
+    def held_for_ever(self) -> Receipt | None:
+        return next((receipt for receipt in self.receipts if receipt.held_for_ever), None)
+
+    @cached_property
+    def ends(self) -> dict[str, Death]:
+        """How and when each process that ended did, whatever the reason. The lab's own kills are no death."""
+        ends: dict[str, Death] = {}
+        hits: dict[str, Receipt] = {}
+        for receipt in self.receipts:
+            if receipt.fate in PROCESS_FATES:
+                hits.setdefault(receipt.node, receipt)
+        known = set()
+        for process in self.lab.processes:
+            name = f"{process.node}@{process.life}" if process.life and "@" not in process.node else process.node
+            known.add(name)
+            if process.ended_at is not None and not process.killed_by_lab:
+                code = process.exitcode
+                how = hits[name].fate if name in hits else f"exit code {code}" if code is not None else "gone"
+                ends[name] = Death(name, process.ended_at, str(how), name in hits)
+        for node, receipt in hits.items():
+            if receipt.fate == Fate.KILL or (receipt.fate == Fate.EXIT and node not in known):
+                ends[node] = Death(node, receipt.at, str(receipt.fate), True)
+            elif receipt.fate in DEATH_FATES and node not in known and (
+                    node in self.by_node("bye") or node in self.by_node("dying")):
+                ends[node] = Death(node, max(self.last[node].at, receipt.at), str(receipt.fate), True)
+        return ends
+
+    @cached_property
+    def deaths(self) -> list[Death]:
+        """Ends of engine processes that no shutdown asked for, by time. Subscribers are not of the engine."""
+        return sorted((death for death in self.ends.values()
+                       if kind_of(death.node) != NodeKind.SUBSCRIBER and not self._leaves_in_order(death)), key=_AT)
+
+    def _leaves_in_order(self, death: Death) -> bool:
+        if kind_of(death.node) == NodeKind.FRONTEND:
+            return not death.planned and death.node in self.by_node("bye")
+        return death.at >= self.closing_at(life_of(death.node))
+
+    def first_death(self, life: int) -> Death | None:
+        """The first core or worker of that engine that died without being asked to."""
+        return next((death for death in self.deaths
+                     if life_of(death.node) == life and kind_of(death.node) != NodeKind.FRONTEND), None)
+
+    def closing_at(self, life: int) -> float:
+        """When the frontend of that engine began to shut it down; infinite if it never did."""
+        times = [records[0].at for node, records in self.by_node("closing").items() if life_of(node) == life]
+        return min(times, default=FOREVER)
+
+    def ended(self, node: str) -> float:
+        """When that process ended; infinite while it lives."""
+        return self.ends[node].at if node in self.ends else FOREVER
+
+    @cached_property
+    def stalls(self) -> list[Stall]:
+        return [Stall(r.node, r.at, self._resumed(r), r.fate, r.site) for r in self.receipts if r.fate in STALL_FATES]
+
+    def _resumed(self, receipt: Receipt) -> float:
+        if receipt.released_at is not None:
+            return receipt.released_at
+        if receipt.fault is None or receipt.fault.until is None or receipt.fate != Fate.STALL:
+            return FOREVER
+        # Nobody wrote down the SIGCONT: the victim's longest silence after the receipt is the stop.
+        after = [receipt.at, *(r.at for r in self.records(receipt.node) if r.at > receipt.at)]
+        gaps = [(later - earlier, later) for earlier, later in zip(after, after[1:], strict=False)]
+        return max(gaps)[1] if gaps else FOREVER
+
+    def frozen_s(self, node: str, since: float, until: float) -> float:
+        """How long that process stood still between the two moments, by a planned stall or hang."""
+        return sum(max(0.0, min(until, s.until) - max(since, s.at)) for s in self.stalls if s.node == node)
+
+    # -- what callers asked and were told ---------------------------------------------------------------------
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        return operations_of(self.observations)
+
+    @cached_property
+    def startups(self) -> list[Startup]:
+        return startups_of(self.observations)
+
+    @cached_property
+    def by_internal(self) -> dict[str, Operation]:
+        return {operation.internal: operation for operation in self.operations if operation.internal}
+
+    def told_at(self, life: int, since: float) -> tuple[float, str] | None:
+        """(when, where) a caller was first told, at or after `since`, that the engine is dead or never started."""
+        told = [(r.at, node) for name in ("engine-dead", "start-failed") for node, r in self.observed(name)
+                if r.at >= since and life_of(node) == life]
+        told += [(o.ends[0].at, o.node) for o in self.operations if o.ends and o.outcome == Outcome.ENGINE_DEAD
+                 and o.ends[0].at >= since and life_of(o.node) == life]
+        return min(told, default=None)
+
+    @cached_property
+    def ended_at(self) -> float:
+        """The end of all that is known."""
+        return max((self.lab.ended_at, *(record.at for record in self.last.values())))
+
+    # -- one order ----------------------------------------------------------------------------------------
+
+    def merged(self) -> list[tuple[str, Record]]:
+        """Every record of the play in an order that happened-before agrees with. See `scenarios.merge`."""
+        from scenarios.merge import merge
+
+        return merge(self)
+
+
+def load_history(path: Path) -> History:
+    """Raises RunError where the directory is not a whole run."""
+    run = load_run(Path(path))
+    return History(run.play, run.lab, run.journals)
