@@ -1,0 +1,127 @@
+"""Doorbells on a shared word, between threads and between processes."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import resource
+import threading
+import time
+
+import pytest
+
+from engine.ipc.wait import FutexDoorbell, Spin, SpinThenNap, SpinThenSleep, has_futex
+
+
+@pytest.fixture
+def line():
+    memory = mmap.mmap(-1, 4096)
+    yield memoryview(memory)
+
+
+def test_a_ring_between_the_ticket_and_the_wait_is_not_lost(line):
+    sleeper, ringer = FutexDoorbell(line, 64), FutexDoorbell(line, 64)
+    seen = sleeper.seen()
+    ringer.ring()
+    assert sleeper.wait(seen, 60.0)
+    assert not sleeper.wait(sleeper.seen(), 0.0)
+
+
+def test_a_wait_ends_at_its_timeout_and_says_that_nothing_rang(line):
+    bell = FutexDoorbell(line, 0, spin=0)
+    began = time.monotonic()
+    assert not bell.wait(bell.seen(), 0.05)
+    assert 0.05 <= time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0])
+def test_a_timeout_that_is_over_does_not_sleep(line, timeout_s):
+    bell = FutexDoorbell(line, 0)
+    assert not bell.wait(bell.seen(), timeout_s)
+
+
+def _echo(memory, rounds):
+    ask, answer = FutexDoorbell(memory, 0, spin=0), FutexDoorbell(memory, 64, spin=0)
+    for number in range(1, rounds + 1):
+        seen = ask.seen()
+        while memory[128] != number % 256:
+            ask.wait(seen, 30.0)
+            seen = ask.seen()
+        memory[129] = number % 256
+        answer.ring()
+
+
+def test_two_processes_that_always_sleep_wake_each_other_a_thousand_times(line):
+    if not has_futex():
+        pytest.skip("no futex on this system")
+    rounds = 1000
+    child = multiprocessing.get_context("fork").Process(target=_echo, args=(line, rounds))
+    child.start()
+    ask, answer = FutexDoorbell(line, 0, spin=0), FutexDoorbell(line, 64, spin=0)
+    longest = 0.0
+    for number in range(1, rounds + 1):
+        seen, began = answer.seen(), time.monotonic()
+        line[128] = number % 256
+        ask.ring()
+        while line[129] != number % 256:
+            assert answer.wait(seen, 30.0), "a wake-up was lost"
+            seen = answer.seen()
+        longest = max(longest, time.monotonic() - began)
+    child.join(30)
+    assert child.exitcode == 0 and longest < 5.0
+
+
+def test_one_ring_wakes_every_sleeper(line):
+    woken = []
+
+    def sleep():
+        bell = FutexDoorbell(line, 0, spin=0)
+        barrier.wait()
+        woken.append(bell.wait(seen, 30.0))
+
+    barrier, seen = threading.Barrier(4), FutexDoorbell(line, 0).seen()
+    threads = [threading.Thread(target=sleep) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    FutexDoorbell(line, 0).ring()
+    for thread in threads:
+        thread.join(30)
+    assert woken == [True, True, True]
+
+
+def test_ringers_without_a_common_counter_always_change_the_word(line):
+    ringers = [FutexDoorbell(line, 0) for _ in range(3)]
+    ringers[1]._number = ringers[0]._number  # as after a fork
+    for turn in range(3000):
+        before = ringers[0].seen()
+        ringers[turn % 3].ring()
+        assert ringers[0].seen() != before
+
+
+def test_a_sleeper_uses_no_processor_time(line):
+    bell = FutexDoorbell(line, 0)
+    before = resource.getrusage(resource.RUSAGE_THREAD)
+    bell.wait(bell.seen(), 0.5)
+    after = resource.getrusage(resource.RUSAGE_THREAD)
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 0.02
+
+
+@pytest.mark.parametrize("strategy", [SpinThenSleep(), Spin(), SpinThenNap(busy_s=0.0)])
+def test_every_strategy_notices_a_ring_and_a_timeout(line, strategy):
+    bell = FutexDoorbell(line, 0)
+    seen = bell.seen()
+    assert not strategy.wait(bell, seen, 0.01)
+    bell.ring()
+    assert strategy.wait(bell, seen, 0.01)
+
+
+def test_a_closed_bell_may_still_be_rung_by_a_thread_that_comes_late(line):
+    bell = FutexDoorbell(line, 0)
+    bell.close()
+    bell.ring()
+
+
+def test_a_bell_must_be_aligned(line):
+    with pytest.raises(ValueError, match="aligned"):
+        FutexDoorbell(line, 2)
