@@ -83,7 +83,7 @@ class Request:
         self.block_hashes: list[int] = []
 
     @classmethod
-    def from_core_request(cls, request: EngineCoreRequest) -> Request:
+    def from_engine_core_request(cls, request: EngineCoreRequest) -> Request:
         return cls(request.request_id, request.prompt_token_ids, request.sampling_params,
                    request.eos_token_id, request.client_index)
 

@@ -66,8 +66,8 @@ class Scheduler:
         self.max_num_seqs = config.max_num_seqs
         self.max_model_len = max_model_len
         self.max_token_id = MAX_TOKEN_ID if vocab_size is None else vocab_size - 1
-        self.kv_cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
-                                       cache_config.enable_prefix_caching, enable_events=enable_events)
+        self.cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
+                                    cache_config.enable_prefix_caching, enable_events=enable_events)
         self.requests: dict[str, Request] = {}  # every live request, by id
         self.running: list[Request] = []  # oldest first
         self.waiting: OrderedDict[str, Request] = OrderedDict()  # head first; preempted ones before new ones
@@ -133,7 +133,7 @@ class Scheduler:
         if preempt_running:
             while self.running:
                 self._preempt(self.running.pop())
-        return self.kv_cache.reset_prefix_cache()
+        return self.cache.reset_prefix_cache()
 
     # -- one step ---------------------------------------------------------------------------------------------
 
@@ -179,13 +179,13 @@ class Scheduler:
         if self._failed:
             self._tell_failed(outputs)
         sampled = model_output.sampled
-        kv_cache, block_size, max_model_len = self.kv_cache, self.kv_cache.block_size, self.max_model_len
+        cache, block_size, max_model_len = self.cache, self.cache.block_size, self.max_model_len
         some_finished = False
         for request, num_preemptions, num_computed, samples in work:
             if request.num_preemptions != num_preemptions or request.is_finished:
                 continue
             if num_computed >= block_size:
-                kv_cache.cache_blocks(request, num_computed)
+                cache.cache_blocks(request, num_computed)
             if not samples:
                 continue
             request_id = request.request_id
@@ -211,7 +211,8 @@ class Scheduler:
     # -- questions --------------------------------------------------------------------------------------------
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self.requests)
+        """Whether any accepted request has not reached its end, or has failed and its client was not told yet."""
+        return bool(self.requests or self._failed)
 
     def has_finished_to_report(self) -> bool:
         """Whether a step must be made though no request lives: workers or clients have to be told of an end."""
@@ -222,19 +223,19 @@ class Scheduler:
         return len(self.running), len(self.waiting)
 
     def stats(self) -> SchedulerStats:
-        return SchedulerStats(len(self.running), len(self.waiting), self.kv_cache.num_free, self.kv_cache.num_total)
+        return SchedulerStats(len(self.running), len(self.waiting), self.cache.num_free, self.cache.num_total)
 
     def take_events(self) -> list[CacheEvent]:
         """What became findable and what was evicted since the last call, in order."""
-        return self.kv_cache.take_events()
+        return self.cache.take_events()
 
     def cached_hashes(self) -> list[int]:
         """Every block hash that can be found, sorted."""
-        return self.kv_cache.cached_hashes()
+        return self.cache.cached_hashes()
 
     def check_integrity(self) -> list[str]:
         """What is wrong with blocks and queues, as sentences; empty when all is well."""
-        wrong = self.kv_cache.check_integrity()
+        wrong = self.cache.check_integrity()
         queued = [request.request_id for request in self.running] + list(self.waiting)
         if sorted(queued) != sorted(self.requests):
             wrong.append(f"the live requests {sorted(self.requests)} are not those in the queues {sorted(queued)}")
@@ -244,11 +245,11 @@ class Scheduler:
         for request in self.waiting.values():
             if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
                 wrong.append(f"{request} is among the waiting")
-            if request.num_computed_tokens or self.kv_cache.get_block_ids(request.request_id):
+            if request.num_computed_tokens or self.cache.get_block_ids(request.request_id):
                 wrong.append(f"{request} waits, but has computed tokens or blocks")
-        num_listed = sum(len(self.kv_cache.get_block_ids(request.request_id)) > 0 for request in self.running)
-        if num_listed != self.kv_cache.num_tables:
-            wrong.append(f"{self.kv_cache.num_tables} requests hold blocks, {num_listed} of them are running")
+        num_listed = sum(len(self.cache.get_block_ids(request.request_id)) > 0 for request in self.running)
+        if num_listed != self.cache.num_tables:
+            wrong.append(f"{self.cache.num_tables} requests hold blocks, {num_listed} of them are running")
         return wrong
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ class Scheduler:
                           work: list[tuple[Request, int, int, bool]]) -> int:
         """-> what is left of the token budget"""
         budget = self.max_num_batched_tokens
-        running, kv_cache = self.running, self.kv_cache
+        running, cache = self.running, self.cache
         index = 0
         while budget and index < len(running):
             request = running[index]
@@ -267,10 +268,9 @@ class Scheduler:
             if num_new == 0:  # its next token is still in flight
                 index += 1
                 continue
-            if start + num_new > kv_cache.capacity_tokens:
+            if start + num_new > cache.capacity_tokens:
                 del running[index]
-                self._fail(request, f"its {num_tokens} tokens do not fit into the whole KV cache "
-                                    f"({kv_cache.capacity_tokens} tokens)")
+                self._fail_too_long(request)
                 continue
             blocks = self._allocate_or_preempt(request, num_new)
             if blocks is None:  # it was the youngest itself
@@ -285,7 +285,7 @@ class Scheduler:
 
     def _allocate_or_preempt(self, request: Request, num_new: int) -> list[int] | None:
         """Blocks for a running request, the youngest giving way. -> None if that was the request itself"""
-        while (blocks := self.kv_cache.allocate_slots(request, num_new)) is None:
+        while (blocks := self.cache.allocate_slots(request, num_new)) is None:
             youngest = self.running.pop()
             self._preempt(youngest)
             if youngest is request:
@@ -294,18 +294,17 @@ class Scheduler:
 
     def _schedule_waiting(self, new: list[NewRequestData], num_scheduled: dict[str, int],
                           work: list[tuple[Request, int, int, bool]], budget: int) -> None:
-        waiting, kv_cache = self.waiting, self.kv_cache
+        waiting, cache = self.waiting, self.cache
         while budget and waiting and len(self.running) < self.max_num_seqs:
             request = next(iter(waiting.values()))
             request_id = request.request_id
-            if request.num_tokens > kv_cache.capacity_tokens:  # it grew beyond the cache before it was preempted
+            if request.num_tokens > cache.capacity_tokens:  # it grew beyond the cache before it was preempted
                 del waiting[request_id]
-                self._fail(request, f"its {request.num_tokens} tokens do not fit into the whole KV cache "
-                                    f"({kv_cache.capacity_tokens} tokens)")
+                self._fail_too_long(request)
                 continue
-            found, num_found_tokens = kv_cache.get_computed_blocks(request)
+            found, num_found_tokens = cache.get_computed_blocks(request)
             num_new = min(request.num_tokens - num_found_tokens, budget)
-            if kv_cache.allocate_slots(request, num_new, found) is None:
+            if cache.allocate_slots(request, num_new, found) is None:
                 break
             del waiting[request_id]
             self.running.append(request)
@@ -316,7 +315,7 @@ class Scheduler:
                 request.num_cached_tokens = num_found_tokens
             new.append(NewRequestData(
                 request_id, list(request.all_token_ids), request.num_prompt_tokens, request.sampling_params,
-                kv_cache.get_block_ids(request_id), num_found_tokens))
+                cache.get_block_ids(request_id), num_found_tokens))
             self._count(request, num_new, num_scheduled, work)
             budget -= num_new
 
@@ -332,7 +331,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """It was taken from the running; it waits at the head, as if nothing of it had been computed."""
-        self.kv_cache.free(request)
+        self.cache.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
@@ -344,13 +343,15 @@ class Scheduler:
     def _end(self, request: Request, status: RequestStatus, stop_reason: int | str | None = None) -> None:
         """The one place where an accepted request ends. The caller takes it out of its queue."""
         request.finish(status, stop_reason)
-        self.kv_cache.free(request)
+        self.cache.free(request)
         del self.requests[request.request_id]
         if request.known_to_workers:
             self._finished.append(request.request_id)
 
-    def _fail(self, request: Request, reason: str) -> None:
-        self._end(request, RequestStatus.FINISHED_ERROR, reason)
+    def _fail_too_long(self, request: Request) -> None:
+        self._end(request, RequestStatus.FINISHED_ERROR,
+                  f"its {request.num_tokens} tokens do not fit into the whole KV cache, "
+                  f"which holds {self.cache.capacity_tokens}")
         self._failed[request.request_id] = request
 
     def _drop_finished(self) -> None:
@@ -371,9 +372,9 @@ class Scheduler:
         if num_tokens >= self.max_model_len:
             return (f"the prompt has {num_tokens} tokens, but max_model_len is {self.max_model_len} "
                     f"and one token must be generated")
-        if num_tokens > self.kv_cache.capacity_tokens:
+        if num_tokens > self.cache.capacity_tokens:
             return (f"the prompt has {num_tokens} tokens, but the whole KV cache holds "
-                    f"{self.kv_cache.capacity_tokens}")
+                    f"{self.cache.capacity_tokens}")
         if min(tokens) < 0 or max(tokens) > self.max_token_id:
             return f"the prompt holds a token id outside 0..{self.max_token_id}"
         return None
