@@ -38,11 +38,11 @@ from engine.effects import (
     Take,
     WaitBell,
 )
-from engine.topology import Channel, Edge, at
+from engine.topology import Edge, at
 from faults.journal import digest_of
 from faults.plan import Fate, Fault
 from sim.ring_memory import SteppedMemory, StoppedInOperation, store_place
-from sim.sockets import WAIT
+from sim.sockets import WAIT, SocketPort
 
 if TYPE_CHECKING:
     from sim.processes import SimProcess
@@ -61,11 +61,14 @@ class Sleep(Effect):
 class Enter(Effect):
     """Take part in `count` collectives of a group, one after the other. -> None
 
+    `operation` is what they are called in the journal.
+
     Raises CollectiveError where a peer is dead or does not come.
     """
 
     group: Any  # sim.collectives.CollectiveGroup
     count: int = 1
+    operation: str = "all_reduce"
 
 
 class Leave(Effect):
@@ -330,6 +333,11 @@ class SimThread:
             process.sockets[name].socket.waiter = self.wake
         return self._ask_again(self._receive, (effect,), deadline)
 
+    def take_from(self, port: SocketPort) -> Any:
+        """Go on with a Receive that was stopped at a message of this socket."""
+        found = port.take(self)
+        return WAIT if found is WAIT else (port.name, *found)
+
     def _put(self, effect: Put) -> None:
         self.process.queues[effect.queue].put(effect.item)
 
@@ -381,17 +389,21 @@ class SimThread:
     def _ring_crossing(self, effect: RingCrossing) -> Any:
         process = self.process
         spec = process.rings[effect.ring]
-        channel = spec.channel
         data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
         digest = digest_of(effect.parts) if self.sim.record else ""
-        return self._cross_ring(effect, ring_sites(process, effect.ring, effect.operation), 0, channel, digest, data)
+        met = None
+        for site in ring_sites(process, effect.ring, effect.operation):
+            fault, nth = process.note(site, self.name, digest, data, spec.channel, effect.parts)
+            if fault is not None:
+                met = [*(met or ()), (fault, site, nth)]
+        return self.befall_all(met) if met else None
 
-    def _cross_ring(self, effect: RingCrossing, sites: tuple[str, ...], begin: int, channel: Channel, digest: str,
-                    data: dict[str, Any]) -> Any:
-        for index in range(begin, len(sites)):
-            fault, nth = self.process.note(sites[index], self.name, digest, data, channel, effect.parts)
-            if fault is not None and self.befall(fault, sites[index], nth):
-                self.go_on_with(self._cross_ring, effect, sites, index + 1, channel, digest, data)
+    def befall_all(self, met: list[tuple[Fault, str, int]]) -> Any:
+        """Meet several process fates in turn. -> None, or WAIT"""
+        while met:
+            fault, site, nth = met.pop(0)
+            if self.befall(fault, site, nth):
+                self.go_on_with(self.befall_all, met)
                 return WAIT
         return None
 
@@ -465,7 +477,7 @@ class SimThread:
                     raise error
             if progress.done >= effect.count:
                 return None
-            fault, nth = process.note(site, self.name)
+            fault, nth = process.note(site, self.name, "", {"operation": effect.operation})
             if fault is not None and self.befall(fault, site, nth):
                 self.go_on_with(self._enter_now, effect, progress)
                 return WAIT

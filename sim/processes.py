@@ -239,13 +239,16 @@ class SimProcess:
             self.journal.append(Kind.OBSERVATION, name, data=data, thread=thread)
 
     def _store(self, site: str) -> Fault | None:
-        """A store of a ring operation is about to be done: counted and judged, not recorded."""
+        """A store of a ring operation is about to be done: counted and judged, recorded only if a fault befalls it."""
         thread = self.current_thread
         assert thread is not None, "a ring operation runs inside of an Attempt"
         nth = self.count_crossing(site)
         fault = self.judge.crossing(site) if site in self._judged else None
         if fault is None:
             return None
+        if self.sim.record:
+            self.journal.append(Kind.CROSSING, site, nth=nth, thread=thread.name,
+                                data={"fate": fault.fate.value, "fault": fault.id})
         self.receipt(fault, site, nth, thread.name)
         if fault.fate is Fate.CORRUPT:
             return fault

@@ -81,26 +81,13 @@ def store_place(spec: RingSpec, node: str) -> str:
     return f"{node}/{spec.channel.value}"
 
 
-class StoreNames:
-    """A ring layout's offsets in the words of `faults.memory`."""
-
-    def __init__(self, layout: Any) -> None:
-        self._name = layout.store_name
-
-    def store_name(self, offset: int) -> str | None:
-        name = self._name(offset)
-        if name is None or name.startswith("bell"):
-            return None
-        return "readers" if name.startswith("reader:") else name.partition(":")[0]
-
-
 class SteppedMemory:
     """One process's view of a ring's segment in which it can stop before any store."""
 
     def __init__(self, memory: Any, layout: Any, on_store: Callable[[str], Fault | None]) -> None:
-        self._faulty = FaultyMemory(memory, StoreNames(layout), self._ask)
+        self._faulty = FaultyMemory(memory, layout, self._ask)
         self._on_store = on_store
-        self._loads: list[bytes | int] = []
+        self._loads: list[Any] = []
         self._next_load = 0
         self._stores = 0  # done in this operation
         self._skip = 0  # of them, still to be passed over in a repetition
@@ -126,7 +113,7 @@ class SteppedMemory:
         else:
             loaded = self._faulty[where]
             if not isinstance(loaded, int):
-                loaded = bytes(loaded)
+                loaded = memoryview(bytes(loaded))
             self._loads.append(loaded)
         self._next_load += 1
         return loaded

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.ports import SocketSpec
-from engine.topology import Channel, Edge, Node, at
+from engine.ports import SocketSpec, Unroutable
+from engine.topology import Edge, Node, at
 from faults.inbox import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
@@ -32,8 +32,9 @@ class SocketPort:
         self.address = socket.address
         self.name = spec.name
         self._me = Node.parse(process.name)
-        self._send_sites: dict[Any, str] = {}
-        self._receive_sites: dict[Any, tuple[str, str]] = {}
+        self._peers = [node for node in process.sim.topology.nodes if node.kind == spec.peer_kind]
+        self._send_sites: dict[Any, tuple[str, ...]] = {}
+        self._receive_sites: dict[Any, str] = {}
         self._inbox: Inbox | None = None
         channel = spec.receive_channel
         if channel is not None and any(
@@ -49,30 +50,48 @@ class SocketPort:
             self.socket.send(frames, peer)
             return None
         process = self.process
-        if type(peer) is not int or self.spec.kind != "ROUTER":
-            peer_index = self.spec.peer if type(peer) is int else self._index(peer)
-        else:
-            peer_index = peer
-        site = self._send_sites.get(peer_index)
-        if site is None:
-            edge = Edge(self._me, Node(self.spec.peer_kind, peer_index), channel)
-            site = self._send_sites[peer_index] = at(edge, "send")
         digest = digest_of(frames) if process.sim.record else ""
-        fault, nth = process.note(site, thread.name, digest, None, channel, frames)
-        if fault is not None and thread.befall(fault, site, nth):
-            thread.go_on_with(self._send_now, frames, peer, digest)
-            return WAIT
-        self.socket.send(frames, peer, digest)
-        return None
+        met = None
+        for site in self._sites_to(peer, channel):
+            fault, nth = process.note(site, thread.name, digest, None, channel, frames)
+            if fault is not None:
+                met = [*(met or ()), (fault, site, nth)]
+        if met is not None:
+            return self._send_after(thread, met, frames, peer, digest)
+        return self._send_now(thread, frames, peer, digest)
 
-    def _send_now(self, frames: list[Any], peer: Any, digest: str) -> None:
-        self.socket.send(frames, peer, digest)
+    def _send_after(self, thread: SimThread, met: list[Any], frames: list[Any], peer: Any, digest: str) -> Any:
+        while met:
+            fault, site, nth = met.pop(0)
+            if thread.befall(fault, site, nth):
+                thread.go_on_with(self._send_after, thread, met, frames, peer, digest)
+                return WAIT
+        return self._send_now(thread, frames, peer, digest)
+
+    def _send_now(self, thread: SimThread, frames: list[Any], peer: Any, digest: str) -> None:
+        try:
+            self.socket.send(frames, peer, digest)
+        except Unroutable:
+            site = self._sites_to(peer, self.spec.send_channel)[0]
+            self.process.observe("not-sent", {"site": site, "nth": self.process.counts[site]}, thread.name)
+            raise
+
+    def _sites_to(self, peer: Any, channel: Any) -> tuple[str, ...]:
+        """One site per edge: a publisher's lead to every node of its peers' kind."""
+        sites = self._send_sites.get(peer)
+        if sites is None:
+            if self.spec.kind in ("PUB", "XPUB"):
+                peers = self._peers
+            else:
+                peers = [self._node(peer if self.spec.kind == "ROUTER" else self.spec.peer)]
+            sites = self._send_sites[peer] = tuple(at(Edge(self._me, node, channel), "send") for node in peers)
+        return sites
 
     # -- receiving
 
     def take(self, thread: SimThread) -> Any:
         """-> (peer, frames), None when nothing is there, or WAIT."""
-        inbox = self._inbox
+        inbox, process, channel = self._inbox, self.process, self.spec.receive_channel
         while True:
             if inbox is not None:
                 ready = inbox.take()
@@ -82,41 +101,35 @@ class SocketPort:
             if raw is None:
                 return None
             peer, message = raw
-            frames = [frame if type(frame) is bytes else bytes(frame) for frame in message.frames]
-            channel = self.spec.receive_channel
-            if channel is None or (self.socket.kind == "XPUB"):
-                return peer, frames
-            edge, site = self._receive_site(peer, channel)
+            arrived = peer, [frame if type(frame) is bytes else bytes(frame) for frame in message.frames]
+            if channel is None:
+                return arrived
+            site = self._receive_sites.get(peer)
+            if site is None:
+                site = self._receive_sites[peer] = at(Edge(self._node(peer), self._me, channel), "receive")
             digest = message.digest
-            if not digest and self.process.sim.record:
-                digest = digest_of(frames)
-            fault, nth = self.process.note(site, thread.name, digest, None, channel, frames)
-            if fault is not None and fault.fate in PROCESS_FATES:
-                if thread.befall(fault, site, nth):
-                    thread.go_on_with(self._arrived, peer, frames)
-                    return WAIT
-                fault = None
+            if not digest and process.sim.record:
+                digest = digest_of(arrived[1])
+            fault, nth = process.note(site, thread.name, digest, None, channel, arrived[1])
             if inbox is None:
-                return peer, frames
-            now = self.process.sim.now
-            inbox.arrive(edge, peer, frames, fault, nth, now)
-            if fault is not None and fault.fate is Fate.DELAY:
-                self.process.sim.holds.when_over(fault, self._release)
+                return arrived
+            hits_process = fault is not None and fault.fate in PROCESS_FATES
+            inbox.arrive(site, arrived, None if hits_process else fault, nth, process.sim.now)
+            if fault is None:
+                continue
+            if hits_process:
+                if thread.befall(fault, site, nth):
+                    thread.go_on_with(thread.take_from, self)  # the message is still there
+                    return WAIT
+            elif fault.fate is Fate.DELAY:
+                process.sim.holds.when_over(fault, self._release)
 
-    def _arrived(self, peer: Any, frames: list[Any]) -> Any:
-        return self.name, peer, frames
-
-    def _receive_site(self, peer: Any, channel: Channel) -> tuple[str, str]:
-        names = self._receive_sites.get(peer)
-        if names is None:
-            index = peer if type(peer) is int else self._index(peer)
-            edge = Edge(Node(self.spec.peer_kind, index), self._me, channel)
-            names = self._receive_sites[peer] = str(edge), at(edge, "receive")
-        return names
-
-    @staticmethod
-    def _index(identity: bytes) -> int:
-        return int.from_bytes(identity, "little") if len(identity) == 2 else 0
+    def _node(self, peer: Any) -> Node:
+        index = int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
+        node = Node(self.spec.peer_kind, index)
+        if isinstance(peer, bytes) and (node not in self._peers or len(peer) != 2):
+            return Node(self.spec.peer_kind, self.spec.peer)
+        return node
 
     def _release(self) -> None:
         self.process.deliver(self._release_now)
@@ -126,7 +139,7 @@ class SocketPort:
             self.socket.announce()
 
     def _let_go(self, held: Held) -> None:
-        self.process.released(held.fault, "main", f"{held.edge}:receive", held.nth)
+        self.process.released(held.fault, "main", held.edge, held.nth)
 
     # -- the rest of a socket
 

