@@ -95,7 +95,11 @@ class RuntimeDir:
 
     def remove(self) -> list[str]:
         """Remove everything of this engine. -> what was removed. Safe to call from several processes."""
-        return _remove(self.engine_id, self.path)
+        removed = _remove(self.engine_id, self.path)
+        if self._lock_fd is not None:  # after the files: until then the broom shall see a living owner
+            os.close(self._lock_fd)
+            self._lock_fd = None
+        return removed
 
 
 def sweep() -> list[str]:
