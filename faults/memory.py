@@ -36,13 +36,13 @@ class NamesStores(Protocol):
 class FaultyMemory:
     """`inner` seen through `on_store`. Indexes like the memory it wraps, which stays at `inner`."""
 
-    __slots__ = ("_corrupts", "_from", "_name_of", "_on_store", "_starts", "_to", "inner")
+    __slots__ = ("_corrupts", "_from", "_kinds", "_layout", "_on_store", "_to", "inner")
 
     def __init__(self, inner: Any, layout: NamesStores, on_store: Callable[[str], Fault | None]) -> None:
         self.inner = inner
-        self._name_of = layout.store_name
-        self._starts = layout.starts_message
+        self._layout = layout
         self._on_store = on_store
+        self._kinds: dict[int, str] = {}  # of offsets seen: first, written, reader or bell
         self._from = self._to = 0  # the bytes of the message being written, if it is to be corrupted
         self._corrupts: Fault | None = None
 
@@ -54,19 +54,24 @@ class FaultyMemory:
 
     def __setitem__(self, where: Any, value: Any) -> None:
         start = where if isinstance(where, int) else where.start or 0
-        if self._starts(start):
+        kind = self._kinds.get(start) or self._kind(start)
+        if kind == "first":
             self._corrupts = self._on_store("data")
             self._from = start
-        name = self._name_of(start)
-        if name == "data":
+        elif kind in ("written", "reader"):
+            value = self._flag(kind == "written", value)
+        if self._corrupts is not None and kind in ("first", "data"):
             self._to = start + (1 if isinstance(where, int) else memoryview(value).nbytes)
-        elif name.startswith(("written", "reader")):  # not a bell
-            value = self._flag(name.startswith("written"), value)
         self.inner[where] = value
 
+    def _kind(self, start: int) -> str:
+        kind = "first" if self._layout.starts_message(start) else self._layout.store_name(start).partition(":")[0]
+        if kind != "data":  # offsets inside a message are without number
+            self._kinds[start] = kind
+        return kind
+
     def _flag(self, is_written: bool, value: Any) -> Any:
-        stored = bytes((value,)) if isinstance(value, int) else bytes(value)
-        is_set = any(stored)
+        is_set = bool(value) if isinstance(value, int) else any(value)
         if is_written:
             name = "written" if is_set else "reset"
             if is_set and self._corrupts is not None:
@@ -77,5 +82,4 @@ class FaultyMemory:
             name = "read" if is_set else "readers"
         if self._on_store(name) is None:
             return value
-        flipped = bytes(byte ^ 0xFF for byte in stored)
-        return flipped[0] if isinstance(value, int) else flipped
+        return value ^ 0xFF if isinstance(value, int) else bytes(byte ^ 0xFF for byte in value)

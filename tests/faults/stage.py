@@ -136,7 +136,7 @@ class FakePorts:
     def process_group(self, *args: Any) -> FakeGroup:
         return self.group
 
-    def start_child(self, node: Node, target: str) -> str:
+    def start_child(self, node: Node, target: str, start_method: str) -> str:
         return f"child {node}"
 
     def mark(self, mark: Mark, **data: Any) -> None:
@@ -173,15 +173,15 @@ class Stage:
         assert not file.torn
         return [record for record in file.records if kind is None or record.kind is kind]
 
-    def fork(self, node: Node, work: Callable[[FaultyPorts], None]) -> int:
-        """Run `work` in a process of its own, which exits 0 when it returns. -> its pid"""
+    def fork(self, node: Node, work: Callable[[FaultyPorts], None], inner: Callable[[Node], Any] | None = None) -> int:
+        """Run `work` in a process of its own, over fakes or `inner(node)`; it exits 0 when that returns. -> its pid"""
         ready_read, ready_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 70
             try:
                 os.close(ready_read)
-                ports = self.ports(node)
+                ports = self.ports(node, inner(node) if inner else None)
                 os.write(ready_write, b"x")
                 work(ports)
                 code = 0

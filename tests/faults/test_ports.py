@@ -206,7 +206,7 @@ def test_observations_go_into_the_journal_with_whatever_they_hold(stage):
 
 def test_all_else_passes_to_the_inner_ports(stage):
     ports = stage().ports(core())
-    assert ports.start_child(worker(1), "a:b") == "child worker.1"
+    assert ports.start_child(worker(1), "a:b", "spawn") == "child worker.1"
     assert ports.parent is None
     assert ports.clock is FakePorts.clock
 
