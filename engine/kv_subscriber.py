@@ -194,6 +194,11 @@ class KVEventFollower:
             return self._asked.deadline
         return self._poll_at if self.replay else None
 
+    @property
+    def held(self) -> int:
+        """Batches that wait behind a hole, or for the end of an answer."""
+        return len(self._held)
+
     # -- messages
 
     def _on_replayed(self, number: int, batch: LivedBatch) -> None:

@@ -14,15 +14,20 @@ Promises
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
-from engine.kv_follow import feed, next_reports
+import msgspec
+
+from engine.errors import QueueCancelledError
+from engine.ipc.presence import start_time
+from engine.kv_follow import feed, next_reports, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import KVEventFollower, Report, Settled
 from engine.ports import Ports, SocketSpec
 from engine.real_ports import RealPorts
 from engine.shell import Process
-from engine.topology import Channel, NodeKind, subscriber
+from engine.topology import Channel, Mark, NodeKind, subscriber
 
 
 class KVEventSubscriber:
@@ -103,3 +108,48 @@ def subscriber_sockets(endpoint: str, replay_endpoint: str | None, topic: str = 
                                   receive_channel=Channel.REPLAY, address=replay_endpoint, identity=identity,
                                   **common))
     return sockets
+
+
+class SubscriberRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber process follows. `replay_endpoint` None: it cannot ask."""
+
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
+    poll_s: float = 5.0
+    answer_s: float = 5.0
+    tries: int = 3
+    hwm: int = 100_000
+    socket_buffer_bytes: int = 0
+    core_index: int = 0
+
+
+def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
+    """Entry point of a subscriber process: follows, observes, and ends at SIGTERM or with its parent.
+
+    It is its node's index that answers are addressed to, so a plan can tell the subscribers apart.
+    """
+    recipe = msgspec.msgpack.decode(recipe_bytes, type=SubscriberRecipe)
+    process = Process(ports)
+
+    def leave(reason: str) -> None:
+        process.cancel(QueueCancelledError(reason))
+
+    signal.signal(signal.SIGTERM, lambda number, frame: leave("SIGTERM"))
+    if ports.parent is not None:
+        ports.parent.watch(lambda: leave("the parent is gone"))
+    ports.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_time(os.getpid()) or 0, segments=[],
+                  paths=[])
+    ports.mark(Mark.BORN)
+    for spec in subscriber_sockets(recipe.endpoint, recipe.replay_endpoint, recipe.topic, hwm=recipe.hwm,
+                                   buffer_bytes=recipe.socket_buffer_bytes,
+                                   identity=ports.node.index.to_bytes(2, "little"), core_index=recipe.core_index):
+        process.sockets[spec.name] = ports.open_socket(spec)
+    follower = KVEventFollower(replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
+                               answer_s=recipe.answer_s, tries=recipe.tries,
+                               tag=int.from_bytes(os.urandom(6), "big"))
+    ports.mark(Mark.READY)
+    process.run(subscriber_loop(follower, KVCacheMirror()))
+    ports.observe("bye", reason=str(process.cancelled))
+    process.close()
+    ports.close()

@@ -27,7 +27,7 @@ from typing import Any
 
 from engine.core.kv_codec import EndReport, ReplayRequest, encode_batch, end_frames, number_frame, read_request
 from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
-from engine.errors import BadFrameError, UnroutableError
+from engine.errors import BadFrameError, QueueCancelledError, UnroutableError
 from engine.messages import EventBatch
 from engine.ports import Unroutable
 from engine.topology import Mark
@@ -162,8 +162,10 @@ def publish_loop(log: KVEventLog, *, queue: str = "kv", outbox: str = "kv") -> L
                 continue
             try:
                 yield Send(outbox, frames)
-            except (Unroutable, UnroutableError):  # it is in the window, so it can still be asked for
-                pass
+            except QueueCancelledError:
+                raise
+            except Exception as error:  # it is in the window, so it can still be asked for
+                yield Observe("kv-unsent", {"seq": number, "error": repr(error)})
 
 
 def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = CHUNK_BATCHES) -> Loop[None]:

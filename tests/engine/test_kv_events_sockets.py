@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 zmq = pytest.importorskip("zmq")
@@ -23,7 +24,10 @@ from engine.core.kv_events import (  # noqa: E402
     ZmqEventPublisher,
 )
 from engine.kv_subscriber import Applied, Gap, Healed, Report, Restarted, Unrecoverable  # noqa: E402
-from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from engine.kv_subscriber_shell import KVEventSubscriber, SubscriberRecipe  # noqa: E402
+from engine.launch import Envelope, start_child  # noqa: E402
+from engine.real_ports import RealPorts  # noqa: E402
+from engine.topology import Node, subscriber  # noqa: E402
 
 BOUND_S = 30.0
 
@@ -263,6 +267,40 @@ def test_the_factory_makes_what_the_config_asks_for(closing: ExitStack, tmp_path
     publisher = EventPublisherFactory.create(config, 1)
     closing.callback(publisher.shutdown)
     assert (publisher.address, publisher.replay_address) == (f"ipc://{tmp_path}/a_dp1", None)
+
+
+def test_a_subscriber_process_follows_until_it_is_told_to_leave(tmp_path: Path, closing: ExitStack) -> None:
+    """Started like any child: it heals its late join, tells what it mirrors, and ends at SIGTERM."""
+    publisher = _publisher(closing, (f"ipc://{tmp_path}/kv", f"ipc://{tmp_path}/replay"))
+    for number in range(3):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    journal = tmp_path / "observed"
+    child = start_child(subscriber(), "engine.kv_subscriber_shell:subscriber_main", "spawn", lambda recipe:
+                        msgspec.msgpack.encode(Envelope(f"{__name__}:writing_ports", str(journal).encode(), recipe)))
+    closing.callback(child.close)
+    closing.callback(child.kill)
+    child.send_recipe(msgspec.msgpack.encode(SubscriberRecipe(
+        endpoint=publisher.address, replay_endpoint=publisher.replay_address, poll_s=0.1)))
+    _until(lambda: journal.exists() and b"kv-mirror" in journal.read_bytes())
+    child.terminate()
+    assert child.join(BOUND_S) and child.exitcode() == 0
+    names = [line.split(" ", 1)[0] for line in journal.read_text().splitlines()]
+    assert names[:7] == ["born", "kv-gap", "kv-batch", "kv-batch", "kv-batch", "kv-healed", "kv-mirror"]
+    assert names[-2:] == ["kv-mirror", "bye"]
+    assert "[0, 1, 2]" in journal.read_text().splitlines()[-2]
+
+
+def writing_ports(node: Node, argument: bytes, open_real: Callable[[Node], RealPorts]) -> RealPorts:
+    """Real ports whose observations are lines of a file."""
+    ports = open_real(node)
+
+    def observe(name: str, **data: object) -> None:
+        with open(argument.decode(), "a", encoding="utf-8") as file:
+            file.write(f"{name} {data}\n")
+
+    ports.observe = observe  # type: ignore[method-assign]
+    return ports
 
 
 def test_the_subscriber_iterates_and_closes(closing: ExitStack) -> None:

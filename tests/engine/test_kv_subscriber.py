@@ -99,6 +99,7 @@ def test_what_the_window_no_longer_holds_is_told_as_lost() -> None:
     _answer_all(world)
     assert _tell(world.reports) == [Gap(0, 9), ("lost", 0, 5), 6, 7, 8, 9, Healed(6, 9)]
     assert world.mirror.unknown_since == 0
+    assert "window" in world.told(Unrecoverable)[0].reason
 
 
 def test_a_lost_answer_is_asked_for_again() -> None:

@@ -67,6 +67,7 @@ def check(world: KVWorld) -> None:
     world.heal()
     assert world.follower.next == world.follower.wire == world.life.log.numbered
     assert world.mirror.next_seq == world.life.log.numbered
+    assert world.follower.held == 0
     if world.mirror.unknown_since is None:
         assert world.mirrored() == world.truth()
         assert world.mirror.check_integrity() == []
