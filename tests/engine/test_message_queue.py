@@ -24,6 +24,8 @@ from engine.errors import (
 from engine.ipc.message_queue import Handle, MessageQueue
 from engine.ipc.ring import EMPTY
 from engine.ipc.wait import Spin, SpinThenNap
+from engine.real_ports import RealPorts
+from engine.topology import core, worker
 
 pytest.importorskip("zmq")
 
@@ -346,6 +348,36 @@ def test_several_queues_ring_one_bell_of_their_reader(opened):
 def test_broadcast_object_is_the_same_at_both_ends(opened):
     writer, reader = pair(opened)
     assert writer.broadcast_object([1, 2]) == [1, 2] == reader.broadcast_object()
+
+
+class WatchedPorts:
+    """Ports that record the crossings of the rings, as a fault layer does."""
+
+    def __init__(self, inner: RealPorts, crossings: list) -> None:
+        self._inner, self._crossings = inner, crossings
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def ring_crossing(self, spec, operation, position, parts, overflow):
+        assert all(isinstance(part, bytes | memoryview) for part in parts)
+        self._crossings.append((operation, position, b"".join(map(bytes, parts)), overflow))
+
+
+def test_with_ports_that_watch_every_message_crosses_with_the_same_bytes_at_both_ends(opened):
+    sent, received = [], []
+    ends = [RealPorts(core()), RealPorts(worker(0))]
+    writer = queue_of(opened, ports=WatchedPorts(ends[0], sent))
+    reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0, ports=WatchedPorts(ends[1], received))
+    writer.wait_until_ready(BOUND_S)
+    for message in ("a", b"b" * 10_000, {"c": 1}):
+        writer.enqueue(message, BOUND_S)
+        assert reader.dequeue(BOUND_S) == message
+    assert [c[:2] + c[3:] for c in sent] == [("send", 0, False), ("send", 1, True), ("send", 2, False)]
+    assert [c[1:] for c in received] == [c[1:] for c in sent] and {c[0] for c in received} == {"receive"}
+    reader.shutdown(), writer.shutdown()
+    for ports in ends:
+        ports.close()
 
 
 # -- starting
