@@ -23,6 +23,10 @@ _RINGS = frozenset(channel.value for channel in RING_CHANNELS)
 _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
 
+#: Messages that are drawn around each fault, death or detection: some steps before and after.
+NEAR = 40
+
+
 class Arrow(msgspec.Struct, kw_only=True):
     """One message. A lost one has no `received_at`, a doubled or forged one no `sent_at`."""
 
@@ -160,7 +164,7 @@ def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: i
     odd = [item.at for item in items if not item.whole][:10]
     centres = [*anchors, *odd]
     nearest = [sorted(range(len(items)), key=lambda i, at=at: abs(items[i].at - at)) for at in centres[:24]]
-    for rank in range(cap):
+    for rank in range(min(NEAR, len(items))):
         for order in nearest:
             if len(keep) < cap:
                 keep.add(order[rank])

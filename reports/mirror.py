@@ -174,7 +174,7 @@ def _axes(x_of: Callable[[float], float], y_of: Callable[[float], float], times:
           numbers: tuple[int, int]) -> list[Markup]:
     base = HEIGHT - BOTTOM
     parts = [line(LEFT, TOP, LEFT, base, "axis"), line(LEFT, base, WIDTH - RIGHT, base, "axis"),
-             text(LEFT, TOP - 10.0, "batch number", "unit", "end")]
+             text(4.0, TOP - 14.0, "batch number", "unit")]
     for seq in dict.fromkeys((numbers[0], (numbers[0] + numbers[1]) // 2, numbers[1])):
         parts += [line(LEFT - 4.0, y_of(seq), LEFT, y_of(seq), "axis"),
                   text(LEFT - 8.0, y_of(seq) + 4.0, f"{seq:,}", None, "end")]

@@ -157,6 +157,7 @@ def _scenario(scenario: Scenario, words: Mapping[str, Promise], anchors: Mapping
             held.append(detail)
         else:
             quiet.append(detail)
+    declared.sort(key=lambda detail: not (detail.astray or detail.disagree))
     runs = [_run(run, anchors, (scenario.name, run.play.world) in several, replay_command) for run in scenario.runs]
     return ScenarioView(
         scenario=scenario, anchor=f"s{scenario.number}", name=short_name(scenario.name), declared=declared, held=held,
@@ -226,7 +227,7 @@ def _run(run: Run, anchors: Mapping[int, str], several: bool, replay_command: Ca
         faults=[f"{fault.id}: {fault.fate.value} at {fault.site}, crossing {fault.nth}"
                 + (f", {fault.times} times" if fault.times > 1 else "")
                 + ("" if fired.get(fault.id) else " (did not fire)") for fault in run.play.plan.faults],
-        chart=sequence_chart(run, CAP if run.play.plan.faults else CALM_CAP), mirrors=mirrors_of(run),
+        chart=sequence_chart(run, CAP if run.play.plan.faults else CALM_CAP, anchors[id(run)]), mirrors=mirrors_of(run),
         torn=[f"{journal.node}, life {journal.life}" for journal in run.journals if journal.torn],
         leftovers=list(run.lab.leftovers))
 

@@ -2,7 +2,7 @@
 
                        1 ms        10 ms       100 ms         1 s
     kill    engine      |      . .::..   |         |
-            sim         |        :       |         |
+            twin        |        :       |         |
 
 One row per fate and world, so that a stop that needs its deadline does not hide a slow answer to a kill.
 """
@@ -17,6 +17,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.collect import Scenario, sort_worlds
+from reports.matrix import WORLD_WORDS
 from reports.svg import drawing, line, tag, text
 from reports.words import count, duration
 from scenarios.run import Run
@@ -101,7 +102,8 @@ def strip(detections: Sequence[Detection], bound_s: float | None = None) -> Stri
 def _row(key: tuple[str, str], group: Sequence[Detection], y: float, x_of: Callable[[float], float], first: bool,
          ) -> list[Markup]:
     fate, world = key
-    parts = [line(LEFT, y + DOT, WIDTH - RIGHT, y + DOT, "rule"), text(LEFT - 10.0, y + 3.0, world, "world", "end")]
+    parts = [line(LEFT, y + DOT, WIDTH - RIGHT, y + DOT, "rule"),
+             text(LEFT - 10.0, y + 3.0, WORLD_WORDS.get(world, world), "world", "end")]
     if first:
         parts.append(text(4.0, y + 3.0, fate, "fate"))
     stacked: dict[int, int] = defaultdict(int)

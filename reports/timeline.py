@@ -27,8 +27,9 @@ from reports.svg import drawing, line, tag, text
 from reports.words import clock, count, duration, listed
 from scenarios.run import Run
 
-LEFT, COLUMN, RIGHT, TOP = 66.0, 122.0, 150.0, 40.0
+LEFT, COLUMN, RIGHT, TOP = 66.0, 122.0, 176.0, 40.0
 ARROW_GAP, ARRIVAL_GAP, MOMENT_GAP, SKIP_GAP = 12.0, 2.0, 18.0, 13.0
+AFTER_GAP = 18.0  # what follows a moment or a skipped stretch has its label above itself
 #: Moments that draw the neighbouring messages into the chart.
 ANCHORS = ("fault", "death", "told", "released", "kv")
 MOST_MOMENTS = 40
@@ -70,8 +71,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
 
 
-def sequence_chart(run: Run, cap: int = 150) -> Chart:
-    """The chart of one run, with at most `cap` messages drawn."""
+def sequence_chart(run: Run, cap: int = 150, prefix: str = "") -> Chart:
+    """The chart of one run, with at most `cap` messages drawn. Faults get the ids `{prefix}-{fault}`."""
     origin = origin_of(run)
     moments = moments_of(run)
     moments = [m for m in moments if m.kind != "note"][:MOST_MOMENTS] + \
@@ -87,7 +88,6 @@ def sequence_chart(run: Run, cap: int = 150) -> Chart:
 
     axis = Axis()
     placed = _place(axis, shown, moments)
-    spans = spans_of(run)
     bottom = max(axis.heights, default=TOP) + 26.0
     width = right + RIGHT
     parts: list[Markup] = []
@@ -95,8 +95,8 @@ def sequence_chart(run: Run, cap: int = 150) -> Chart:
     parts += _lifelines(lives, nodes, x_of, axis, bottom)
     for index, item in enumerate(shown):
         parts += _item(item, placed[index, 0], placed.get((index, 1)), x_of, right)
-    parts += _marks(moments, placed, x_of)
-    parts += _brackets(spans, axis, right)
+    parts += _marks(moments, placed, x_of, prefix)
+    parts += _brackets(spans_of(run), moments, placed, right)
     parts += _clock(moments, placed, shown)
     drawn = sum(not isinstance(item, Skipped) for item in shown)
     return Chart(svg=drawing(width, bottom + 24.0, _label(run, drawn, len(items), moments), "sequence", parts),
@@ -134,7 +134,11 @@ def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: S
     points += [(moment.at, 2, MOMENT_GAP, ("m", number)) for number, moment in enumerate(moments)]
     # At one instant (the twin has many) an arrow must not arrive above its own beginning.
     points.sort(key=lambda point: (point[0], _begins_now(point, shown), point[1]))
-    return {key: axis.place(time, gap) for time, _, gap, key in points}
+    heights, wide = {}, False
+    for time, _, gap, key in points:
+        heights[key] = axis.place(time, max(gap, AFTER_GAP) if wide else gap)
+        wide = key[0] == "m" or (key[1] == 1 and isinstance(shown[int(key[0])], Skipped))
+    return heights
 
 
 def _begins_now(point: tuple, shown: Sequence[Arrow | Collective | Skipped]) -> int:
@@ -212,7 +216,7 @@ def _cross(x: float, y: float, r: float) -> Markup:
     return tag("path", d=f"M{x - r:.1f} {y - r:.1f}l{2 * r:g} {2 * r:g}m0 {-2 * r:g}l{-2 * r:g} {2 * r:g}", class_="x")
 
 
-def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float]) -> list[Markup]:
+def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float], prefix: str) -> list[Markup]:
     parts = []
     for number, moment in enumerate(moments):
         x, y = x_of[moment.node], placed["m", number]
@@ -224,15 +228,23 @@ def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float]) -> l
             "kv": lambda x, y: tag("rect", x=x - 4.0, y=y - 4.0, width=8, height=8),
         }.get(moment.kind, lambda x, y: tag("circle", cx=x, cy=y, r=3))(x, y)
         words = moment.label if len(moment.label) <= 38 else moment.label[:37] + "…"
-        parts.append(tag("g", tag("title", moment.text), shape, text(x + 13.0, y + 4.0, words),
-                         class_=f"m {moment.kind}"))
+        # Long words beside the last process would lie on the brackets.
+        left = x == max(x_of.values()) and len(words) > 14
+        label = text(x - 11.0, y + 4.0, words, None, "end") if left else text(x + 13.0, y + 4.0, words)
+        parts.append(tag("g", tag("title", moment.text), shape, label,
+                         class_=f"m {moment.kind}",
+                         id=f"{prefix}-{moment.fault}" if prefix and moment.kind == "fault" else None))
     return parts
 
 
-def _brackets(spans: Sequence[Span], axis: Axis, right: float) -> list[Markup]:
+def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: dict, right: float) -> list[Markup]:
+    """From a fault's own row to the row of what ended it, at the right of all processes."""
+    rows = {(moment.fault, moment.kind): placed["m", n] for n, moment in reversed(list(enumerate(moments)))}
+    drawn = [(span, rows[span.fault, "fault"], rows[span.fault, span.kind]) for span in spans
+             if {(span.fault, "fault"), (span.fault, span.kind)} <= set(rows)]
     parts, low = [], 0.0
-    for number, span in enumerate(sorted(spans, key=lambda span: (span.began, span.ended))[:8]):
-        x, top, end = right + 14.0 + 9.0 * number, axis.at(span.began), axis.at(span.ended)
+    for number, (span, top, end) in enumerate(sorted(drawn, key=lambda entry: entry[1:])[:8]):
+        x = right + 42.0 + 9.0 * number
         word = "told after" if span.kind == "told" else "held for"
         middle = max((top + end) / 2.0, low)
         low = middle + 30.0  # words of two brackets must not lie on each other
