@@ -130,6 +130,7 @@ class KVEventFollower:
         self._unseen_upto = 0  # end of what an answer brought beyond `wire`; told when the answer ends
         self._asked: _Asked | None = None
         self._poll_at: float | None = None  # None: at once
+        self.answers = 0  # questions to the replay socket that were answered to the end
         self._failed = 0
         self._arrivals = 0
         self._tag = tag
@@ -254,6 +255,7 @@ class KVEventFollower:
         self._tell_unseen()
 
     def _judge_progress(self, asked: _Asked, now: float) -> None:
+        self.answers += 1
         if self.next >= self.wire:
             self._failed = 0
             self._out.append(Settled(self.next))

@@ -93,6 +93,8 @@ class EngineCoreClient:
         self._check_model()
         sweep()
         self._runtime = runtime = RuntimeDir.create(config.runtime_dir)
+        self.ports.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_time(os.getpid()) or 0,
+                           segments=[runtime.segment("")], paths=[str(runtime.path)])
         start_method = "spawn" if config.start_method == "auto" else config.start_method
         # Before the first socket: under fork a child must not inherit a ZMQ context.
         self._core = child = self.ports.start_child(core(), CORE_MAIN, start_method)

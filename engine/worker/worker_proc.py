@@ -113,7 +113,11 @@ def is_alive(process: tuple[int, int]) -> bool:
     return start_time(process[0]) == process[1]
 
 
+def process_identity() -> dict[str, int]:
+    """What tells this process from every other one, now and later."""
+    return {"pid": os.getpid(), "ppid": os.getppid(), "start_time": start_time(os.getpid()) or 0}
+
+
 def birth_certificate(runtime: RuntimeDir) -> dict[str, Any]:
     """What a judge needs to find this process and its files later."""
-    return {"pid": os.getpid(), "ppid": os.getppid(), "start_time": start_time(os.getpid()) or 0,
-            "segments": [runtime.segment("")], "paths": [str(runtime.path)]}
+    return {**process_identity(), "segments": [runtime.segment("")], "paths": [str(runtime.path)]}

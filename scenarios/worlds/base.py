@@ -103,7 +103,7 @@ class World(ABC):
         (path / "journals").mkdir(parents=True)
         return path
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most worlds keep nothing
         """End whatever the world keeps between plays."""
 
 

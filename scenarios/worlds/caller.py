@@ -7,7 +7,7 @@ any user of the engine would have seen.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
@@ -29,11 +29,14 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     ports_argument: bytes
     life: int = 0
     probe_s: float = 0.05  # how often the health is asked for while the workload runs
-    settle_s: float = 0.0  # how long the engine is left alone before it is shut down
-    ready_file: str = ""  # written when the engine is ready, for a lab that waits for it
 
 
-def main(recipe: bytes) -> None:
+#: What the caller says to the lab, and the lab to the caller. The lab's silence (EOF) means: end at once.
+READY, FAILED, DONE = b"ready", b"failed", b"done"
+GO, CLOSE = b"go", b"close"
+
+
+def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
     set_process_title("frontend-0")
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
@@ -41,17 +44,18 @@ def main(recipe: bytes) -> None:
     ports.mark(Mark.BORN)
     try:
         llm = AsyncLLM(play.config, ports=ports)
-    except RingtwinError:
+    except RingtwinError as error:
         ports.observe("bye", reason="the engine did not start")
+        connection.send_bytes(FAILED + b" " + str(error).encode())
         return
-    if play.ready_file:
-        Path(play.ready_file).touch()
-    asyncio.run(Caller(llm, ports, play).run())
+    asyncio.run(Caller(llm, ports, play, connection).run())
     ports.observe("bye", reason="done")
 
 
 class Caller:
-    def __init__(self, llm: AsyncLLM, ports: Any, play: CallerRecipe) -> None:
+    def __init__(self, llm: AsyncLLM, ports: Any, play: CallerRecipe, connection: Connection) -> None:
+        self._connection = connection
+        self._orders: asyncio.Queue[bytes] = asyncio.Queue()
         self._llm = llm
         self._ports = ports
         self._play = play
@@ -61,18 +65,35 @@ class Caller:
         self._told_dead = False
 
     async def run(self) -> None:
-        probe = asyncio.create_task(self._probe_health())
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._connection.fileno(), self._order)
         try:
-            self._do(self._driver.start())
-            await self._finished.wait()
-            await asyncio.gather(*self._tasks)
-            await self._after()
+            self._connection.send_bytes(READY)
+            if await self._orders.get() == GO:
+                probe = asyncio.create_task(self._probe_health())
+                self._do(self._driver.start())
+                await self._finished.wait()
+                await asyncio.gather(*self._tasks)
+                probe.cancel()
+                await self._after()
+                self._connection.send_bytes(DONE)
+                await self._orders.get()
         finally:
-            probe.cancel()
+            loop.remove_reader(self._connection.fileno())
             self._llm.shutdown()
 
+    def _order(self) -> None:
+        try:
+            self._orders.put_nowait(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self._orders.put_nowait(CLOSE)
+            self._finished.set()
+            for task in self._tasks:
+                task.cancel()
+
     async def _after(self) -> None:
-        """Nothing is open: a dead engine must say so to a later call; a living one may settle."""
+        """Nothing is open: a dead engine must say so to a later call."""
         if self._llm.errored:
             began = self._ports.clock.monotonic()
             try:
@@ -81,7 +102,6 @@ class Caller:
             except RingtwinError as raised:
                 error = type(raised).__name__
             self._ports.observe("late-call", began=began, error=error)
-        await asyncio.sleep(self._play.settle_s)
         await self._check_health()
 
     def _do(self, commands: list[Command]) -> None:

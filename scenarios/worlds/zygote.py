@@ -8,6 +8,7 @@ context and one thread. On GPUs nothing is forked: processes are spawned.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import Any
 
 _context: Any = None
@@ -28,3 +29,13 @@ def stop() -> None:
 
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()
+
+
+def spawn_context() -> Any:
+    """For machines with a GPU: CUDA does not survive a fork."""
+    return multiprocessing.get_context("spawn")
+
+
+def has_gpu(device: str) -> bool:
+    """Whether plays on this device use CUDA. Asks the driver's files, so that no CUDA context is made here."""
+    return device != "cpu" and os.path.exists("/dev/nvidia0")
