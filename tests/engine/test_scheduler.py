@@ -175,6 +175,14 @@ class TestBadRequests:
         assert client.ends["small"].finish_reason is FinishReason.LENGTH
         assert view.requests == {}
 
+    def test_a_request_that_outgrew_the_cache_before_it_was_preempted_fails_instead_of_waiting_for_ever(self):
+        scheduler = make_scheduler(blocks=2)
+        scheduler.add_request(make_request("a", [1, 2, 3, 4], max_tokens=9, ignore_eos=True))
+        step(scheduler)
+        scheduler.reset_prefix_cache(preempt_running=True)
+        assert "5 tokens do not fit" in step(scheduler)[0].stop_reason
+        assert scheduler.schedule().finished == [], "workers had forgotten it when it was preempted"
+
     def test_a_doubled_add_of_a_live_id_is_ignored(self):
         scheduler = make_scheduler()
         assert scheduler.add_request(make_request("a", [1, 2], max_tokens=1))
@@ -237,6 +245,17 @@ class TestPrefixCache:
         assert second.new[0].block_ids[:2] == [0, 1]
         assert answer(scheduler, second)[0][0].num_cached_tokens == 4
 
+    def test_what_a_preempted_request_finds_of_its_own_does_not_count_as_cached(self):
+        """The caller learns what the cache saved it at the start, not what a preemption cost."""
+        scheduler, view, client = make_scheduler(blocks=5), WorkerView(5, 2, 64, 8), Client()
+        requests = [make_request(name, [token] * 3, max_tokens=5, ignore_eos=True)
+                    for name, token in (("a", 1), ("b", 2))]
+        for request in requests:
+            scheduler.add_request(request)
+        run_to_end(scheduler, view, client)
+        assert requests[1].num_preemptions > 0
+        assert client.ends["b"].num_cached_tokens == 0
+
     def test_requests_of_the_same_step_do_not_share_what_is_not_computed_yet(self):
         scheduler, view, client = make_scheduler(), WorkerView(16, 2, 64, 8), Client()
         for name in "ab":
@@ -275,6 +294,16 @@ class TestPreemption:
         assert (second.preempted, second.num_scheduled_tokens) == (["b"], {"a": 1})
         assert scheduler.get_request_counts() == (1, 1)
         assert scheduler.check_integrity() == []
+
+    def test_nobody_is_admitted_in_a_step_that_preempts(self):
+        """Else the preempted one would take its place again at once and lose it with the next step."""
+        scheduler = make_scheduler(blocks=4, budget=3, caching=False)
+        for name in "ab":
+            scheduler.add_request(make_request(name, [1, 2, 3, 4], max_tokens=9, ignore_eos=True))
+        step(scheduler)
+        step(scheduler)
+        third = scheduler.schedule()
+        assert (third.preempted, third.new, third.num_scheduled_tokens) == (["b"], [], {"a": 1})
 
     def test_it_comes_again_as_new_with_all_its_tokens_before_anybody_who_waits(self):
         scheduler, second = self.prepare()
