@@ -27,11 +27,11 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import BadFrameError, ConfigError, EngineDeadError, StartupError
+from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery
 from engine.ipc.handshake import HANDSHAKE, REQUESTS, frontend_handshake
 from engine.ipc.presence import start_time
 from engine.launch import open_ports
-from engine.liveness import Liveness
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from engine.ports import Child, Ports, SocketSpec, Unroutable
@@ -42,8 +42,6 @@ from engine.topology import Channel, Mark, NodeKind, core, frontend
 
 OUTPUTS = "outputs"
 CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
-#: After the core's death its last frames may still be on their way through the kernel.
-GRACE_S = 0.03
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
 
@@ -64,7 +62,6 @@ class EngineCoreClient:
         self._process = Process(self.ports)
         self._runtime: RuntimeDir | None = None
         self._core: Child | None = None
-        self._died_at: float | None = None
         self._closed = False
         bounds = config.bounds
         self.session = ClientSession(config.limits, bounds, lambda: secrets.token_hex(4))
@@ -75,7 +72,7 @@ class EngineCoreClient:
             self.ports.observe("start-failed", error=type(error).__name__, reason=str(error))
             self.shutdown()
             raise
-        self._liveness = Liveness("core.0", bounds.stall_s, self.now())
+        self._monitor = CoreMonitor("core.0", bounds.stall_s, self.now())
 
     @staticmethod
     def make_client(config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> EngineCoreClient:
@@ -202,7 +199,7 @@ class EngineCoreClient:
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `pump` has something to do."""
         descriptors = [self._process.sockets[OUTPUTS].fileno()]
-        if self._died_at is None and self._core is not None:
+        if self._monitor.deadline() is None and self._core is not None:
             descriptors.append(self._core.sentinel)
         return descriptors
 
@@ -220,7 +217,7 @@ class EngineCoreClient:
                 continue
             if self.session.notice_read and self.session.dead is None:
                 self.ports.observe("dead-notice")
-                self._die("core.0 said that it is leaving (ENGINE_CORE_DEAD)")
+                self._die(self._monitor.on_notice())
         else:
             return True
         self._look_at_core()
@@ -228,37 +225,32 @@ class EngineCoreClient:
 
     def tick(self) -> None:
         """Let time pass: time-outs, the heartbeat, the end of a death's grace."""
-        now = self.now()
-        if self.session.dead is not None:
-            return
-        self._take(self.session.on_tick(now))
-        self._look_at_core()
-        beat = int.from_bytes(self._process.heartbeat[:8], "little")
-        stalled = self._liveness.on_tick(beat, now)
-        if stalled is not None:
-            self._die(stalled)
-            self._core.kill()
+        if self.session.dead is None:
+            self._take(self.session.on_tick(self.now()))
+            self._look_at_core()
 
     def _look_at_core(self) -> None:
-        """Notice the core's death, once its last words have been read or had their time."""
-        if self.session.dead is not None or self._core is None or self._core.alive():
+        """Notice that the core is gone or stands still."""
+        if self.session.dead is not None or self._core is None:
             return
         now = self.now()
-        if self._died_at is None:
-            self._died_at = now
-        if now - self._died_at >= GRACE_S:
-            self._die(f"core.0 died (exit code {self._core.exitcode()})")
+        if not self._core.alive():
+            self._monitor.on_gone(f" (exit code {self._core.exitcode()})", now)
+        self._die(self._monitor.on_tick(int.from_bytes(self._process.heartbeat[:8], "little"), now))
 
     @property
     def grace_left_s(self) -> float | None:
         """How long the last words of a dead core are still waited for; None while it lives."""
-        if self._died_at is None or self.session.dead is not None:
-            return None
-        return max(0.0, GRACE_S - (self.now() - self._died_at))
+        deadline = self._monitor.deadline()
+        return None if deadline is None else max(0.0, deadline - self.now())
 
-    def _die(self, reason: str) -> None:
+    def _die(self, reason: str | None) -> None:
+        if reason is None:
+            return
         deliveries = self.session.die(reason)
         self.ports.observe("engine-dead", reason=reason)
+        if self._core is not None and self._core.alive() and not self.session.notice_read:
+            self._core.kill()  # it stands still: nothing else would end it
         self._hand_over(deliveries)
 
     def check_health(self) -> None:
@@ -329,10 +321,11 @@ class AsyncMPClient(EngineCoreClient):
     def _readable(self) -> None:
         if self.pump():
             self._loop.call_soon(self._readable)  # let the others run, then go on
-        if self._died_at is not None and len(self._watched) > 1:
+        grace_s = self.grace_left_s
+        if grace_s is not None and len(self._watched) > 1:
             # A sentinel stays readable for ever: unwatch it, and come back when the last words had their time.
             self._loop.remove_reader(self._watched.pop())
-            self._loop.call_later(GRACE_S, self._readable)
+            self._loop.call_later(grace_s, self._readable)
 
     def _on_timer(self) -> None:
         self.tick()

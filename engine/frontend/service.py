@@ -15,7 +15,7 @@ from engine.frontend.client import EngineCoreClient
 from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.output_processor import OutputProcessor
 from engine.frontend.session import Delivery, End, Tokens, UtilityResult
-from engine.messages import FinishReason, Outcome, RequestOutput, SamplingParams
+from engine.messages import FinishReason, RequestOutput, SamplingParams
 from engine.ports import Ports
 
 
@@ -125,10 +125,3 @@ class Service:
     def _forget(self, request_id: str) -> None:
         self.streams.pop(request_id, None)
         self.outputs.forget(request_id)
-
-
-def outcome_of_error(error: BaseException) -> Outcome:
-    """How an error looks among the outcomes of a request."""
-    if isinstance(error, EngineDeadError):
-        return Outcome.ENGINE_DEAD
-    return Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED

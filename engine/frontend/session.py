@@ -30,7 +30,14 @@ from engine.errors import (
     RequestTimeoutError,
     UnroutableError,
 )
-from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason, SamplingParams
+from engine.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishReason,
+    Outcome,
+    SamplingParams,
+)
 from engine.serial import DeadNotice, Utility, decode_outputs, encode_abort, encode_add, encode_utility
 
 
@@ -282,3 +289,8 @@ class ClientSession:
         return End(live.request_id, reason, stop_reason, error)
 
 
+def outcome_of_error(error: BaseException) -> Outcome:
+    """How an error looks among the outcomes of a request."""
+    if isinstance(error, EngineDeadError):
+        return Outcome.ENGINE_DEAD
+    return Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED

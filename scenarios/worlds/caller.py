@@ -15,7 +15,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError, RingtwinError
 from engine.frontend.async_llm import AsyncLLM
-from engine.frontend.service import outcome_of_error
+from engine.frontend.session import outcome_of_error
 from engine.launch import open_ports, set_process_title
 from engine.messages import Outcome
 from engine.topology import Mark, frontend

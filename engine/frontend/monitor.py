@@ -1,0 +1,50 @@
+"""When is the core dead? (pure)
+
+Three witnesses, each sufficient: its own last message (ENGINE_CORE_DEAD), its sentinel, and a heartbeat that stands
+still. A sentinel may come before the core's last outputs have been read, so they get `grace_s` after it.
+"""
+
+from __future__ import annotations
+
+from engine.liveness import Liveness
+
+#: After the core's death its last frames may still be on their way through the kernel.
+GRACE_S = 0.03
+
+
+class CoreMonitor:
+    """Told what is seen, it answers with the reason to treat the core as dead, or with None. A reason is given once."""
+
+    def __init__(self, name: str, stall_s: float, now: float, grace_s: float = GRACE_S) -> None:
+        self._name = name
+        self._grace_s = grace_s
+        self._liveness = Liveness(name, stall_s, now)
+        self._gone_since: float | None = None
+        self._exit = ""
+        self.dead: str | None = None
+
+    def on_notice(self) -> str | None:
+        """ENGINE_CORE_DEAD was read."""
+        return self._die(f"{self._name} said that it is leaving (ENGINE_CORE_DEAD)")
+
+    def on_gone(self, how: str, now: float) -> None:
+        """Its sentinel says that the process is no more; `how` says what is known of its end."""
+        if self._gone_since is None:
+            self._gone_since, self._exit = now, how
+
+    def on_tick(self, beat: int, now: float) -> str | None:
+        """Time passes; `beat` is what the heartbeat shows."""
+        if self._gone_since is not None:
+            return self._die(f"{self._name} died{self._exit}") if now - self._gone_since >= self._grace_s else None
+        stalled = self._liveness.on_tick(beat, now)
+        return None if stalled is None else self._die(stalled)
+
+    def deadline(self) -> float | None:
+        """When `on_tick` should be asked at the latest, where it is known."""
+        return None if self._gone_since is None or self.dead else self._gone_since + self._grace_s
+
+    def _die(self, reason: str) -> str | None:
+        if self.dead is not None:
+            return None
+        self.dead = reason
+        return reason
