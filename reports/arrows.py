@@ -11,6 +11,7 @@ and the end, and says of the rest how much it was.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -158,17 +159,23 @@ def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: i
     """At most `cap` of the items, in order, with a `Skipped` in the place of each run that is left out."""
     if len(items) <= cap:
         return list(items)
-    edge = cap // 6 if anchors else cap // 2
-    keep = set(range(edge)) | set(range(len(items) - edge, len(items)))
     # What never arrived, or came from nowhere, is what a reader looks for: it draws attention like a fault.
-    odd = [item.at for item in items if not item.whole][:10]
-    centres = [*anchors, *odd]
-    nearest = [sorted(range(len(items)), key=lambda i, at=at: abs(items[i].at - at)) for at in centres[:24]]
-    for rank in range(min(NEAR, len(items))):
+    centres = [*anchors, *[item.at for item in items if not item.whole][:10]]
+    edge = cap // 6 if centres else cap // 2
+    keep = set(range(edge)) | set(range(len(items) - edge, len(items)))
+    nearest = [_nearest(items, at) for at in centres[:24]]
+    for rank in range(NEAR):
         for order in nearest:
-            if len(keep) < cap:
+            if rank < len(order) and len(keep) < cap:
                 keep.add(order[rank])
     return _with_gaps(items, keep)
+
+
+def _nearest(items: Sequence[Arrow | Collective], at: float) -> list[int]:
+    """Indices of the items around a time, the nearest first. Items are in order of time."""
+    middle = bisect_left(items, at, key=lambda item: item.at)
+    around = range(max(0, middle - NEAR), min(len(items), middle + NEAR))
+    return sorted(around, key=lambda index: abs(items[index].at - at))[:NEAR]
 
 
 def _with_gaps(items: Sequence[Arrow | Collective], keep: set[int]) -> list[Arrow | Collective | Skipped]:

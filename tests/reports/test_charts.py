@@ -1,0 +1,183 @@
+"""Pairing messages, choosing which to draw, and where time stands still."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from faults.journal import JournalFile, Kind, Record
+from reports.arrows import NEAR, Arrow, Collective, Skipped, arrows_of, select
+from reports.mirror import mirrors_of
+from reports.moments import lives_of, moments_of
+from reports.strip import Detection, Row, strip
+from reports.timeline import Axis, sequence_chart
+from reports.words import duration, listed, ranges
+from scenarios.run import load_run
+from tests.reports.example import gap, killed, lost_output
+
+EDGE, RING = "core.0->frontend.0/outputs", "core.0->worker.1/rpc"
+
+
+def journal(node: str, *records: tuple) -> JournalFile:
+    """Records as (at, site, digest, occurrence, position)."""
+    made = []
+    for number, (at, site, digest, occurrence, position) in enumerate(records):
+        data = {} if position is None else {"position": position}
+        made.append(Record(number, at, "main", Kind.CROSSING, site, number + 1, digest, occurrence, data))
+    return JournalFile(node, 0, made, torn=False)
+
+
+def test_a_receive_pairs_with_its_send_by_digest_and_occurrence():
+    arrows = arrows_of([
+        journal("core.0", (1.0, EDGE + ":send", "aa", 0, None), (2.0, EDGE + ":send", "aa", 1, None)),
+        journal("frontend.0", (2.5, EDGE + ":receive", "aa", 1, None), (3.0, EDGE + ":receive", "aa", 0, None))])
+    assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, 3.0), (2.0, 2.5)]
+
+
+def test_a_ring_message_pairs_by_its_position():
+    arrows = arrows_of([
+        journal("core.0", (1.0, RING + ":send", "x", 0, 4), (2.0, RING + ":send", "x", 0, 5)),
+        journal("worker.1", (3.0, RING + ":receive", "", 0, 5))])
+    assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (2.0, 3.0)]
+
+
+def test_a_doubled_message_has_an_arrival_without_a_send():
+    arrows = arrows_of([
+        journal("core.0", (1.0, EDGE + ":send", "aa", 0, None)),
+        journal("frontend.0", (2.0, EDGE + ":receive", "aa", 0, None), (3.0, EDGE + ":receive", "aa", 1, None))])
+    assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, 2.0), (None, 3.0)]
+
+
+def test_collectives_pair_by_number_over_the_workers():
+    arrows = arrows_of([journal("worker.0", (1.0, "worker.0/collective:enter", "", 0, None)),
+                        journal("worker.1", (1.5, "worker.1/collective:enter", "", 0, None))])
+    assert [type(a) for a in arrows] == [Collective]
+    assert arrows[0].entered == {"worker.0": 1.0, "worker.1": 1.5}
+
+
+def many(number: int, lost: tuple[int, ...] = ()) -> list[Arrow]:
+    return [Arrow(source="core.0", target="frontend.0", channel="outputs", label=str(n), sent_at=float(n),
+                  received_at=None if n in lost else n + 0.1) for n in range(number)]
+
+
+def drawn(shown) -> set[int]:
+    return {int(item.label) for item in shown if isinstance(item, Arrow)}
+
+
+def test_few_messages_are_all_drawn():
+    assert select(many(150), [], cap=150) == many(150)
+
+
+def test_of_many_messages_the_first_the_last_and_those_near_a_fault_are_drawn():
+    shown = select(many(20_000), [7_000.2], cap=150)
+    kept = drawn(shown)
+    assert len(kept) <= 150
+    assert set(range(20)) <= kept and set(range(19_980, 20_000)) <= kept
+    assert {6_990, 7_000, 7_010} <= kept
+    assert 3_000 not in kept
+
+
+def test_what_is_not_drawn_is_counted():
+    shown = select(many(20_000), [7_000.2], cap=150)
+    assert sum(item.count for item in shown if isinstance(item, Skipped)) + len(drawn(shown)) == 20_000
+
+
+def test_a_message_that_never_arrived_is_drawn():
+    assert 11_111 in drawn(select(many(20_000, lost=(11_111,)), [], cap=150))
+
+
+def test_many_faults_share_the_room():
+    shown = select(many(20_000), [1_000.0 * n for n in range(1, 19)], cap=150)
+    assert len(drawn(shown)) <= 150
+    assert {1_000 * n for n in range(1, 19)} <= drawn(shown)
+
+
+def test_a_single_fault_does_not_fill_the_page():
+    kept = drawn(select(many(20_000), [7_000.2], cap=150))
+    assert len([n for n in kept if 5_000 < n < 9_000]) == NEAR
+
+
+def test_time_only_runs_down():
+    axis = Axis()
+    heights = [axis.place(at, 2.0) for at in (0.0, 0.0, 0.001, 5.0, 5.0, 900.0)]
+    assert heights == sorted(heights) and len(set(heights)) == 6
+    assert heights[-1] - heights[-2] < 60.0  # fifteen minutes do not take a page
+    assert axis.at(2.0) > axis.at(0.5) > heights[1]
+
+
+def test_an_arrow_never_points_back_in_time(tmp_path):
+    svg = str(sequence_chart(load_run(killed(tmp_path, "sim"))).svg)
+    paths = re.findall(r'class="a">.*?d="M\d+ ([\d.]+)L\d+ ([\d.]+)"', svg)
+    paths += re.findall(r'd="M\d+ ([\d.]+)L\d+ ([\d.]+)"', svg)
+    assert len(paths) > 40
+    assert all(float(top) <= float(end) for top, end in paths)
+
+
+def test_the_chart_of_a_kill_marks_fault_death_and_detection(tmp_path):
+    svg = str(sequence_chart(load_run(killed(tmp_path, "engine")), prefix="r1").svg)
+    assert 'id="r1-f1"' in svg
+    assert "f1 kill" in svg and "died: SIGKILL" in svg and "f1 told after" in svg and ">19 ms<" in svg
+
+
+def test_the_chart_of_a_lost_message_shows_it_ending_in_mid_air(tmp_path):
+    svg = str(sequence_chart(load_run(lost_output(tmp_path, "engine"))).svg)
+    assert svg.count('class="a lost"') == 1 and "never received" in svg
+
+
+def test_moments_are_in_order_and_count_from_the_first_record(tmp_path):
+    moments = moments_of(load_run(killed(tmp_path, "engine")))
+    assert [m.at for m in moments] == sorted(m.at for m in moments)
+    assert 0.0 <= moments[0].at < 1.0
+    kinds = [m.kind for m in moments if m.kind != "note"]
+    assert kinds == ["fault", "death", "told"]
+
+
+def test_a_process_that_said_goodbye_did_not_die(tmp_path):
+    lives = {life.node: life for life in lives_of(load_run(killed(tmp_path, "engine")))}
+    assert lives["worker.1"].died == "SIGKILL"
+    assert lives["core.0"].died is None and lives["core.0"].ended is not None
+
+
+def test_the_mirror_tells_gap_noticed_and_healed(tmp_path):
+    (mirror,) = mirrors_of(load_run(gap(tmp_path, "engine")))
+    (found,) = mirror.gaps
+    assert (found.first, found.last) == (20, 33)
+    assert found.published_at < found.noticed_at < found.healed_at
+    assert "39 live batches and 21 replayed batches" in mirror.sentence
+    assert "gap noticed" in str(mirror.svg) and "healed" in str(mirror.svg)
+
+
+def test_the_strip_keeps_fates_and_worlds_apart():
+    detections = [Detection(fate=fate, world=world, took=0.01, scenario="s", fault="f1", href="#r")
+                  for fate in ("kill", "stall") for world in ("sim", "engine")]
+    assert [(row.fate, row.world) for row in strip(detections).rows] == [
+        ("kill", "engine"), ("kill", "sim"), ("stall", "engine"), ("stall", "sim")]
+
+
+def test_a_detection_in_no_virtual_time_can_be_drawn():
+    found = strip([Detection(fate="kill", world="sim", took=0.0, scenario="s", fault="f1", href="#r")], bound_s=0.1)
+    assert found.rows[0].times == [0.0] and "bound 100 ms" in str(found.svg)
+
+
+def test_nothing_detected_makes_no_strip():
+    assert strip([]) is None
+
+
+def test_a_quantile_is_a_time_that_was_measured():
+    row = Row(fate="kill", world="engine", times=[float(n) for n in range(200, 0, -1)])
+    assert (row.share(0.5), row.share(0.99), row.share(1.0)) == (100.0, 198.0, 200.0)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [
+    (0.0, "0 µs"), (0.000812, "812 µs"), (0.0009996, "1 ms"), (0.0194, "19.4 ms"), (0.02, "20 ms"), (0.1, "100 ms"),
+    (0.9996, "1 s"), (1.25, "1.25 s"), (125.0, "2 min 5 s"), (-0.003, "-3 ms"),
+])
+def test_durations_have_the_unit_that_fits(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_lists_and_ranges_are_said_as_a_person_says_them():
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed("abcdefgh", limit=3) == "a, b and 6 more"
+    assert ranges([3, 7, 8, 9]) == "3, 7 to 9"
