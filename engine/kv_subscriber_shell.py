@@ -24,10 +24,11 @@ from engine.ipc.presence import start_time
 from engine.kv_follow import feed, next_reports, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import KVEventFollower, Report, Settled
-from engine.ports import Ports, SocketSpec
+from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
-from engine.topology import Channel, Mark, NodeKind, subscriber
+from engine.topology import Mark, subscriber
+from engine.wiring import subscriber_sockets
 
 
 class KVEventSubscriber:
@@ -91,23 +92,6 @@ class KVEventSubscriber:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def subscriber_sockets(endpoint: str, replay_endpoint: str | None, topic: str = "", *, hwm: int = 100_000,
-                       buffer_bytes: int = 0, identity: bytes | None = None, core_index: int = 0,
-                       ) -> list[SocketSpec]:
-    """Its sockets "kv" and, with a replay endpoint, "replay". An `identity` of None lets the publisher choose one.
-
-    The replay socket is a DEALER: a REQ takes one reply, and a replay is many.
-    """
-    common = {"peer_kind": NodeKind.CORE, "peer": core_index, "bind": False, "buffer_bytes": buffer_bytes}
-    sockets = [SocketSpec(name="kv", kind="SUB", receive_channel=Channel.KV, address=endpoint, receive_hwm=hwm,
-                          topic=topic.encode(), **common)]
-    if replay_endpoint is not None:
-        sockets.append(SocketSpec(name="replay", kind="DEALER", send_channel=Channel.REPLAY,
-                                  receive_channel=Channel.REPLAY, address=replay_endpoint, identity=identity,
-                                  **common))
-    return sockets
 
 
 class SubscriberRecipe(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from engine.core.engine_core import INPUT, KV, OUTPUT, Dead, EngineCore, Terminate, reason_of
-from engine.core.io_loops import OUTPUTS, input_loop, output_loop
+from engine.core.io_loops import input_loop, output_loop
 from engine.core.kv_publisher import EventPublisherFactory
 from engine.core.scheduler import Scheduler
 from engine.errors import (
@@ -39,7 +39,7 @@ from engine.errors import (
 from engine.executor.abstract import Executor
 from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
-from engine.ipc.handshake import HANDSHAKE, REQUESTS, core_hello, core_ready
+from engine.ipc.handshake import REQUESTS, core_hello, core_ready
 from engine.ipc.message_queue import Handle, MessageQueue
 from engine.launch import set_log_prefix
 from engine.messages import EngineZmqAddresses
@@ -48,8 +48,9 @@ from engine.ports import Child, Ports, SocketSpec
 from engine.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe
 from engine.runtime_dir import RuntimeDir
 from engine.shell import LocalQueue, Process
-from engine.topology import Channel, Mark, NodeKind, worker
-from engine.worker.worker_proc import birth_certificate, is_alive, response_spec, rpc_spec
+from engine.topology import Mark, worker
+from engine.wiring import core_handshake_socket, core_output_socket, core_request_socket, response_ring, rpc_ring
+from engine.worker.worker_proc import birth_certificate, is_alive
 
 logger = logging.getLogger(__name__)
 WORKER_MAIN = "engine.worker.worker_proc:worker_main"
@@ -117,10 +118,7 @@ class EngineCoreProc:
                               for rank in range(config.tensor_parallel_size)]
         ports.parent.watch(self._parent_is_gone)
         process.heartbeat = ports.shared_word(self._recipe.beat, create=False)
-        process.sockets[HANDSHAKE] = self._open(SocketSpec(
-            name=HANDSHAKE, kind="DEALER", peer_kind=NodeKind.FRONTEND, bind=False,
-            address=self._recipe.handshake_address, identity=self._identity, linger_s=5.0,
-            send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE))
+        self._open(core_handshake_socket(self._recipe.handshake_address, self._recipe.engine_index))
         metadata = process.run(core_hello(ports.clock.monotonic() + config.bounds.handshake_s))
         agreed = metadata.parallel_config.get("tensor_parallel_size")
         if agreed != config.tensor_parallel_size:
@@ -143,12 +141,8 @@ class EngineCoreProc:
         self._input_thread = self._thread("input", input_loop(f"frontend.0->core.{self._recipe.engine_index}/requests"))
         return core
 
-    @property
-    def _identity(self) -> bytes:
-        return self._recipe.engine_index.to_bytes(2, "little")
-
-    def _open(self, spec: SocketSpec) -> Any:
-        return self._ports.open_socket(spec)
+    def _open(self, spec: SocketSpec) -> None:
+        self._process.sockets[spec.name] = self._ports.open_socket(spec)
 
     def _kv_config(self) -> Any:
         """The event endpoints: as configured, else in the engine's own directory."""
@@ -170,7 +164,7 @@ class EngineCoreProc:
             return UniProcExecutor(config.bounds)
         rpc = MessageQueue(
             config.tensor_parallel_size, config.tensor_parallel_size, max_chunk_bytes=config.ring.max_chunk_bytes,
-            max_chunks=config.ring.max_chunks, ports=self._ports, spec=rpc_spec(config), name="rpc",
+            max_chunks=config.ring.max_chunks, ports=self._ports, spec=rpc_ring(config), name="rpc",
             segment_name=self._runtime.segment("rpc"), overflow_address=self._runtime.socket("rpc.ipc"))
         self._queues.append(rpc)
         handle = msgspec.msgpack.encode(rpc.export_handle())
@@ -181,7 +175,7 @@ class EngineCoreProc:
                 frontend=self._recipe.frontend)))
         handles = self._wait_for_workers()
         responses = [MessageQueue.create_from_handle(handles[rank], 0, ports=self._ports,
-                                                     spec=response_spec(config, rank))
+                                                     spec=response_ring(config, rank))
                      for rank in range(config.tensor_parallel_size)]
         self._queues += responses
         for queue in self._queues:
@@ -212,17 +206,9 @@ class EngineCoreProc:
         return [handles[rank] for rank in sorted(handles)]
 
     def _start_io(self, addresses: EngineZmqAddresses) -> None:
-        sockets = self._config.sockets
-        self._process.sockets[REQUESTS] = self._open(SocketSpec(
-            name=REQUESTS, kind="DEALER", peer_kind=NodeKind.FRONTEND, bind=False, address=addresses.inputs[0],
-            identity=self._identity, send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS,
-            receive_hwm=sockets.request_hwm, buffer_bytes=sockets.buffer_bytes))
+        self._open(core_request_socket(self._config, addresses.inputs[0], self._recipe.engine_index))
         for client_index, address in enumerate(addresses.outputs):
-            name = f"{OUTPUTS}.{client_index}"
-            self._process.sockets[name] = self._open(SocketSpec(
-                name=name, kind="PUSH", peer_kind=NodeKind.FRONTEND, peer=client_index, bind=False, address=address,
-                send_channel=Channel.OUTPUTS, send_hwm=sockets.output_hwm, linger_s=sockets.output_linger_s,
-                buffer_bytes=sockets.buffer_bytes))
+            self._open(core_output_socket(self._config, address, client_index))
         self._output_thread = self._thread("output", output_loop(len(addresses.outputs)))
         if self._publisher.queue is not None:
             self._process.queues[KV] = self._publisher.queue

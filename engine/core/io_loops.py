@@ -16,8 +16,7 @@ from engine.errors import BadFrameError
 from engine.ipc.handshake import REQUESTS
 from engine.messages import ENGINE_CORE_DEAD
 from engine.serial import decode_request, encode_outputs
-
-OUTPUTS = "outputs"
+from engine.wiring import OUTPUTS
 
 
 def input_loop(edge: str) -> Loop[None]:

@@ -20,10 +20,11 @@ from engine.config import KVEventsConfig
 from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.errors import QueueCancelledError
 from engine.messages import EventBatch
-from engine.ports import Ports, SocketSpec
+from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import LocalQueue, Process
-from engine.topology import Channel, NodeKind, core
+from engine.topology import core
+from engine.wiring import kv_socket, replay_socket
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
 
@@ -169,19 +170,6 @@ class EventPublisherFactory:
 
 
 EventPublisherFactory.register_publisher("zmq", ZmqEventPublisher)
-
-
-def kv_socket(address: str, *, bind: bool = True, hwm: int = 100_000, buffer_bytes: int = 0) -> SocketSpec:
-    """The publisher's live socket."""
-    return SocketSpec(name="kv", kind="PUB", peer_kind=NodeKind.SUBSCRIBER, send_channel=Channel.KV, bind=bind,
-                      address=address, send_hwm=hwm, buffer_bytes=buffer_bytes)
-
-
-def replay_socket(address: str, *, hwm: int = 20_002, buffer_bytes: int = 0) -> SocketSpec:
-    """The publisher's replay socket. It serves strangers too, so its peers are identities, as bytes."""
-    return SocketSpec(name="replay", kind="ROUTER", peer_kind=NodeKind.SUBSCRIBER, send_channel=Channel.REPLAY,
-                      receive_channel=Channel.REPLAY, bind=True, address=address, send_hwm=hwm,
-                      buffer_bytes=buffer_bytes, raw_identities=True)
 
 
 def is_bound(endpoint: str) -> bool:

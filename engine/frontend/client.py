@@ -34,13 +34,13 @@ from engine.ipc.presence import start_time
 from engine.launch import open_ports
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import check_parallel, max_model_len, read_model_config
-from engine.ports import Child, Ports, SocketSpec, Unroutable
+from engine.ports import Child, Ports, Unroutable
 from engine.recipes import CoreRecipe, StartFailure
 from engine.runtime_dir import RuntimeDir, sweep
 from engine.shell import Process
-from engine.topology import Channel, Mark, NodeKind, core, frontend
+from engine.topology import Mark, core, frontend
+from engine.wiring import OUTPUTS, frontend_sockets
 
-OUTPUTS = "outputs"
 CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
@@ -117,23 +117,10 @@ class EngineCoreClient:
             raise ConfigError(f"{config.model}: no weights, there is no *.safetensors in this model directory")
 
     def _open_sockets(self, runtime: RuntimeDir) -> EngineZmqAddresses:
-        sockets = self.config.sockets
-
         def address(name: str) -> str:
-            return runtime.socket(f"{name}.ipc") if sockets.transport == "ipc" else "tcp://127.0.0.1:*"
+            return runtime.socket(f"{name}.ipc") if self.config.sockets.transport == "ipc" else "tcp://127.0.0.1:*"
 
-        specs = (
-            SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),
-                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=5.0),
-            SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("requests"),
-                       send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS,
-                       send_hwm=sockets.request_hwm, mandatory=sockets.router_mandatory,
-                       buffer_bytes=sockets.buffer_bytes),
-            SocketSpec(name=OUTPUTS, kind="PULL", peer_kind=NodeKind.CORE, bind=True, address=address("outputs"),
-                       receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm,
-                       buffer_bytes=sockets.buffer_bytes),
-        )
-        for spec in specs:
+        for spec in frontend_sockets(self.config, address):
             self._process.sockets[spec.name] = self.ports.open_socket(spec)
         return EngineZmqAddresses([self._process.sockets[REQUESTS].address], [self._process.sockets[OUTPUTS].address])
 

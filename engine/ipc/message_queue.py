@@ -37,18 +37,17 @@ from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingLayout, RingReader, RingWriter
 from engine.ipc.segment import unlink_segment
 from engine.ipc.wait import SPIN_TURNS, SpinThenSleep, WaitStrategy
-from engine.ports import Doorbell, Ports, RingSpec, SocketSpec
+from engine.ports import Doorbell, Ports, RingSpec
 from engine.real_ports import RealPorts
 from engine.runtime_dir import RuntimeDir, sweep
 from engine.shell import Process
 from engine.topology import Channel, core, worker
+from engine.wiring import overflow_socket
 
 #: While nothing rings, an end looks this often whether the other one lives and whether it was cancelled.
 PEER_CHECK_S = 0.1
 #: `wait_until_ready` without a time-out.
 READY_BOUND_S = 600.0
-#: How long the last overflow payloads may take to leave after `shutdown`.
-LINGER_S = 4.0
 #: How long `shutdown` waits for a thread that it has just woken.
 LEAVE_S = 5.0
 
@@ -133,7 +132,7 @@ class MessageQueue:
         try:
             self._open(spec, segment_name, name, None, bell, ports, wait, create=True)
             self._unlinks = segment_name
-            self._add_socket("XPUB", overflow_address, bind=True)
+            self._add_socket(overflow_address, bind=True)
         except BaseException:
             self.shutdown()
             raise
@@ -162,7 +161,7 @@ class MessageQueue:
         try:
             self._open(spec, segment, handle.ring, reader, handle.bell, ports, wait, create=False)
             if handle.local_subscribe_addr:
-                self._add_socket("SUB", handle.local_subscribe_addr, bind=False)
+                self._add_socket(handle.local_subscribe_addr, bind=False)
         except BaseException:
             self.shutdown()
             raise
@@ -364,12 +363,10 @@ class MessageQueue:
             self._process.add_bell(key, _WatchedBell(doorbell, strategy, self))
         self._process.rings[name] = spec
 
-    def _add_socket(self, kind: str, address: str, *, bind: bool) -> None:
+    def _add_socket(self, address: str, *, bind: bool) -> None:
         spec = self._process.rings[self._name]
-        self._process.sockets[_OVERFLOW] = self._ports.open_socket(SocketSpec(
-            name=f"{self._name}.{_OVERFLOW}", kind=kind, bind=bind, address=address, linger_s=LINGER_S if bind else 0.0,
-            peer_kind=(spec.readers[0] if bind else spec.writer).kind, peer=0 if bind else spec.writer.index,
-            send_channel=Channel.OVERFLOW if bind else None, receive_channel=None if bind else Channel.OVERFLOW))
+        self._process.sockets[_OVERFLOW] = self._ports.open_socket(
+            overflow_socket(spec, address, f"{self._name}.{_OVERFLOW}", writer=bind))
 
     # -- waiting
 

@@ -17,25 +17,13 @@ import msgspec
 from engine.ipc.message_queue import Handle, MessageQueue
 from engine.ipc.presence import start_time
 from engine.launch import set_log_prefix
-from engine.ports import Ports, RingSpec
+from engine.ports import Ports
 from engine.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.runtime_dir import RuntimeDir
 from engine.shell import Process
-from engine.topology import Channel, Mark, core, worker
+from engine.topology import Mark
+from engine.wiring import response_ring, rpc_ring
 from engine.worker.worker_loop import worker_busy_loop
-
-
-def rpc_spec(config: Any) -> RingSpec:
-    """The broadcast ring of an engine with this configuration."""
-    return RingSpec(channel=Channel.RPC, writer=core(),
-                    readers=tuple(worker(rank) for rank in range(config.tensor_parallel_size)),
-                    max_chunks=config.ring.max_chunks, max_chunk_bytes=config.ring.max_chunk_bytes)
-
-
-def response_spec(config: Any, rank: int) -> RingSpec:
-    """The answer ring of one rank."""
-    return RingSpec(channel=Channel.RESPONSE, writer=worker(rank), readers=(core(),),
-                    max_chunks=config.ring.response_chunks, max_chunk_bytes=config.ring.response_chunk_bytes)
 
 
 def worker_main(ports: Ports, recipe_bytes: bytes) -> None:
@@ -84,11 +72,11 @@ class WorkerProc:
         model.init_device()
         model.load_model()
         rpc = MessageQueue.create_from_handle(
-            msgspec.msgpack.decode(recipe.rpc_handle, type=Handle), recipe.rank, ports=ports, spec=rpc_spec(config))
+            msgspec.msgpack.decode(recipe.rpc_handle, type=Handle), recipe.rank, ports=ports, spec=rpc_ring(config))
         name = f"response.{recipe.rank}"
         response = MessageQueue(
             1, 1, max_chunk_bytes=config.ring.response_chunk_bytes, max_chunks=config.ring.response_chunks,
-            ports=ports, spec=response_spec(config, recipe.rank), name=name,
+            ports=ports, spec=response_ring(config, recipe.rank), name=name,
             segment_name=self._runtime.segment(name), overflow_address=self._runtime.socket(f"{name}.ipc"),
             bell=rpc.bell_address)
         ports.mark(Mark.READY)

@@ -29,6 +29,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.ipc.presence import start_time
 from engine.runtime_dir import PREFIX, SHM, sweep
+from engine.topology import NodeKind
 from faults.board import create_board
 from faults.ports import FACTORY, argument_for
 from faults.processes import Supervisor
@@ -212,11 +213,15 @@ class Stage:
 
     def _start_listeners(self) -> list[Actor]:
         events, bounds = self._config.kv_events, self._config.bounds
-        started = [self._act(listener.main, listener.ListenerRecipe(
-            index=node.index, endpoint=events.endpoint,
-            replay_endpoint=events.replay_endpoint if events.replay else None, hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes, replay_s=bounds.replay_s,
-            ports_factory=FACTORY, ports_argument=self._argument), str(node))
-            for node in self._play.topology.nodes if node.kind.value == "subscriber"]
+        started = []
+        for node in self._play.topology.nodes:
+            if node.kind is NodeKind.SUBSCRIBER:
+                recipe = listener.ListenerRecipe(
+                    index=node.index, endpoint=events.endpoint,
+                    replay_endpoint=events.replay_endpoint if events.replay else None, hwm=events.subscriber_hwm,
+                    buffer_bytes=events.socket_buffer_bytes, replay_s=bounds.replay_s, ports_factory=FACTORY,
+                    ports_argument=self._argument)
+                started.append(self._act(listener.main, recipe, str(node)))
         self._wait(lambda: all(one.said or one.gone for one in started))
         return started
 

@@ -8,14 +8,13 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from engine.errors import QueueCancelledError
-from engine.ipc.sockets import identity_of
 from engine.kv_follow import subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import KVEventFollower
-from engine.kv_subscriber_shell import subscriber_sockets
 from engine.launch import open_ports, set_process_title
 from engine.shell import Process
 from engine.topology import Mark, subscriber
+from engine.wiring import identity_of, subscriber_sockets
 from engine.worker.worker_proc import process_identity
 
 STOP = b"stop"
