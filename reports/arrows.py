@@ -4,9 +4,11 @@
                                           (edge, position)               rings
     collectives pair by number            worker.r/collective:enter
 
-A send without a receive was lost, or was in flight when its reader died. A receive without a send was
-doubled or forged. `select` keeps what happens near the anchors (faults, deaths, detections), the beginning
-and the end, and says of the rest how much it was.
+A crossing that a fault befell says so in its own record: a dropped message was not received, a delayed or
+reordered one was received at its release, a send that killed its sender was never put. A send without a
+receive was lost, or was in flight when its reader died. A receive without a send was doubled or forged.
+`select` keeps what happens near the anchors (faults, deaths, detections), the beginning and the end, and
+says of the rest how much it was.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from engine.topology import RING_CHANNELS, NodeKind
 from faults.journal import JournalFile, Kind, Record
 
 _RINGS = frozenset(channel.value for channel in RING_CHANNELS)
+_NEVER_PUT = frozenset({"kill", "raise", "exit"})  # at a send: the crossing is recorded before the put
+_HELD = frozenset({"delay", "reorder"})
 _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
 
@@ -37,6 +41,8 @@ class Arrow(msgspec.Struct, kw_only=True):
     label: str
     sent_at: float | None = None
     received_at: float | None = None
+    fate: str = ""  # of the fault that befell it
+    fault: str = ""
 
     @property
     def at(self) -> float:
@@ -98,7 +104,7 @@ def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
     arrivals: list[tuple[tuple, str, Record]] = []
     collectives: dict[tuple[int, int], Collective] = {}
     everything: list[Arrow | Collective] = []
-    calls = _calls(journals)
+    calls, released, unsent = _calls(journals), _released(journals), _unsent(journals)
     crossings = [(record, journal) for journal in journals for record in journal.records
                  if record.kind is Kind.CROSSING]
     for record, journal in sorted(crossings, key=lambda pair: pair[0].at):
@@ -109,17 +115,25 @@ def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
         elif operation == "send" and "->" in place:
             arrow = _arrow(place, record, calls)
             arrow.sent_at = record.at
-            sends[_key(place, record)].append(arrow)
             everything.append(arrow)
+            if (record.site, record.nth) in unsent:
+                arrow.fate = "unroutable"
+            elif arrow.fate not in _NEVER_PUT:
+                sends[_key(place, record)].append(arrow)
         elif operation == "receive" and "->" in place:
             arrivals.append((_key(place, record), place, record))
     for key, place, record in arrivals:
-        if sends[key]:
-            sends[key].pop(0).received_at = record.at
-        else:
+        arrow = _sent_before(sends[key], record.at)
+        if arrow is None:
             arrow = _arrow(place, record, calls)
-            arrow.received_at = record.at
             everything.append(arrow)
+        arrow.fate, arrow.fault = str(record.data.get("fate", arrow.fate)), str(record.data.get("fault", arrow.fault))
+        if arrow.fate in _HELD:
+            arrow.received_at = released.get((record.site, record.nth))
+        elif arrow.fate != "drop":
+            arrow.received_at = record.at
+        if arrow.sent_at is None and arrow.received_at is None:
+            arrow.sent_at = record.at  # forged and dropped: shown where it came
     return sorted([*everything, *collectives.values()], key=lambda item: item.at)
 
 
@@ -139,7 +153,30 @@ def _arrow(place: str, record: Record, calls: dict[int, str]) -> Arrow:
         label = f"{channel} {position}"
         if channel == "rpc" and position in calls:
             label += f" {calls[position]}"
-    return Arrow(source=lifeline(source), target=lifeline(target), channel=channel, label=label)
+    return Arrow(source=lifeline(source), target=lifeline(target), channel=channel, label=label,
+                 fate=str(record.data.get("fate", "")), fault=str(record.data.get("fault", "")))
+
+
+def _sent_before(sends: list[Arrow], at: float) -> Arrow | None:
+    """The latest send before an arrival: names carry no lives, and a restarted sender counts from the start."""
+    before = [index for index, send in enumerate(sends) if send.at <= at]
+    if not sends:
+        return None
+    return sends.pop(before[-1] if before else 0)
+
+
+def _released(journals: Sequence[JournalFile]) -> dict[tuple[str, int], float]:
+    """When a message that a fault held at (site, nth) was delivered."""
+    return {(str(record.data["site"]), int(record.data["nth"])): record.at
+            for journal in journals for record in journal.records
+            if record.kind is Kind.RELEASE and "site" in record.data and "nth" in record.data}
+
+
+def _unsent(journals: Sequence[JournalFile]) -> set[tuple[str, int]]:
+    """Sends that were unroutable and stayed with their sender."""
+    return {(str(record.data.get("site", "")), int(record.data.get("nth", 0)))
+            for journal in journals for record in journal.records
+            if record.kind is Kind.OBSERVATION and record.site == "not-sent"}
 
 
 def _calls(journals: Sequence[JournalFile]) -> dict[int, str]:

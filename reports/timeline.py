@@ -194,7 +194,7 @@ def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -
     if item.whole:
         y2 = y if y_end is None else y_end
         story = f"sent at {clock(item.sent_at or 0)}, received after {duration(item.until - item.at)}"
-        parts, class_ = [tag("path", d=_path(x1, y, x2 - side, y2))], "a"
+        parts, class_ = [tag("path", d=_path(x1, y, x2 - side, y2))], "a hit" if item.fate else "a"
     elif item.sent_at is not None:
         half = x1 + (x2 - x1) * 0.6
         story, class_ = f"sent at {clock(item.sent_at)}, never received", "a lost"
@@ -203,8 +203,10 @@ def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -
         half = x1 + (x2 - x1) * 0.4
         story, class_ = f"received at {clock(item.at)} without a send of its own: doubled or forged", "a extra"
         parts = [tag("circle", cx=half, cy=y, r=2.5), tag("path", d=_path(half, y, x2 - side, y))]
-    label = text(x1 + 7.0 * side, y - 2.5, item.label, None, None if side > 0 else "end")
-    title = tag("title", f"{item.source} to {item.target}, {item.label}: {story}")
+    befell = f" {item.fate}" if item.fate else ""
+    label = text(x1 + 7.0 * side, y - 2.5, item.label + befell, None, None if side > 0 else "end")
+    by = f", {item.fate} by {item.fault}" if item.fault else f",{befell}" if befell else ""
+    title = tag("title", f"{item.source} to {item.target}, {item.label}: {story}{by}")
     return tag("g", title, *parts, label, class_=class_)
 
 

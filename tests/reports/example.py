@@ -121,7 +121,8 @@ class Stage:
     def see(self, node: str, name: str, **data: Any) -> None:
         self.journals[node].append(Kind.OBSERVATION, name, data=data)
 
-    def message(self, edge: str, *, lost: bool = False, position: int | None = None, took: float = 0.0004) -> None:
+    def message(self, edge: str, *, lost: bool = False, dropped_by: str = "", position: int | None = None,
+                took: float = 0.0004) -> None:
         nth = self.counts[edge] = self.counts.get(edge, 0) + 1
         source, _, rest = edge.partition("->")
         target = rest.partition("/")[0]
@@ -129,6 +130,8 @@ class Stage:
         digest = "" if position is not None else f"{hash_of(edge, nth):016x}"
         self.journals[source].append(Kind.CROSSING, f"{edge}:send", nth=nth, digest=digest, data=data)
         self.pass_time(took)
+        if dropped_by:
+            data = data | {"fate": "drop", "fault": dropped_by}
         if not lost:
             self.journals[target].append(Kind.CROSSING, f"{edge}:receive", nth=nth, digest=digest, data=data)
 
@@ -268,7 +271,7 @@ def lost_output(folder: Path, world: str, verdict: Verdict = HELD) -> Path:
     for number in range(8):
         stage.step(number)
     stage.step(8, outputs=False)
-    stage.message("core.0->frontend.0/outputs", lost=True)
+    stage.message("core.0->frontend.0/outputs", dropped_by="f1")
     stage.fire(fault, "frontend.0")
     for number in range(9, 16):
         stage.step(number)

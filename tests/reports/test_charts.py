@@ -49,6 +49,52 @@ def test_a_doubled_message_has_an_arrival_without_a_send():
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, 2.0), (None, 3.0)]
 
 
+def befallen(fate: str, *after: Record) -> list[Arrow]:
+    """One message that a fault met at its receive, and what else the receiver wrote."""
+    met = Record(0, 2.0, "main", Kind.CROSSING, EDGE + ":receive", 1, "aa", 0, {"fate": fate, "fault": "f1"})
+    return arrows_of([journal("core.0", (1.0, EDGE + ":send", "aa", 0, None)),
+                      JournalFile("frontend.0", 0, [met, *after], torn=False)])
+
+
+def test_a_dropped_message_was_not_received():
+    (arrow,) = befallen("drop")
+    assert (arrow.sent_at, arrow.received_at, arrow.fault) == (1.0, None, "f1")
+
+
+def test_a_delayed_message_was_received_at_its_release():
+    release = Record(1, 7.0, "main", Kind.RELEASE, "f1", 1, data={"site": EDGE + ":receive", "nth": 1})
+    assert befallen("delay", release)[0].received_at == 7.0
+    assert befallen("delay")[0].received_at is None
+
+
+def test_a_corrupted_message_was_received_and_says_so():
+    (arrow,) = befallen("corrupt")
+    assert (arrow.received_at, arrow.fate) == (2.0, "corrupt")
+
+
+def test_a_send_that_killed_its_sender_was_never_put():
+    died = Record(0, 1.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0, {"fate": "kill", "fault": "f1"})
+    arrows = arrows_of([JournalFile("core.0", 0, [died], torn=False), JournalFile("core.0", 1, [
+        Record(0, 5.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)], torn=False),
+        journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None))])
+    assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (5.0, 6.0)]
+
+
+def test_an_unroutable_message_stayed_with_its_sender():
+    said = Record(1, 1.1, "main", Kind.OBSERVATION, "not-sent", data={"site": EDGE + ":send", "nth": 1})
+    sent = Record(0, 1.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)
+    (arrow,) = arrows_of([JournalFile("core.0", 0, [sent, said], torn=False)])
+    assert (arrow.received_at, arrow.fate) == (None, "unroutable")
+
+
+def test_an_arrival_after_a_restart_belongs_to_the_later_life():
+    first, second = (JournalFile("core.0", life, [
+        Record(0, at, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)], torn=False)
+        for life, at in ((0, 1.0), (1, 5.0)))
+    arrows = arrows_of([first, second, journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None))])
+    assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (5.0, 6.0)]
+
+
 def test_collectives_pair_by_number_over_the_workers():
     arrows = arrows_of([journal("worker.0", (1.0, "worker.0/collective:enter", "", 0, None)),
                         journal("worker.1", (1.5, "worker.1/collective:enter", "", 0, None))])
@@ -122,7 +168,7 @@ def test_the_chart_of_a_kill_marks_fault_death_and_detection(tmp_path):
 
 def test_the_chart_of_a_lost_message_shows_it_ending_in_mid_air(tmp_path):
     svg = str(sequence_chart(load_run(lost_output(tmp_path, "engine"))).svg)
-    assert svg.count('class="a lost"') == 1 and "never received" in svg
+    assert svg.count('class="a lost"') == 1 and "never received, drop by f1" in svg
 
 
 def test_moments_are_in_order_and_count_from_the_first_record(tmp_path):
