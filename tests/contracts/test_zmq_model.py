@@ -41,7 +41,7 @@ def everything_arrives_in_order(world: Any) -> Any:
     """HWM 0 on both ends, a reader that pauses through a burst of 5,000."""
     pair(world, ROUTER, DEALER)
     sent = world.send("a", "s", 5000)
-    return sent, numbers(world.drain("b", "s")) == list(range(5000))
+    return sent, numbers(world.drain("b", "s", 1.0, 5000)) == list(range(5000))
 
 
 def no_peer_at_all(world: Any) -> Any:
@@ -68,7 +68,7 @@ def second_holder_of_an_identity(world: Any, handover: bool) -> Any:
     world.open("c", "s", address=world.address(), **DEALER)
     world.await_event("c", "s", "connected")
     world.send("c", "s", 1, first=7)
-    seen = numbers(world.drain("a", "s"))
+    seen = numbers(world.drain("a", "s", 0.2, 1))
     world.send("a", "s", 1, first=9)
     return seen, numbers(world.drain("b", "s", 0.05)), numbers(world.drain("c", "s", 0.05))
 
@@ -94,7 +94,7 @@ def dealer_dies_and_returns(world: Any) -> Any:
     world.open("b", "s", address=world.address(), **DEALER)
     world.await_event("a", "s", "connected")
     world.send("a", "s", 3, first=100)
-    return queued, refused, numbers(world.drain("b", "s"))
+    return queued, refused, numbers(world.drain("b", "s", 1.0, 3))
 
 
 def pull_dies_and_returns(world: Any) -> Any:
@@ -106,7 +106,7 @@ def pull_dies_and_returns(world: Any) -> Any:
     assert world.await_event("b", "s", "disconnected")
     world.send("b", "s", 10, first=100)
     world.open("a", "s", address=world.address(), **PULL)
-    return numbers(world.drain("a", "s", 0.3))
+    return numbers(world.drain("a", "s", 1.0, 10))
 
 
 def binding_push_loses_its_pull(world: Any) -> Any:
@@ -118,7 +118,7 @@ def binding_push_loses_its_pull(world: Any) -> Any:
     world.open("b", "s", address=world.address(), kind="PULL", bind=False)
     world.await_event("a", "s", "connected")
     world.send("a", "s", 3)
-    return refused, numbers(world.drain("b", "s"))
+    return refused, numbers(world.drain("b", "s", 1.0, 3))
 
 
 def received_before_the_senders_death(world: Any) -> Any:
@@ -137,7 +137,7 @@ def last_words(world: Any) -> Any:
     pair(world, PULL, {**PUSH, "linger_s": 4.0})
     world.send("b", "s", 12)
     world.leave("b")
-    return numbers(world.drain("a", "s"))
+    return numbers(world.drain("a", "s", 1.0, 12))
 
 
 def subscriber_that_comes_late(world: Any) -> Any:
@@ -147,7 +147,7 @@ def subscriber_that_comes_late(world: Any) -> Any:
     world.open("b", "s", kind="SUB", bind=False, address=world.address(), topic=b"0000")
     subscribed = world.drain("a", "s", 1.0, 1)
     world.send("a", "s", 5, first=100)
-    return subscribed, numbers(world.drain("b", "s"))
+    return subscribed, numbers(world.drain("b", "s", 1.0, 5))
 
 
 def topics(world: Any) -> Any:
@@ -156,7 +156,7 @@ def topics(world: Any) -> Any:
     world.open("b", "s", kind="SUB", bind=False, address=world.address(), topic=b"0000001")
     world.drain("a", "s", 1.0, 1)
     world.send("a", "s", 30)
-    return numbers(world.drain("b", "s"))
+    return numbers(world.drain("b", "s", 1.0, 10))
 
 
 def subscriber_returns(world: Any) -> Any:
@@ -170,7 +170,7 @@ def subscriber_returns(world: Any) -> Any:
     world.open("b", "s", kind="SUB", bind=False, address=world.address(), topic=b"0")
     back = world.drain("a", "s", 1.0, 1)
     world.send("a", "s", 2, first=50)
-    return first, gone, back, numbers(world.drain("b", "s"))
+    return first, gone, back, numbers(world.drain("b", "s", 1.0, 2))
 
 
 def publisher_restarts(world: Any) -> Any:
@@ -185,7 +185,7 @@ def publisher_restarts(world: Any) -> Any:
     nothing = world.drain("b", "s", 0.25)
     back = world.drain("a", "s", 1.0, 1)
     world.send("a", "s", 2)
-    return nothing, back, numbers(world.drain("b", "s"))
+    return nothing, back, numbers(world.drain("b", "s", 1.0, 2))
 
 
 def stopped_subscriber(world: Any) -> Any:

@@ -103,6 +103,7 @@ class SimWorld:
     def __init__(self, choices: Choices | None = None) -> None:
         self.sim = Simulation(tensor_parallel(2), None, 0, choices or Choices())
         self._keeps_up: bool | None = None
+        self._known: dict[tuple[str, str], list[Any]] = {}  # connections whose handshake was told
         self._lives: dict[str, int] = {}
         self._processes: dict[str, Any] = {}
         self._sockets: dict[tuple[str, str], SimSocket] = {}
@@ -131,6 +132,7 @@ class SimWorld:
     def open(self, node: str, key: str, **spec: Any) -> str:
         process = self._process(node)
         socket = self.sim.network.open(process, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
+        self._known.pop((node, key), None)
         self._sockets[node, key] = socket
         return socket.address
 
@@ -170,7 +172,16 @@ class SimWorld:
         socket = self._sockets[node, key]
         if event == "disconnected" and self.sim.choose(2, "told by the I/O thread before the socket has noticed"):
             return self._advance(3.0, lambda: not all(connection.alive for connection in socket.connections))
-        return self._advance(3.0, lambda: socket.connected() == (event == "connected"))
+        if event == "disconnected":
+            return self._advance(3.0, lambda: not socket.connected())
+        known = self._known.setdefault((node, key), [])
+
+        def is_new() -> bool:
+            return any(connection not in known for connection in socket.connections)
+
+        happened = self._advance(3.0, is_new)
+        known.extend(connection for connection in socket.connections if connection not in known)
+        return happened
 
     def close(self, node: str, key: str, linger_s: float | None = None) -> None:
         self._sockets.pop((node, key)).close(linger_s)
