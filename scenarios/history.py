@@ -109,12 +109,16 @@ class Receipt(NamedTuple):
 
 
 class Death(NamedTuple):
-    """The end of one process. `planned`: a fault hit it. For SIGKILL `at` is the moment of the kill, else the exit."""
+    """The end of one process. For SIGKILL `at` is the moment of the kill, else the exit."""
 
     node: str
     at: float
     how: str
-    planned: bool
+    hit_at: float | None  # when a fault hit it, which may be long before it is gone; None: nobody planned this
+
+    @property
+    def planned(self) -> bool:
+        return self.hit_at is not None
 
 
 class Stall(NamedTuple):
@@ -142,8 +146,10 @@ class Flow:
     def in_order(self) -> bool:
         """Whether what was received is exactly the beginning of what was sent: then the n-th is the n-th."""
         sends, receives = self.sends, self.receives
-        return len(receives) <= len(sends) and all(
-            map(str.__eq__, map(_DIGEST, sends), map(_DIGEST, receives)))
+        if len(receives) > len(sends) or not all(map(str.__eq__, map(_DIGEST, sends), map(_DIGEST, receives))):
+            return False
+        return self.edge.channel not in RING_CHANNELS or all(
+            _ring_key(send) == _ring_key(receive) for send, receive in zip(sends, receives, strict=False))
 
     @cached_property
     def pairs(self) -> list[tuple[Record, Record]]:
@@ -184,8 +190,7 @@ class Flow:
         for sent, send in enumerate(self.sends, 1):
             while read < total and receives[read].at < send.at:
                 read += 1
-            if sent - read > most:
-                most = sent - read
+            most = max(most, sent - read)
         return most
 
 
@@ -340,13 +345,13 @@ class History:
             if process.ended_at is not None and not process.killed_by_lab:
                 code = process.exitcode
                 how = hits[name].fate if name in hits else f"exit code {code}" if code is not None else "gone"
-                ends[name] = Death(name, process.ended_at, str(how), name in hits)
+                ends[name] = Death(name, process.ended_at, str(how), hits[name].at if name in hits else None)
         for node, receipt in hits.items():
             if receipt.fate == Fate.KILL or (receipt.fate == Fate.EXIT and node not in known):
-                ends[node] = Death(node, receipt.at, str(receipt.fate), True)
+                ends[node] = Death(node, receipt.at, str(receipt.fate), receipt.at)
             elif receipt.fate in DEATH_FATES and node not in known and (
                     node in self.by_node("bye") or node in self.by_node("dying")):
-                ends[node] = Death(node, max(self.last[node].at, receipt.at), str(receipt.fate), True)
+                ends[node] = Death(node, max(self.last[node].at, receipt.at), str(receipt.fate), receipt.at)
         return ends
 
     @cached_property

@@ -117,7 +117,7 @@ class Finding:
         tell = self.broke
         if not history.simulated and measured - bound <= history.lab.longest_starvation_s:
             tell = self.unclear
-            template += " (the machine starved for {starved:.3f} s)".format(starved=history.lab.longest_starvation_s)
+            template += f" (the machine starved for {history.lab.longest_starvation_s:.3f} s)"
         tell(template + " took {:.4f} s, bound {:g} s", *args, measured, bound, at=at, node=node, bound=bound,
              measured=measured)
         return False

@@ -154,6 +154,7 @@ def check_drain(history: History) -> Finding:
             continue
         deadline = since + history.bounds.drain_s
         if draining:
+            deadline = min(deadline, draining.data.get("deadline") or deadline)
             _judge_refusals(finding, core, draining)
         for operation in history.operations:
             if life_of(operation.node) == life:
@@ -219,14 +220,15 @@ def check_two_on_one_host(history: History) -> Finding:
 
 GUARANTEES = (
     Guarantee(
-        id="no-orphans", chapter=CHAPTER, source="seed 002, vLLM", check=check_no_orphans,
+        id="no-orphans", chapter=CHAPTER, source="vLLM V1 executor", check=check_no_orphans,
         sentence="When a parent dies in any way, all its descendants exit within the bound.",
         wrong="lets children inherit each other's ends of the death pipe, which then never closes",
         witness="a parent died by a fault and a descendant that outlived it left within the bound",
         envelope=Envelope(),
     ),
     Guarantee(
-        id="nothing-left-behind", chapter=CHAPTER, source="seed 004", check=check_nothing_left_behind,
+        id="nothing-left-behind", chapter=CHAPTER, source="vLLM V1 single-host communication",
+        check=check_nothing_left_behind,
         sentence="While any process of the engine or its parent survives, nothing (process, segment, socket file, "
                  "port, temporary file) remains after the bound. After SIGKILL of all, only what start-up names "
                  "remains; the next start succeeds and removes what belongs to no living owner, never a live "
@@ -237,7 +239,7 @@ GUARANTEES = (
         envelope=Envelope(outside=(_CALLER_STOPS,)),
     ),
     Guarantee(
-        id="start-ends", chapter=CHAPTER, source="seed 003", check=check_start_ends,
+        id="start-ends", chapter=CHAPTER, source="vLLM V1 engine core", check=check_start_ends,
         sentence="Start-up ends in ready or in a named error within the bound; one failed child fails all.",
         wrong="waits for READY without a deadline, and does not look whether the child is still there",
         witness="a process died or a handshake message was lost or late during start-up, and it ended",

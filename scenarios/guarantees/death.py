@@ -54,14 +54,17 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
     history, node = finding.history, operation.node
     bound, ended = history.bounds.detection_s, operation.ended_at
     if ended is not None and ended <= death.at:
+        if operation.outcome == Outcome.ENGINE_DEAD and death.planned and ended >= death.hit_at:
+            finding.witness("{!r} was told before {} ({}) was gone", operation.request, death.node, death.how,
+                            at=ended, node=node)
         return
     since = max(death.at, operation.began_at)
     if since >= min(history.ended(node), history.closing_at(life_of(node))):
         return
     if ended is None:
         if history.ended(node) == FOREVER or node in history.by_node("bye"):
-            finding.hangs("request {!r}, pending when {} died,", operation.request, death.node, bound=bound, since=since,
-                          node=node)
+            finding.hangs("request {!r}, pending when {} died,", operation.request, death.node, bound=bound,
+                          since=since, node=node)
         return
     in_time = finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how,
                            bound=bound, measured=ended - since - history.frozen_s(node, since, ended), at=ended,
@@ -111,9 +114,8 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     since = min(began, default=None)
     if since is None:
         return None
-    death = history.first_death(life)
-    over = min(stall.until, history.closing_at(life), death.at if death is not None and death.planned else FOREVER,
-               *(history.ended(node) for node in _callers(history, life)))
+    over = min(stall.until, history.closing_at(life), *(history.ended(node) for node in _callers(history, life)),
+               *(r.at for r in history.receipts if r.fate in DEATHS and life_of(r.node) == life))
     told = history.told_at(life, stall.at)
     if over - since <= stall_bound(history, stall) and (told is None or told[0] >= over):
         return None
@@ -249,7 +251,7 @@ def _judge_streams(finding: Finding, caller: str, receives: list[Record]) -> Non
 
 GUARANTEES = (
     Guarantee(
-        id="dead-notice", chapter=CHAPTER, source="seed 003", check=check_dead_notice,
+        id="dead-notice", chapter=CHAPTER, source="vLLM V1 engine core", check=check_dead_notice,
         sentence="A core that leaves through an exception, SIGTERM or sys.exit delivers ENGINE_CORE_DEAD within its "
                  "linger to a frontend that reads, after every output already queued, and outputs received before "
                  "the death reach their streams first.",
@@ -263,7 +265,7 @@ GUARANTEES = (
         )),
     ),
     Guarantee(
-        id="death-is-told", chapter=CHAPTER, source="seed 003, vLLM", check=check_death_is_told,
+        id="death-is-told", chapter=CHAPTER, source="vLLM V1 engine core", check=check_death_is_told,
         sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
                  "and every later call with EngineDeadError within the detection bound.",
         wrong="learns of deaths only from the notice that a dying process sends",

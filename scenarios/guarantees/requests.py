@@ -85,7 +85,7 @@ def check_tokens_in_order(history: History) -> Finding:
 
 def check_tokens_match_reference(history: History) -> Finding:
     finding = Finding(history)
-    recorded = {request["index"] if "index" in request else position: request
+    recorded = {request.get("index", position): request
                 for position, request in enumerate(history.play.workload.get("requests", ()))}
     for operation in history.operations:
         request = recorded.get(operation.index)
@@ -254,7 +254,7 @@ def _judge_freed_if_lost(finding: Finding, operation: Operation) -> None:
 
 GUARANTEES = (
     Guarantee(
-        id="ends-once", chapter=CHAPTER, source="seed 003", check=check_ends_once,
+        id="ends-once", chapter=CHAPTER, source="vLLM V1 engine core", check=check_ends_once,
         sentence="Every accepted request gets exactly one terminal outcome: finished, aborted, failed, refused or "
                  "engine-dead.",
         wrong="forgets, or ends twice, whatever does not simply finish",
@@ -262,7 +262,7 @@ GUARANTEES = (
         envelope=Envelope(outside=(_CALLER,)),
     ),
     Guarantee(
-        id="tokens-in-order", chapter=CHAPTER, source="seed 003", check=check_tokens_in_order,
+        id="tokens-in-order", chapter=CHAPTER, source="vLLM V1 engine core", check=check_tokens_in_order,
         sentence="Streamed tokens of a request arrive once each, in order, never after its end, never from another "
                  "request.",
         wrong="hands every output to its stream as it comes, without looking at whose it is and how many precede it",
@@ -304,7 +304,7 @@ GUARANTEES = (
                                          why="others may fail for another reason"),)),
     ),
     Guarantee(
-        id="lost-request-is-bounded", chapter=CHAPTER, source="seed 001 section 1",
+        id="lost-request-is-bounded", chapter=CHAPTER, source="vLLM V1 ZMQ reliability analysis",
         check=check_lost_request_is_bounded,
         sentence="If a request or output frame is lost, the client's wait ends within the client time-out with an "
                  "error that says that the request may have taken effect; the core frees it on abort.",

@@ -24,7 +24,7 @@ from scenarios.guarantees.base import (
 from scenarios.history import FOREVER, Fate, Flow, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
-SOURCE = "seed 000 section 2"
+SOURCE = "vLLM V1 process architecture"
 
 _MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 _OVERFLOW_LOST = Where(frozenset({Fate.DROP, Fate.CUT}) | DAMAGE, sites="*/overflow:*",
@@ -181,7 +181,8 @@ def reader_waits(history: History, flow: Flow) -> list[Record]:
     channel, rank = flow.edge.channel, f".{flow.edge.source.index}"
     return [wait for wait in history.by_node("queue-wait").get(flow.target, ())
             if names_channel(wait.data.get("ring"), channel)
-            and (channel is Channel.RPC or f"worker{rank}" in str(wait.data.get("ring")) or str(wait.data.get("ring")).endswith(rank))]
+            and (channel is Channel.RPC or f"worker{rank}/" in str(wait.data.get("ring"))
+                 or str(wait.data.get("ring")).endswith(rank))]
 
 
 def check_ring_no_lost_wakeup(history: History) -> Finding:
@@ -241,8 +242,9 @@ def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Rec
               history.ended_at)
     if published is None or not any(at >= published for at in dropped):
         return
-    finding.took("noticing message {} of {}, whose doorbell was lost,", position, flow.name, bound=bound, node=flow.target,
-                 at=published, measured=end - published - history.frozen_s(flow.target, published, end))
+    finding.took("noticing message {} of {}, whose doorbell was lost,", position, flow.name, bound=bound,
+                 node=flow.target, at=published,
+                 measured=end - published - history.frozen_s(flow.target, published, end))
 
 
 def check_ring_bounded_wait(history: History) -> Finding:

@@ -9,7 +9,7 @@ from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarant
 from scenarios.history import Fate, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
-SOURCE = "seed 002"
+SOURCE = "vLLM V1 executor"
 
 _MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 

@@ -7,9 +7,9 @@ from collections import Counter
 from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
 from scenarios.guarantees.base import (
-    MESSAGE,
     DAMAGE,
     DEATHS,
+    MESSAGE,
     ORDERINGS,
     Envelope,
     Finding,
@@ -20,7 +20,7 @@ from scenarios.guarantees.base import (
 from scenarios.history import FOREVER, Fate, Flow, History, base, life_of
 
 CHAPTER = "Transport between frontend and core"
-SOURCE = "seed 001 section 1"
+SOURCE = "vLLM V1 ZMQ reliability analysis"
 #: What a socket with libzmq's default high-water mark holds before it loses something.
 DEFAULT_HWM = 1000
 #: Frames of this size travel without a copy, so their buffer is in use after the send has returned.
@@ -34,7 +34,8 @@ def _lived_until(history: History, flow: Flow) -> float:
     life = life_of(flow.target)
     times = [history.ended(flow.source), history.ended(flow.target), history.closing_at(life)]
     for name in ("dying", "bye"):
-        times += [records[0].at for node, records in history.by_node(name).items() if node in (flow.source, flow.target)]
+        told = history.by_node(name)
+        times += [told[node][0].at for node in (flow.source, flow.target) if node in told]
     return min(times)
 
 

@@ -1,0 +1,396 @@
+"""Promises about the KV cache and the events that describe it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from engine.topology import Channel, Mark
+from scenarios.guarantees.base import (
+    DAMAGE,
+    PROCESS,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    has_kv_events,
+    has_subscribers,
+)
+from scenarios.history import FOREVER, Fate, History, Record, kind_of
+
+CHAPTER = "KV cache and its events"
+SOURCE = "vLLM V1 ZMQ reliability analysis"
+
+_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
+_SUBSCRIBER = Where(PROCESS - STALLS, nodes="subscriber.*", why="the subscriber itself is hit")
+_DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
+_REPLAY_DAMAGED = Where(DAMAGE, sites="*/replay:*", why="the wire has no checksum")
+_PUBLISHER = Where(PROCESS, nodes="core.*", why="who should replay is hit")
+_ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
+
+
+def check_blocks_conserved(history: History) -> Finding:
+    finding = Finding(history)
+    for node, records in history.by_node("blocks").items():
+        freed = history.by_node("freed").get(node, [])
+        aborted = {r.data["request"] for r in history.by_node("request").get(node, ()) if r.data["action"] == "abort"}
+        before = 0
+        for record in records:
+            data = record.data
+            for error in data.get("errors", ()):
+                finding.broke("{}'s cache is not in order: {}", node, error, at=record.at, node=node)
+            if data["free"] + data["used"] != data["total"]:
+                finding.broke("{} has {} free and {} used blocks of {}", node, data["free"], data["used"],
+                              data["total"], at=record.at, node=node)
+            if data["used"] and not data.get("requests"):
+                finding.broke("{} is idle without a request and {} blocks are still used", node, data["used"],
+                              at=record.at, node=node)
+            since = [r for r in freed if before <= r.number < record.number]
+            before = record.number
+            if since and not data.get("requests"):
+                finding.witness("all {} blocks of {} were free after {} requests, {} of them aborted", data["total"],
+                                node, len(since), sum(r.data["request"] in aborted for r in since), at=record.at,
+                                node=node)
+    return finding
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def handed_over(history: History, node: str) -> list[Record]:
+    """Batches in the order in which they got their numbers, also those dropped at the full queue at once."""
+    records = [*history.by_node("kv-published").get(node, ()), *history.by_node("kv-lost").get(node, ())]
+    records.sort(key=lambda record: record.number)
+    first: dict[int, Record] = {}
+    found = []
+    for record in records:
+        seq = record.data["seq"]
+        known = first.get(seq)
+        if known is not None and known.site == "kv-published" and record.site == "kv-lost":
+            continue  # it could not be encoded: the number was given before
+        first.setdefault(seq, record)
+        found.append(record)
+    return found
+
+
+def publishers(history: History) -> list[str]:
+    return list(dict.fromkeys([*history.by_node("kv-published"), *history.by_node("kv-lost")]))
+
+
+def lost_by_publisher(history: History, node: str) -> set[int]:
+    return {record.data["seq"] for record in history.by_node("kv-lost").get(node, ())}
+
+
+def check_kv_seq(history: History) -> Finding:
+    finding = Finding(history)
+    nodes = publishers(history)
+    for node in nodes:
+        for expected, record in enumerate(handed_over(history, node)):
+            if record.data["seq"] != expected:
+                finding.broke("{} numbered a batch {} where {} was next", node, record.data["seq"], expected,
+                              at=record.at, node=node)
+                break
+        for record in history.by_node("kv-lost").get(node, ()):
+            finding.witness("batch {} of {} was dropped and kept its number", record.data["seq"], node, at=record.at,
+                            node=node)
+    for follower in followers(history):
+        live = [r.data["seq"] for r in follower.batches if r.data.get("source") == "live"]
+        if live and any(later - earlier != 1 for earlier, later in pairwise([-1, *live])):
+            finding.witness("{} knew by their numbers which batches it had not heard live", follower.node,
+                            node=follower.node)
+        if len(nodes) > 1 and follower.batches and follower.batches[-1].at > _first(history, nodes[-1]):
+            if follower.restarts:
+                finding.witness("{} told a restart from a gap", follower.node, at=follower.restarts[0].at,
+                                node=follower.node)
+            else:
+                finding.broke("{} followed a publisher into its next life without noticing", follower.node,
+                              node=follower.node)
+    return finding
+
+
+def _first(history: History, node: str) -> float:
+    return handed_over(history, node)[0].at
+
+
+# -- what a subscriber knows ------------------------------------------------------------------------------------------
+
+
+class Follower:
+    """One subscriber: what it applied and what it said about gaps, in its own order, since the last restart."""
+
+    def __init__(self, history: History, node: str) -> None:
+        self.node = node
+        self.history = history
+        self.restarts = history.by_node("kv-restarted").get(node, [])
+        floor = self.restarts[-1].number if self.restarts else -1
+
+        def mine(name: str) -> list[Record]:
+            return [r for r in history.by_node(name).get(node, ()) if r.number > floor]
+
+        self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
+        self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
+        nodes = publishers(history)
+        self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
+
+    @property
+    def applied(self) -> set[int]:
+        return {record.data["seq"] for record in self.batches}
+
+    def left_at(self) -> float:
+        """When it stopped following."""
+        bye = self.history.by_node("bye").get(self.node)
+        end = bye[0].at if bye else self.history.last[self.node].at
+        return min(end, self.history.ended(self.node))
+
+
+def followers(history: History) -> list[Follower]:
+    return [Follower(history, node) for node in history.of_kind("subscriber")]
+
+
+def covers(records: list[Record], seq: int, before: float = FOREVER) -> bool:
+    return any(r.data["first"] <= seq <= r.data["last"] and r.number < before for r in records)
+
+
+def check_kv_gap_seen(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.replay_s + history.bounds.detection_s
+    for follower in followers(history):
+        if follower.publisher is None:
+            continue
+        applied: set[int] = set()
+        known = follower.gaps + follower.unrecoverable
+        for record in follower.batches:
+            seq = record.data["seq"]
+            if record.data.get("source") == "live":
+                for missing in range(max(applied, default=-1) + 1, seq):
+                    if missing not in applied and not covers(known, missing, record.number):
+                        finding.broke("{} took batch {} without noticing that {} had not come", follower.node, seq,
+                                      missing, at=record.at, node=follower.node)
+                        break
+            applied.add(seq)
+        left = follower.left_at()
+        _judge_silence(finding, follower, applied, known, left, bound)
+        for gap in follower.gaps:
+            finding.witness("{} noticed that batches {} to {} were missing", follower.node, gap.data["first"],
+                            gap.data["last"], at=gap.at, node=follower.node)
+    return finding
+
+
+def _judge_silence(finding: Finding, follower: Follower, applied: set[int], known: list[Record], left: float,
+                   bound: float) -> None:
+    """Batches behind the last one that came: nothing but the subscriber's own poll can tell of them."""
+    history = finding.history
+    joined = history.records(follower.node)[0].at
+    for record in handed_over(history, follower.publisher):
+        seq = record.data["seq"]
+        if seq in applied or covers(known, seq) or (applied and seq < max(applied)):
+            continue
+        since = max(record.at, joined)
+        until = min(left, history.ended(follower.publisher), history.closing_at(0))
+        waited = until - since - history.frozen_s(follower.node, since, max(since, until)) \
+            - history.frozen_s(follower.publisher, since, max(since, until))
+        if waited > bound:
+            finding.broke("{} never knew of batch {}, handed over {:.3f} s before it left", follower.node, seq, waited,
+                          at=record.at, node=follower.node, bound=bound, measured=waited)
+            return
+
+
+def window_floor(history: History, node: str, moment: float) -> int:
+    """The oldest batch that the publisher still had at that moment."""
+    latest = -1
+    for record in handed_over(history, node):
+        if record.at > moment:
+            break
+        latest = record.data["seq"]
+    return latest + 1 - history.play.config.kv_events.buffer_steps
+
+
+def check_kv_replay_complete(history: History) -> Finding:
+    finding = Finding(history)
+    for follower in followers(history):
+        if follower.publisher is None:
+            continue
+        last = -1
+        for record in follower.batches:
+            seq = record.data["seq"]
+            if seq <= last:
+                finding.broke("{} applied batch {} after batch {}", follower.node, seq, last, at=record.at,
+                              node=follower.node)
+                break
+            missing = next((n for n in range(last + 1, seq) if not covers(follower.unrecoverable, n, record.number)),
+                           None)
+            if missing is not None:
+                finding.broke("{} applied batch {} before batch {}, which was not given up", follower.node, seq,
+                              missing, at=record.at, node=follower.node)
+                break
+            last = seq
+        lost = lost_by_publisher(history, follower.publisher)
+        for given_up in follower.unrecoverable:
+            floor = window_floor(history, follower.publisher, given_up.at)
+            seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
+                        if n not in lost), None)
+            if seq is not None:
+                finding.broke("{} gave up batch {}, which the publisher still had", follower.node, seq, at=given_up.at,
+                              node=follower.node)
+        for gap in follower.gaps:
+            _judge_gap(finding, follower, gap)
+    return finding
+
+
+def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
+    history, applied = finding.history, follower.applied
+    first, last = gap.data["first"], gap.data["last"]
+    replayed = {r.data["seq"] for r in follower.batches if r.data.get("source") == "replay"}
+    missing = [seq for seq in range(first, last + 1) if seq not in applied and not covers(follower.unrecoverable, seq)]
+    if not missing:
+        healed = sum(seq in replayed for seq in range(first, last + 1))
+        if healed:
+            finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
+                            at=gap.at, node=follower.node)
+        return
+    until = min(follower.left_at(), history.closing_at(0), history.ended(follower.publisher))
+    waited = until - gap.at
+    if history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s:
+        finding.broke("{} never got batch {} of the gap {} to {}", follower.node, missing[0], first, last, at=gap.at,
+                      node=follower.node, bound=history.bounds.replay_s, measured=waited)
+    else:
+        finding.unclear("{} left {:.3f} s after it noticed the gap {} to {}", follower.node, waited, first, last,
+                        at=gap.at, node=follower.node)
+
+
+def check_kv_gap_too_old(history: History) -> Finding:
+    finding = Finding(history)
+    for follower in followers(history):
+        if follower.publisher is None:
+            continue
+        applied = follower.applied
+        lost = lost_by_publisher(history, follower.publisher)
+        for missing in range(max(applied, default=-1)):
+            if missing in applied:
+                continue
+            if not covers(follower.unrecoverable, missing):
+                finding.broke("{} went on behind batch {}, which it never had, and called nothing unrecoverable",
+                              follower.node, missing, node=follower.node)
+                break
+        for given_up in follower.unrecoverable:
+            first, last = given_up.data["first"], given_up.data["last"]
+            floor = window_floor(history, follower.publisher, given_up.at)
+            if first < floor or any(seq in lost for seq in range(first, last + 1)):
+                finding.witness("batches {} to {} were gone for good (the oldest left was {}), and {} said so", first,
+                                last, max(floor, 0), follower.node, at=given_up.at, node=follower.node)
+    return finding
+
+
+def check_kv_mirror_true(history: History) -> Finding:
+    finding = Finding(history)
+    for follower in followers(history):
+        if follower.publisher is None:
+            continue
+        caches = _caches(history, follower.publisher)
+        for mirror in follower.mirrors:
+            for error in mirror.data.get("errors") or ():
+                finding.broke("{}'s mirror is not in order: {}", follower.node, error, at=mirror.at, node=follower.node)
+            if mirror.data.get("unknown_since") is not None:
+                continue  # it says itself that it does not know
+            for cache in caches.get(mirror.data["next_seq"], ()):
+                ours, theirs = set(mirror.data["hashes"]), set(cache.data["hashes"])
+                if ours != theirs:
+                    finding.broke("{}'s mirror at batch {} lacks {} blocks and has {} too many", follower.node,
+                                  mirror.data["next_seq"], len(theirs - ours), len(ours - theirs), at=mirror.at,
+                                  node=follower.node)
+                elif theirs and (follower.gaps or follower.restarts):
+                    finding.witness("{}'s mirror equals the cache of {} blocks at batch {} after a gap", follower.node,
+                                    len(theirs), mirror.data["next_seq"], at=mirror.at, node=follower.node)
+    return finding
+
+
+def _caches(history: History, node: str) -> dict[int, list[Record]]:
+    """The cache's own content by the number of the next batch; several where nothing happened in between."""
+    handed = [(record.number, record.data["seq"]) for record in handed_over(history, node)]
+    found: dict[int, list[Record]] = {}
+    at = 0
+    for cache in history.by_node("kv-cache").get(node, ()):
+        while at < len(handed) and handed[at][0] < cache.number:
+            at += 1
+        found.setdefault(handed[at - 1][1] + 1 if at else 0, []).append(cache)
+    return found
+
+
+def check_kv_never_stalls(history: History) -> Finding:
+    finding = Finding(history)
+    bound = history.bounds.detection_s
+    troubles = [r for r in history.receipts if kind_of(r.node) == "subscriber"
+                or f"/{Channel.KV.value}:" in r.site or f"/{Channel.REPLAY.value}:" in r.site]
+    began = [(r.at, f"{r.node} met {r.fate}") for r in troubles]
+    began += [(record.at, f"{node} had a full queue") for node, record in history.marks(Mark.KV_DROPPED.value)]
+    began.sort()
+    for node, records in history.by_node("kv-published").items():
+        after = 0
+        for record in records:
+            finding.took("handing over batch {}", record.data["seq"], bound=bound, at=record.at, node=node,
+                         measured=record.data.get("took", 0.0) - history.frozen_s(
+                             node, record.at - record.data.get("took", 0.0), record.at))
+            after += bool(began) and record.at > began[0][0]
+        if after:
+            finding.witness("{} batches were handed over without delay after {}", after, began[0][1], at=began[0][0],
+                            node=node)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
+        sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
+        wrong="forgets the blocks of a request that was aborted or preempted",
+        witness="the core looked at its books when idle, after requests had held blocks",
+        envelope=Envelope(outside=(_MEMORY,)),
+    ),
+    Guarantee(
+        id="kv-seq", chapter=CHAPTER, source=SOURCE, check=check_kv_seq, applies=has_kv_events,
+        sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "
+                 "queue or not encodable keeps its number and counts as unrecoverable; a restart is told apart from "
+                 "a gap.",
+        wrong="numbers a batch when it is sent, or anew for each connection, so what was dropped leaves no gap",
+        witness="a batch was dropped and kept its number, a subscriber joined late or lost some, or a publisher was "
+                "restarted",
+        envelope=Envelope(outside=(_DAMAGED,)),
+    ),
+    Guarantee(
+        id="kv-gap-seen", chapter=CHAPTER, source=SOURCE, check=check_kv_gap_seen, applies=has_subscribers,
+        sentence="A subscriber knows of every loss (slow reader, late join, cut connection): by the next batch, or in "
+                 "silence within its poll of the replay socket.",
+        wrong="takes the next batch as it comes",
+        witness="batches did not come live and the subscriber said so",
+        envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _PUBLISHER, _ANY_DEATH)),
+    ),
+    Guarantee(
+        id="kv-replay-complete", chapter=CHAPTER, source=SOURCE, check=check_kv_replay_complete,
+        applies=has_subscribers,
+        sentence="After a gap inside the window, replay yields exactly the missing batches, in order, then the end "
+                 "marker; live and replayed batches never interleave into a wrong state.",
+        wrong="applies live batches while the replay is still on its way, or stops one batch short",
+        witness="missing batches were replayed and applied in their place",
+        envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _REPLAY_DAMAGED, _PUBLISHER, _ANY_DEATH)),
+    ),
+    Guarantee(
+        id="kv-gap-too-old", chapter=CHAPTER, source=SOURCE, check=check_kv_gap_too_old, applies=has_subscribers,
+        sentence="A gap older than the window is reported as unrecoverable, never passed over in silence.",
+        wrong="begins the replay at the oldest batch it still has, as if nothing were missing before it",
+        witness="batches were gone for good and the subscriber said so",
+        envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _REPLAY_DAMAGED)),
+    ),
+    Guarantee(
+        id="kv-mirror-true", chapter=CHAPTER, source=SOURCE, check=check_kv_mirror_true, applies=has_subscribers,
+        sentence="A mirror built from batches, replays and snapshots equals the engine's own cache.",
+        wrong="passes a gap over, so its mirror lacks the blocks of the batches that it missed",
+        witness="a mirror that had a gap or a restart behind it was compared with a cache that was not empty",
+        envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _REPLAY_DAMAGED)),
+    ),
+    Guarantee(
+        id="kv-never-stalls", chapter=CHAPTER, source=SOURCE, check=check_kv_never_stalls, applies=has_kv_events,
+        sentence="A slow or dead subscriber or publisher never delays a step.",
+        wrong="waits for room in a full queue in the middle of a step",
+        witness="batches were handed over after a subscriber, its connection or the queue was in trouble",
+        envelope=Envelope(outside=(Where(STALLS, nodes="core.*", why="the step itself is stopped"),)),
+    ),
+)

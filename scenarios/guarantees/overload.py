@@ -1,0 +1,80 @@
+"""Promises about overload and about bytes that nobody vouches for."""
+
+from __future__ import annotations
+
+from engine.messages import Outcome
+from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where
+from scenarios.history import Fate, History, life_of
+
+CHAPTER = "Overload and trust"
+#: From this share of a limit on, an engine without limits would have gone on.
+NEAR = 0.9
+
+
+def check_memory_bounded(history: History) -> Finding:
+    finding = Finding(history)
+    limits = history.play.config.limits
+    for node, record in history.observed("load"):
+        data = record.data
+        for what, limit in (("requests", limits.max_requests), ("bytes", limits.max_request_bytes)):
+            told, used = data.get(f"max_{what}", limit), data.get(what, 0)
+            if told > limit:
+                finding.broke("{} allows {} {}, configured are {}", node, told, what, limit, at=record.at, node=node)
+            if used > limit:
+                finding.broke("{} held {} {}, the limit is {}", node, used, what, limit, at=record.at, node=node)
+            elif used >= NEAR * limit:
+                finding.witness("{} held {} {} of at most {}", node, used, what, limit, at=record.at, node=node)
+    for operation in history.operations:
+        if operation.outcome != Outcome.REFUSED:
+            continue
+        if not operation.error or not operation.ends[0].data.get("reason"):
+            finding.broke("request {!r} was refused without saying why", operation.request, at=operation.ended_at,
+                          node=operation.node)
+        else:
+            finding.witness("request {!r} was refused: {}", operation.request, operation.ends[0].data["reason"],
+                            at=operation.ended_at, node=operation.node)
+    return finding
+
+
+def check_no_foreign_code(history: History) -> Finding:
+    finding = Finding(history)
+    for node, record in history.observed("foreign-code"):
+        finding.broke("a pickle from {} was executed in {}", record.data.get("edge", "a socket"), node, at=record.at,
+                      node=node)
+    bad = history.observed("bad-frame")
+    for node, record in bad:
+        ended = history.ended(node)
+        if record.at <= ended < history.closing_at(life_of(node)) and not any(
+                death.planned for death in history.deaths):
+            finding.broke("{} died after a malformed frame from {}", node, record.data.get("edge"), at=ended, node=node)
+        else:
+            finding.witness("{} dropped a malformed frame from {}: {}", node, record.data.get("edge"),
+                            record.data.get("error"), at=record.at, node=node)
+    if not bad:
+        for hit in history.hit(Fate.TRUNCATE):
+            finding.broke("{} said nothing of the truncated frame from {}", hit.node, hit.site, at=hit.at,
+                          node=hit.node)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="memory-bounded", chapter=CHAPTER, source="vLLM V1 ZMQ reliability analysis", check=check_memory_bounded,
+        sentence="No high-water mark moves the bound elsewhere: admission limits keep the memory of frontend and core "
+                 "under the configured bound with any consumer, and excess requests are refused by name.",
+        wrong="relies on sockets without a high-water mark and admits whatever comes",
+        witness="a request was refused by name, or a limit was nearly reached",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="no-foreign-code", chapter=CHAPTER, source="vLLM", check=check_no_foreign_code,
+        sentence="No byte from a network socket is ever unpickled unless CURVE authenticated the peer; malformed "
+                 "input at any socket is an error, not a crash.",
+        wrong="falls back to unpickling what it cannot decode",
+        witness="a malformed frame arrived at a socket and was dropped",
+        envelope=Envelope(outside=(
+            Where(PROCESS, why="a process goes down for another reason"),
+            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+        )),
+    ),
+)

@@ -1,0 +1,378 @@
+"""Histories about deaths, stalls, starts and ends."""
+
+from engine.config import LimitsConfig
+from faults.plan import Until
+from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
+
+AT_ANSWER = f"{RESPONSE[1]}:send"
+
+
+def _worker_killed(world: str = "sim") -> Builder:
+    return history(world).started().called("a").streams("a", [7]).fires("kill", AT_ANSWER)
+
+
+@accepts("death-is-told", "ends-once")
+def a_killed_worker_is_told_within_the_detection_bound() -> Builder:
+    return _worker_killed().wait(.02).observes("frontend.0", "engine-dead", reason="worker.1 died").dies("a")
+
+
+@accepts("death-is-told")
+def a_call_after_the_death_is_refused_at_once() -> Builder:
+    h = history().started().fires("kill", AT_ANSWER).wait(1)
+    return h.observes("frontend.0", "late-call", began=h.now, error="EngineDeadError")
+
+
+@rejects("death-is-told")
+def a_killed_worker_is_noticed_by_the_step_deadline_only() -> Builder:
+    return _worker_killed().wait(1).dies("a")
+
+
+@rejects("death-is-told", "ends-once")
+def a_killed_worker_is_never_noticed() -> Builder:
+    return _worker_killed().wait(60)
+
+
+@rejects("death-is-told")
+def a_late_call_gets_some_other_error() -> Builder:
+    h = history().started().fires("kill", AT_ANSWER).wait(1)
+    return h.observes("frontend.0", "late-call", began=h.now, error="RequestTimeoutError")
+
+
+@rejects("death-is-told")
+def a_later_request_times_out_instead_of_being_told() -> Builder:
+    h = history().started().fires("kill", AT_ANSWER).wait(1).called("b", 1, core=False)
+    return h.ended("b", "failed", error="RequestTimeoutError")
+
+
+@unknown("death-is-told")
+def the_death_was_told_late_on_a_starved_machine() -> Builder:
+    return _worker_killed("engine").wait(.3).dies("a").lab(longest_starvation_s=.25)
+
+
+@rejects("death-is-told")
+def a_little_starvation_does_not_excuse_a_long_delay() -> Builder:
+    return _worker_killed("engine").wait(.9).dies("a").lab(longest_starvation_s=.25)
+
+
+@silent("death-is-told", "stall-is-told", "health-is-true", "no-orphans", "dead-notice", "drain")
+def everybody_lives_until_the_frontend_closes() -> Builder:
+    h = history().started().request("a").observes("frontend.0", "health", healthy=True, reason="")
+    h.observes("frontend.0", "closing").wait(.1).ends("worker.0", "worker.1", "core.0")
+    return h.observes("frontend.0", "closed").observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+@silent("death-is-told")
+def nobody_waits_when_the_worker_dies() -> Builder:
+    return history().started().request("a").fires("kill", AT_ANSWER).wait(1)
+
+
+def _core_stopped(**fault: object) -> Builder:
+    return history().started().called("a").streams("a", [7]).fires("stall", f"{OUTPUTS}:send", **fault)
+
+
+@accepts("stall-is-told")
+def a_stopped_core_is_noticed() -> Builder:
+    return _core_stopped().wait(1.6).observes("frontend.0", "engine-dead", reason="no heartbeat").dies("a")
+
+
+@accepts("stall-is-told")
+def a_hanging_collective_is_noticed_by_the_step_deadline() -> Builder:
+    h = history().started().called("a").fires("hang", "worker.1/collective:enter").wait(1.1)
+    return h.observes("frontend.0", "engine-dead", reason="no answer to execute_model").dies("a")
+
+
+@rejects("stall-is-told", "ends-once")
+def a_stopped_core_is_never_noticed() -> Builder:
+    return _core_stopped().wait(60)
+
+
+@rejects("stall-is-told")
+def a_stopped_core_is_noticed_far_too_late() -> Builder:
+    return _core_stopped().wait(9).observes("frontend.0", "engine-dead", reason="at last").dies("a")
+
+
+@rejects("stall-is-told")
+def a_stall_is_noticed_and_a_request_forgotten() -> Builder:
+    return _core_stopped().wait(1.6).observes("frontend.0", "engine-dead", reason="no heartbeat").wait(9)
+
+
+@silent("stall-is-told", "health-is-true")
+def a_stall_is_over_before_it_must_be_noticed() -> Builder:
+    return _core_stopped(until=Until(seconds=.5)).wait(.5).releases().wait(.1).ended("a")
+
+
+@accepts("health-is-true")
+def health_is_bad_after_a_death() -> Builder:
+    return _worker_killed().wait(.02).dies("a").wait(.2).observes(
+        "frontend.0", "health", healthy=False, reason="worker.1 died")
+
+
+@accepts("health-is-true")
+def health_is_bad_after_a_stall() -> Builder:
+    return _core_stopped().wait(1.9).dies("a").observes("frontend.0", "health", healthy=False, reason="no heartbeat")
+
+
+@rejects("health-is-true")
+def a_dead_engine_is_reported_healthy() -> Builder:
+    return _worker_killed().wait(.5).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+@rejects("health-is-true")
+def a_stopped_core_is_reported_healthy() -> Builder:
+    return _core_stopped().wait(3).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+@silent("health-is-true")
+def health_was_good_while_the_death_need_not_be_known() -> Builder:
+    return _worker_killed().wait(.02).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+# -- last words
+
+
+def _core_raises(queued: int = 2) -> Builder:
+    h = history().started().called("a").fires("raise", "core.0/mark:executed").sends(OUTPUTS, "o1", "o2")
+    return h.observes("core.0", "dying", reason="planted", queued=queued).sends(OUTPUTS, "DEAD")
+
+
+@accepts("dead-notice", "death-is-told")
+def the_notice_comes_behind_everything_that_was_queued() -> Builder:
+    return _core_raises().receives(OUTPUTS, "o1", "o2").streams("a", [7]).receives(OUTPUTS, "DEAD").observes(
+        "frontend.0", "dead-notice").observes("frontend.0", "engine-dead", reason="notice").dies("a").ends("core.0")
+
+
+@rejects("dead-notice")
+def the_queue_dies_with_the_core() -> Builder:
+    return _core_raises().receives(OUTPUTS, "o1").wait(.1).ends("core.0").dies("a")
+
+
+@rejects("dead-notice")
+def the_notice_overtakes_the_queue() -> Builder:
+    return _core_raises().receives(OUTPUTS, "DEAD").observes("frontend.0", "dead-notice").receives(
+        OUTPUTS, "o1", "o2").dies("a")
+
+
+@rejects("dead-notice")
+def a_stream_is_told_of_the_death_before_its_last_outputs_are_read() -> Builder:
+    return _core_raises().dies("a").receives(OUTPUTS, "o1", "o2", "DEAD").observes("frontend.0", "dead-notice")
+
+
+@rejects("dead-notice")
+def the_notice_takes_longer_than_the_linger() -> Builder:
+    return _core_raises().receives(OUTPUTS, "o1", "o2").wait(2).receives(OUTPUTS, "DEAD").observes(
+        "frontend.0", "dead-notice").dies("a")
+
+
+@rejects("dead-notice")
+def sigterm_kills_the_core_without_a_word() -> Builder:
+    return history().started().called("a").fires("terminate", "core.0/mark:step").wait(.01).ends(
+        "core.0", exitcode=-15).wait(3).dies("a")
+
+
+@outside("dead-notice", "drain", "bad-frame-isolated", "rpc-any-rank-fails-fast")
+def a_killed_core_owes_no_notice() -> Builder:
+    return history().started().called("a").fires("kill", "core.0/mark:step").wait(.02).dies("a")
+
+
+# -- parents and children
+
+
+def _frontend_killed() -> Builder:
+    return history().started().called("a").fires("kill", f"{OUTPUTS}:receive").ends(
+        "frontend.0", exitcode=-9)
+
+
+@accepts("no-orphans")
+def the_children_follow_a_killed_frontend() -> Builder:
+    return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(.1).ends("worker.1")
+
+
+@rejects("no-orphans")
+def a_worker_outlives_its_core_because_its_death_pipe_stays_open() -> Builder:
+    return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1", killed_by_lab=True)
+
+
+@rejects("no-orphans")
+def a_worker_follows_too_late() -> Builder:
+    return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1")
+
+
+@rejects("no-orphans", "nothing-left-behind")
+def a_worker_is_still_there_when_the_lab_stops_looking() -> Builder:
+    return _frontend_killed().wait(.1).ends("core.0", "worker.0").ends("worker.1", alive=True).wait(9)
+
+
+def _born() -> Builder:
+    h = history()
+    h.observes("core.0", "born", pid=2, segments=["rt-1-rpc"], paths=["/tmp/rt-1/requests.ipc"])
+    return h.started()
+
+
+@accepts("nothing-left-behind")
+def what_was_made_is_gone() -> Builder:
+    return _born().request("a").observes("frontend.0", "closing").ends("core.0", "frontend.0")
+
+
+@accepts("nothing-left-behind")
+def the_next_start_removes_what_the_dead_left() -> Builder:
+    h = _born()
+    for node in ("frontend.0", "core.0"):
+        h.fires("kill", f"{node}/mark:idle").ends(node, exitcode=-9)
+    return h.lab(restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"]}])
+
+
+@rejects("nothing-left-behind")
+def a_segment_remains_after_a_kill() -> Builder:
+    return _born().fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("frontend.0").lab(
+        leftovers=["segment rt-1-rpc"])
+
+
+@rejects("nothing-left-behind")
+def the_next_start_fails_on_what_remained() -> Builder:
+    return _born().lab(restarts=[{"life": 1, "ready": False, "error": "segment exists"}])
+
+
+@rejects("nothing-left-behind", "two-on-one-host")
+def the_neighbours_segment_is_removed() -> Builder:
+    return _born().lab(neighbour={"alive": True, "served": True, "touched": ["segment rt-9-rpc"]})
+
+
+@silent("nothing-left-behind")
+def nobody_looked_for_leftovers() -> Builder:
+    return _born().lab(leftovers_checked_at=None)
+
+
+@silent("nothing-left-behind")
+def nothing_was_ever_made() -> Builder:
+    return history().started()
+
+
+@accepts("two-on-one-host")
+def an_engine_starts_beside_a_living_neighbour() -> Builder:
+    return history().started().lab(neighbour={"alive": True, "served": True, "touched": []})
+
+
+@rejects("two-on-one-host")
+def the_neighbour_dies_of_a_fixed_port() -> Builder:
+    return history().started().lab(neighbour={"alive": False, "served": False, "touched": []})
+
+
+@silent("two-on-one-host")
+def there_is_no_neighbour() -> Builder:
+    return history().started()
+
+
+# -- start and drain
+
+
+def _starting() -> Builder:
+    return history().observes("frontend.0", "starting").observes("worker.1", "born", pid=3)
+
+
+@accepts("start-ends")
+def a_worker_dies_while_loading_and_the_start_fails() -> Builder:
+    h = _starting().fires("kill", "worker.1/mark:loading").wait(.1)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 died").wait(.2).ends(
+        "core.0", "worker.0", "worker.1")
+
+
+@accepts("start-ends")
+def ready_comes_late_and_the_engine_is_not_given_up() -> Builder:
+    h = _starting().fires("delay", "core.0->frontend.0/handshake:receive", until=Until(seconds=1)).wait(1).releases()
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8)
+
+
+@rejects("start-ends")
+def an_escaped_key_error_names_nothing() -> Builder:
+    return _starting().fires("kill", "worker.1/mark:loading").wait(.1).observes(
+        "frontend.0", "start-failed", error="KeyError", reason="'addresses'")
+
+
+@rejects("start-ends")
+def one_child_fails_and_another_goes_on() -> Builder:
+    return _starting().fires("kill", "worker.1/mark:loading").wait(.1).observes(
+        "frontend.0", "start-failed", error="StartupError", reason="worker.1 died").wait(9).ends(
+        "worker.0", killed_by_lab=True)
+
+
+@rejects("start-ends")
+def the_engine_is_ready_without_its_worker() -> Builder:
+    return _starting().fires("kill", "worker.1/mark:loading").wait(.1).observes("frontend.0", "ready", num_gpu_blocks=8)
+
+
+@rejects("start-ends")
+def the_start_fails_long_after_its_bound() -> Builder:
+    return _starting().fires("kill", "worker.1/mark:loading").wait(9).observes(
+        "frontend.0", "start-failed", error="StartupError", reason="worker.1 died")
+
+
+def _terminated() -> Builder:
+    h = history().started().called("a").streams("a", [7]).fires("terminate", "core.0/mark:step")
+    return h.observes("core.0", "draining", running=1, waiting=0, deadline=h.now + 1)
+
+
+@accepts("drain")
+def a_running_request_finishes_after_sigterm() -> Builder:
+    return _terminated().wait(.1).streams("a", [8, 9], offset=1).ended("a")
+
+
+@accepts("drain")
+def a_running_request_is_aborted_at_the_deadline() -> Builder:
+    return _terminated().wait(1.01).ended("a", "failed", error="RequestError", may_have_taken_effect=True)
+
+
+@accepts("drain", "memory-bounded")
+def a_new_request_is_refused() -> Builder:
+    return _terminated().observes("frontend.0", "call", request="b", index=1).observes(
+        "frontend.0", "accepted", request="b", internal="b-0").observes(
+        "core.0", "request", request="b-0", action="refused", reason="draining").ended(
+        "b", "refused", error="RefusedError", reason="the engine is draining").ended("a")
+
+
+@rejects("drain")
+def the_core_leaves_at_sigterm_with_the_work_in_its_hands() -> Builder:
+    return history().started().called("a").fires("terminate", "core.0/mark:step").wait(.05).ends("core.0").dies("a")
+
+
+@rejects("drain")
+def a_draining_core_takes_new_work() -> Builder:
+    return _terminated().called("b", 1).ended("a").ended("b")
+
+
+@rejects("drain")
+def a_request_outlives_the_drain_deadline() -> Builder:
+    return _terminated().wait(5).ended("a")
+
+
+# -- overload
+
+
+@accepts("memory-bounded")
+def excess_is_refused_by_name() -> Builder:
+    h = history().started().observes("frontend.0", "call", request="e", index=0)
+    return h.ended("e", "refused", error="RefusedError", reason="4 requests are in flight").observes(
+        "frontend.0", "load", requests=4, bytes=100, max_requests=4, max_bytes=64 << 20)
+
+
+@rejects("memory-bounded")
+def more_is_held_than_the_limit_allows() -> Builder:
+    return history().started().observes("frontend.0", "load", requests=5, bytes=0, max_requests=4, max_bytes=1)
+
+
+@rejects("memory-bounded")
+def the_limit_was_switched_off() -> Builder:
+    return history(limits=LimitsConfig(max_requests=2)).started().observes(
+        "frontend.0", "load", requests=1, bytes=0, max_requests=1 << 60)
+
+
+@rejects("memory-bounded")
+def a_request_is_refused_without_saying_why() -> Builder:
+    return history().started().observes("frontend.0", "call", request="e", index=0).ended("e", "refused", reason="")
+
+
+@silent("memory-bounded")
+def the_load_is_light() -> Builder:
+    return history().started().observes("frontend.0", "load", requests=1, bytes=9, max_requests=4, max_bytes=64 << 20)
+
+

@@ -1,0 +1,173 @@
+"""Histories about KV-cache events: batches, gaps, replays, mirrors. The window holds 4 batches."""
+
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent
+
+SUBSCRIBER = "subscriber.0"
+
+
+def _published(count: int, took: float = .0001) -> Builder:
+    h = history(subscribers=1).observes(SUBSCRIBER, "born", pid=9).started()
+    for seq in range(count):
+        h.observes("core.0", "kv-published", seq=seq, took=took)
+    return h
+
+
+def _applies(h: Builder, *seqs: int, source: str = "live") -> Builder:
+    for seq in seqs:
+        h.observes(SUBSCRIBER, "kv-batch", seq=seq, source=source)
+    return h
+
+
+def _says(h: Builder, what: str, first: int, last: int) -> Builder:
+    return h.observes(SUBSCRIBER, what, first=first, last=last)
+
+
+def _healed() -> Builder:
+    """Batches 1 and 2 do not come live and are replayed."""
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    return _applies(_says(_applies(h, 1, 2, source="replay"), "kv-healed", 1, 2), 3)
+
+
+@accepts("kv-gap-seen", "kv-replay-complete", "kv-seq")
+def a_gap_is_noticed_and_replayed() -> Builder:
+    return _healed()
+
+
+@silent("kv-gap-seen", "kv-replay-complete", "kv-seq", "kv-gap-too-old", "kv-mirror-true", "kv-never-stalls")
+def every_batch_comes_live() -> Builder:
+    h = _applies(_published(3), 0, 1, 2)
+    h.observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1, 2], next_seq=3, unknown_since=None)
+
+
+@rejects("kv-gap-seen", "kv-gap-too-old", "kv-replay-complete")
+def the_next_batch_is_taken_as_it_comes() -> Builder:
+    return _applies(_published(4), 0, 3)
+
+
+@rejects("kv-gap-seen")
+def the_last_batches_are_lost_in_silence() -> Builder:
+    return _applies(_published(4), 0, 1).wait(5).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@outside("kv-gap-seen")
+def the_subscriber_is_killed() -> Builder:
+    return _applies(_published(4), 0).fires("kill", "core.0->subscriber.0/kv:receive")
+
+
+@rejects("kv-replay-complete")
+def a_live_batch_is_applied_before_the_replay() -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    return _says(_applies(_applies(h, 3), 1, 2, source="replay"), "kv-healed", 1, 2)
+
+
+@rejects("kv-replay-complete")
+def the_replay_stops_one_batch_short() -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    return _applies(_says(_applies(h, 1, source="replay"), "kv-healed", 1, 2), 3)
+
+
+@rejects("kv-replay-complete")
+def a_batch_inside_the_window_is_given_up() -> Builder:
+    return _applies(_says(_says(_applies(_published(4), 0), "kv-gap", 1, 2), "kv-unrecoverable", 1, 2), 3)
+
+
+@rejects("kv-replay-complete")
+def the_gap_is_never_healed() -> Builder:
+    return _says(_applies(_published(4), 0), "kv-gap", 1, 2).wait(9)
+
+
+def _late(first: int, count: int = 9) -> Builder:
+    """Joins late: batches up to `count` are published, the window begins at count - 4."""
+    return _says(_published(count), "kv-gap", 0, count - 1)
+
+
+@accepts("kv-gap-too-old", "kv-replay-complete", "kv-gap-seen")
+def what_is_older_than_the_window_is_called_unrecoverable() -> Builder:
+    h = _says(_late(0), "kv-unrecoverable", 0, 4)
+    return _says(_applies(h, 5, 6, 7, 8, source="replay"), "kv-healed", 5, 8)
+
+
+@rejects("kv-gap-too-old")
+def the_replay_begins_at_the_oldest_batch_left_as_if_nothing_were_missing() -> Builder:
+    return _says(_applies(_late(0), 5, 6, 7, 8, source="replay"), "kv-healed", 0, 8)
+
+
+def _dropped() -> Builder:
+    h = _published(2).crosses("core.0/mark:kv-dropped", seq=2)
+    return h.observes("core.0", "kv-lost", seq=2, reason="full").observes("core.0", "kv-published", seq=3, took=.0001)
+
+
+@accepts("kv-seq", "kv-never-stalls")
+def a_batch_dropped_at_the_full_queue_keeps_its_number() -> Builder:
+    return _dropped()
+
+
+@accepts("kv-seq")
+def a_batch_that_cannot_be_encoded_was_numbered_before() -> Builder:
+    return _published(3).observes("core.0", "kv-lost", seq=1, reason="cannot be encoded")
+
+
+@rejects("kv-seq")
+def a_dropped_batch_leaves_no_gap() -> Builder:
+    return _published(2).observes("core.0", "kv-lost", seq=2, reason="full").observes(
+        "core.0", "kv-published", seq=2, took=.0001)
+
+
+@rejects("kv-seq")
+def a_number_is_left_out() -> Builder:
+    return _published(2).observes("core.0", "kv-published", seq=3, took=.0001)
+
+
+@rejects("kv-seq")
+def a_restarted_publisher_is_taken_for_the_old_one() -> Builder:
+    h = _applies(_published(1), 0).observes("core.0@1", "kv-published", seq=0, took=.0001)
+    return _applies(h.observes("core.0@1", "kv-published", seq=1, took=.0001), 1)
+
+
+@accepts("kv-seq")
+def a_restart_is_told_from_a_gap() -> Builder:
+    h = _applies(_published(1), 0).observes("core.0@1", "kv-published", seq=0, took=.0001)
+    return _applies(h.observes(SUBSCRIBER, "kv-restarted", epoch=2), 0)
+
+
+@accepts("kv-gap-too-old")
+def a_dropped_batch_is_unrecoverable_inside_the_window() -> Builder:
+    return _applies(_says(_says(_applies(_dropped(), 0, 1), "kv-gap", 2, 2), "kv-unrecoverable", 2, 2), 3)
+
+
+def _mirrored(hashes: list[int]) -> Builder:
+    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=4, unknown_since=None, errors=[])
+
+
+@accepts("kv-mirror-true")
+def the_mirror_equals_the_cache_after_a_gap() -> Builder:
+    return _mirrored([2, 1])
+
+
+@rejects("kv-mirror-true")
+def the_mirror_lacks_a_block_of_a_missed_batch() -> Builder:
+    return _mirrored([1])
+
+
+@silent("kv-mirror-true")
+def a_mirror_that_knows_that_it_does_not_know() -> Builder:
+    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=1, errors=[])
+
+
+def _stalled(took: float) -> Builder:
+    h = _published(2).fires("stall", "core.0->subscriber.0/kv:receive")
+    return h.wait(took).observes("core.0", "kv-published", seq=2, took=took)
+
+
+@accepts("kv-never-stalls")
+def a_stopped_subscriber_delays_nothing() -> Builder:
+    return _stalled(.0001)
+
+
+@rejects("kv-never-stalls")
+def a_step_waits_for_room_in_the_queue() -> Builder:
+    return _stalled(.5)

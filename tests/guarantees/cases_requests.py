@@ -1,0 +1,256 @@
+"""Histories about requests and their tokens."""
+
+from faults.plan import Until
+from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
+
+
+@accepts("ends-once")
+def an_aborted_request_ends_once() -> Builder:
+    return history().started().request("a").called("b", 1).observes("frontend.0", "abort", request="b").ended(
+        "b", "aborted")
+
+
+@accepts("ends-once")
+def a_second_call_with_a_live_id_is_refused_and_the_first_goes_on() -> Builder:
+    return history().started().called("a").observes("frontend.0", "call", request="a", index=1).ended(
+        "a", "failed", error="BadRequestError").streams("a", [7, 8, 9]).ended("a")
+
+
+@rejects("ends-once")
+def an_abort_that_crosses_the_finish_ends_it_twice() -> Builder:
+    return history().started().request("a").ended("a", "aborted")
+
+
+@rejects("ends-once")
+def a_request_never_ends_in_the_twin() -> Builder:
+    return history().started().called("a").wait(0.01).observes("frontend.0", "closing")
+
+
+@rejects("ends-once")
+def a_request_is_open_for_more_than_three_times_its_bound() -> Builder:
+    return history("engine").started().called("a").wait(6.5)
+
+
+@rejects("ends-once")
+def the_frontend_leaves_with_a_request_open() -> Builder:
+    return history("engine").started().called("a").observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+@unknown("ends-once")
+def the_machine_starved_while_a_request_was_open() -> Builder:
+    return history("engine").started().called("a").wait(6.5).lab(longest_starvation_s=5.0)
+
+
+@unknown("ends-once")
+def the_play_was_cut_short() -> Builder:
+    return history("engine").started().called("a").wait(3)
+
+
+@unknown("ends-once")
+def a_planned_delay_never_ended() -> Builder:
+    return history().started().called("a").fires("delay", f"{OUTPUTS}:receive", until=Until(seconds=9.0)).wait(99)
+
+
+@silent("ends-once", "tokens-in-order", "abort-is-final", "lost-request-is-bounded", "bad-request-isolated")
+def one_request_simply_finishes() -> Builder:
+    return history().started().request("a")
+
+
+@silent("ends-once")
+def the_callers_own_process_died() -> Builder:
+    return history().started().called("a").ends("frontend.0", exitcode=-9)
+
+
+@outside("ends-once", "death-is-told", "stall-is-told")
+def the_frontend_is_killed_by_the_plan() -> Builder:
+    return history().started().called("a").fires("kill", f"{OUTPUTS}:receive")
+
+
+@accepts("tokens-in-order", "tokens-match-reference")
+def two_streams_are_interleaved() -> Builder:
+    return history().started().called("a").called("b", 1).streams("a", [7]).streams("b", [5]).streams(
+        "a", [8], offset=1).streams("b", [6], offset=1).streams("a", [9], offset=2).ended("a").ended("b")
+
+
+@accepts("tokens-in-order", "lost-request-is-bounded")
+def a_lost_output_ends_its_stream_with_an_error() -> Builder:
+    return history().started().called("a").streams("a", [7]).fires("drop", f"{OUTPUTS}:receive").wait(0.6).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True).observes(
+        "core.0", "request", request="a-0", action="abort").observes("core.0", "freed", request="a-0")
+
+
+@rejects("tokens-in-order")
+def a_lost_output_leaves_a_hole() -> Builder:
+    return history().started().called("a").streams("a", [7]).streams("a", [9], offset=2).ended("a")
+
+
+@rejects("tokens-in-order")
+def a_doubled_output_is_delivered_twice() -> Builder:
+    return history().started().called("a").streams("a", [7]).streams("a", [7]).ended("a")
+
+
+@rejects("tokens-in-order", "abort-is-final")
+def tokens_come_after_the_abort() -> Builder:
+    return history().started().called("a").observes("frontend.0", "abort", request="a").ended("a", "aborted").streams(
+        "a", [7])
+
+
+@rejects("tokens-in-order")
+def tokens_of_a_request_that_nobody_called() -> Builder:
+    return history().started().streams("x", [7])
+
+
+@accepts("tokens-match-reference")
+def a_greedy_request_equals_its_reference() -> Builder:
+    return history().started().request("a").request("b", 1)
+
+
+@rejects("tokens-match-reference")
+def one_token_differs() -> Builder:
+    return history().started().request("a", tokens=[[7], [1, 9]])
+
+
+@rejects("tokens-match-reference")
+def a_finished_request_is_a_token_short() -> Builder:
+    return history().started().request("a", tokens=[[7, 8]])
+
+
+@rejects("tokens-match-reference")
+def an_error_does_not_excuse_a_wrong_token() -> Builder:
+    return history().started().request("a", tokens=[[7, 9]], outcome="engine-dead", error="EngineDeadError")
+
+
+@silent("tokens-match-reference")
+def a_clean_prefix_that_ended_in_an_error() -> Builder:
+    return history().started().request("a", tokens=[[7]], outcome="engine-dead", error="EngineDeadError")
+
+
+@silent("tokens-match-reference")
+def a_sampled_request_has_no_reference() -> Builder:
+    workload = {"requests": [{"index": 0, "prompt_token_ids": [1], "sampling_params": {"temperature": 1.0},
+                              "reference_token_ids": [7, 8, 9]}]}
+    return history().started().request("a", tokens=[[1, 2, 3]]).promised(workload=workload)
+
+
+def _aborted() -> Builder:
+    return history().started().called("a").streams("a", [7]).observes("frontend.0", "abort", request="a").ended(
+        "a", "aborted")
+
+
+def _core_frees(h: Builder, internal: str = "a-0", action: str = "abort") -> Builder:
+    h.observes("core.0", "request", request=internal, action=action)
+    return h.observes("core.0", "freed", request=internal) if action == "abort" else h
+
+
+def _idle(h: Builder, used: int = 0, **data: object) -> Builder:
+    return h.observes("core.0", "blocks", free=8 - used, cached=2, used=used, total=8, requests=0, errors=[], **data)
+
+
+@accepts("abort-is-final", "blocks-conserved")
+def an_aborted_request_is_freed() -> Builder:
+    return _idle(_core_frees(_aborted()))
+
+
+@rejects("abort-is-final", "blocks-conserved")
+def the_blocks_of_an_aborted_request_are_kept() -> Builder:
+    return _idle(_aborted().observes("core.0", "request", request="a-0", action="abort"), used=3)
+
+
+@accepts("abort-is-final")
+def an_old_abort_arrives_when_its_id_is_in_use_again() -> Builder:
+    h = _aborted().called("a", internal="a-1")
+    return _core_frees(h).streams("a", [7, 8, 9]).ended("a")
+
+
+@rejects("abort-is-final")
+def an_old_abort_kills_the_new_request_of_that_id() -> Builder:
+    h = _aborted().called("a", internal="a-1")
+    return _core_frees(h, "a-1").ended("a", "aborted")
+
+
+@rejects("abort-is-final", "ends-once")
+def the_caller_of_the_reused_id_waits_for_ever() -> Builder:
+    return _core_frees(_aborted().called("a", internal="a-1"), "a-1").wait(30).observes("frontend.0", "closing")
+
+
+@rejects("blocks-conserved")
+def a_block_has_two_owners() -> Builder:
+    return history().started().request("a").observes("core.0", "freed", request="a-0").observes(
+        "core.0", "blocks", free=8, cached=0, used=0, total=8, requests=0, errors=["block 3 is free and held"])
+
+
+@rejects("blocks-conserved")
+def a_block_is_neither_free_nor_used() -> Builder:
+    return history().started().observes("core.0", "blocks", free=7, cached=0, used=0, total=8, requests=0, errors=[])
+
+
+@silent("blocks-conserved")
+def the_core_looks_at_its_books_before_anything_ran() -> Builder:
+    return _idle(history().started())
+
+
+def _bad_request(h: Builder, reason: str = "the prompt has 99 tokens, the model takes 64") -> Builder:
+    return h.observes("frontend.0", "call", request="bad", index=0).ended(
+        "bad", "failed", error="BadRequestError", reason=reason)
+
+
+@accepts("bad-request-isolated")
+def a_bad_request_fails_alone() -> Builder:
+    return _bad_request(history().started().called("a")).streams("a", [7, 8, 9]).ended("a")
+
+
+@rejects("bad-request-isolated")
+def a_bad_request_fails_without_saying_why() -> Builder:
+    return _bad_request(history().started().called("a"), reason="").ended("a")
+
+
+@rejects("bad-request-isolated")
+def a_bad_request_takes_its_neighbour_with_it() -> Builder:
+    return _bad_request(history().started().called("a")).ended("a", "failed", error="RequestError")
+
+
+@rejects("bad-request-isolated")
+def a_bad_request_ends_the_thread_that_reads_them_all() -> Builder:
+    return _bad_request(history().started().called("a")).called("c", 1, core=False).wait(60)
+
+
+@rejects("bad-request-isolated")
+def a_bad_request_kills_the_engine() -> Builder:
+    return _bad_request(history().started().called("a")).observes("frontend.0", "engine-dead", reason="x").dies("a")
+
+
+def _lost() -> Builder:
+    return history().started().called("a", core=False).sends(REQUESTS, "x").fires("drop", f"{REQUESTS}:receive")
+
+
+@accepts("lost-request-is-bounded")
+def a_lost_request_ends_by_the_client_time_out() -> Builder:
+    return _lost().wait(2.1).ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@rejects("lost-request-is-bounded")
+def a_lost_request_is_waited_for_for_ever() -> Builder:
+    return _lost().wait(60).observes("frontend.0", "closing")
+
+
+@rejects("lost-request-is-bounded")
+def a_lost_request_ends_far_too_late() -> Builder:
+    return _lost().wait(4).ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@rejects("lost-request-is-bounded")
+def the_error_hides_that_it_may_have_taken_effect() -> Builder:
+    return _lost().wait(2.1).ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=False)
+
+
+@rejects("lost-request-is-bounded")
+def the_core_keeps_what_the_client_gave_up() -> Builder:
+    return _idle(history().started().called("a").fires("drop", f"{OUTPUTS}:receive").wait(0.6).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True), used=3)
+
+
+@unknown("lost-request-is-bounded")
+def the_time_out_was_late_on_a_starved_machine() -> Builder:
+    h = history("engine").started().called("a", core=False).fires("drop", f"{REQUESTS}:receive").wait(4)
+    return h.ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=True).lab(longest_starvation_s=3.0)

@@ -1,0 +1,217 @@
+"""Histories about frames between frontend and core."""
+
+from faults.plan import Until
+from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
+
+BURST = [f"d{n}" for n in range(1200)]
+
+
+@accepts("hwm0-no-loss", "edge-fifo")
+def a_burst_stands_unread_and_arrives() -> Builder:
+    return history().started().sends(OUTPUTS, *BURST).receives(OUTPUTS, *BURST).wait(1).observes(
+        "frontend.0", "closing")
+
+
+@rejects("hwm0-no-loss")
+def the_middle_of_a_burst_is_dropped_at_the_high_water_mark() -> Builder:
+    return history().started().sends(OUTPUTS, *BURST).receives(OUTPUTS, *BURST[:1000], BURST[-1])
+
+
+@rejects("hwm0-no-loss")
+def the_tail_of_a_burst_is_dropped_while_both_ends_live_on() -> Builder:
+    return history().started().sends(OUTPUTS, *BURST).receives(OUTPUTS, *BURST[:1000]).wait(2).observes(
+        "frontend.0", "closing")
+
+
+@rejects("hwm0-no-loss")
+def a_frame_is_received_twice() -> Builder:
+    return history().started().sends(OUTPUTS, *BURST).receives(OUTPUTS, *BURST, BURST[3])
+
+
+@silent("hwm0-no-loss", "edge-fifo")
+def frames_one_by_one() -> Builder:
+    return history().started().carries(OUTPUTS, "a", "b").carries(REQUESTS, "c")
+
+
+@silent("hwm0-no-loss")
+def the_last_frames_are_on_their_way_when_the_frontend_closes() -> Builder:
+    return history().started().sends(OUTPUTS, "a", "b", "c").receives(OUTPUTS, "a").observes("frontend.0", "closing")
+
+
+@outside("hwm0-no-loss")
+def the_plan_drops_an_output() -> Builder:
+    return history().started().sends(OUTPUTS, "a").fires("drop", f"{OUTPUTS}:receive")
+
+
+@accepts("edge-fifo")
+def a_successor_is_under_way() -> Builder:
+    return history().started().sends(OUTPUTS, "a", "b").receives(OUTPUTS, "a", "b")
+
+
+@rejects("edge-fifo")
+def the_newest_frame_is_read_first() -> Builder:
+    return history().started().sends(OUTPUTS, "a", "b", "c").receives(OUTPUTS, "c", "a", "b")
+
+
+@accepts("edge-fifo")
+def equal_frames_of_which_one_is_lost_are_still_in_order() -> Builder:
+    return history().started().sends(OUTPUTS, "a", "b", "a").receives(OUTPUTS, "b", "a")
+
+
+@accepts("unroutable-is-known")
+def the_caller_is_told_that_the_core_is_not_connected() -> Builder:
+    return _cut().called("a", core=False).observes("frontend.0", "unroutable", request="a", edge=REQUESTS).ended(
+        "a", "failed", error="UnroutableError")
+
+
+def _cut() -> Builder:
+    cut = history().started().fires("cut", f"{REQUESTS}:wire", node="core.0", until=Until(seconds=1.0))
+    return cut.wait(0.3)
+
+
+@rejects("unroutable-is-known")
+def a_plain_router_drops_the_frame_in_silence() -> Builder:
+    return _cut().called("a", core=False).sends(REQUESTS, "x").wait(0.2).releases().wait(2.5).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@rejects("unroutable-is-known")
+def the_socket_knows_and_the_caller_is_never_told() -> Builder:
+    return _cut().called("a", core=False).observes("frontend.0", "unroutable", request="a", edge=REQUESTS).wait(
+        3).releases()
+
+
+@silent("unroutable-is-known")
+def everything_could_be_routed() -> Builder:
+    return history().started().called("a").carries(REQUESTS, "x").ended("a")
+
+
+@silent("unroutable-is-known")
+def the_cut_was_not_yet_noticed() -> Builder:
+    return history().started().fires("cut", f"{REQUESTS}:wire", until=Until(seconds=1.0)).sends(
+        REQUESTS, "x").wait(1).releases()
+
+
+def _large() -> Builder:
+    return history().started().sends(OUTPUTS, "big", bytes=1 << 20).observes("core.0", "freed", request="a-0")
+
+
+@accepts("frames-intact")
+def a_large_frame_is_under_way_while_its_sender_goes_on() -> Builder:
+    return _large().receives(OUTPUTS, "big").observes("frontend.0", "decoded", edge=OUTPUTS, digest="big")
+
+
+@rejects("frames-intact")
+def the_buffer_of_a_large_frame_was_reused() -> Builder:
+    return _large().receives(OUTPUTS, "other")
+
+
+@rejects("frames-intact")
+def what_was_decoded_is_not_what_was_sent() -> Builder:
+    return _large().receives(OUTPUTS, "big").observes("frontend.0", "decoded", edge=OUTPUTS, digest="other")
+
+
+@accepts("frames-intact")
+def the_plan_changed_the_frame_that_differs() -> Builder:
+    return _large().receives(OUTPUTS, "big").sends(OUTPUTS, "b").fires("corrupt", f"{OUTPUTS}:receive").receives(
+        OUTPUTS, "changed").observes("frontend.0", "decoded", edge=OUTPUTS, digest="changed")
+
+
+@silent("frames-intact")
+def small_frames_are_copied() -> Builder:
+    return history().started().sends(OUTPUTS, "a", "b").receives(OUTPUTS, "a", "b")
+
+
+@accepts("handshake-order")
+def both_sides_agree() -> Builder:
+    return history().started().carries(REQUESTS, "x")
+
+
+@accepts("handshake-order", "start-ends")
+def hello_is_lost_and_the_start_fails_by_name() -> Builder:
+    up = "core.0->frontend.0/handshake"
+    return history().observes("frontend.0", "starting").sends(up, "hello").fires("drop", f"{up}:receive").wait(
+        2).observes("frontend.0", "start-failed", error="StartupError", reason="no HELLO from core.0")
+
+
+@rejects("handshake-order")
+def work_is_sent_at_hello() -> Builder:
+    up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
+    return history().observes("frontend.0", "starting").carries(up, "hello").carries(down, "metadata").carries(
+        "core.0->frontend.0/requests", "here").sends(REQUESTS, "x").carries(up, "ready").observes(
+        "frontend.0", "ready", num_gpu_blocks=8, parallel_config={})
+
+
+@rejects("handshake-order")
+def work_is_sent_before_the_core_announced_itself() -> Builder:
+    up = "core.0->frontend.0/handshake"
+    return history().observes("frontend.0", "starting").carries(up, "hello", "ready").observes(
+        "frontend.0", "ready", num_gpu_blocks=8, parallel_config={}).sends(REQUESTS, "x")
+
+
+@rejects("handshake-order")
+def the_two_sides_disagree_about_the_blocks() -> Builder:
+    return history().started(blocks=8, core_blocks=9)
+
+
+@rejects("handshake-order", "start-ends")
+def ready_is_waited_for_for_ever() -> Builder:
+    up = "core.0->frontend.0/handshake"
+    return history().observes("frontend.0", "starting").carries(up, "hello").fires("drop", f"{up}:receive").wait(60)
+
+
+@unknown("handshake-order", "start-ends")
+def the_play_ends_before_a_slow_start_does() -> Builder:
+    return history("engine").observes("frontend.0", "starting").wait(6)
+
+
+@silent("handshake-order", "start-ends")
+def no_engine_is_started() -> Builder:
+    return history().observes("core.0", "born", pid=1)
+
+
+def _bad_frame(**data: object) -> Builder:
+    return history().started().called("a").called("b", 1).observes(
+        "core.0", "bad-frame", edge=REQUESTS, error="unknown type 0x7f", **data)
+
+
+@accepts("bad-frame-isolated", "no-foreign-code")
+def a_bad_frame_is_dropped_and_others_are_served() -> Builder:
+    return _bad_frame().ended("a").ended("b").observes("frontend.0", "closing")
+
+
+@accepts("bad-frame-isolated")
+def the_request_in_a_bad_frame_fails_alone() -> Builder:
+    return _bad_frame(request="a-0").ended("a", "failed", error="RequestError").ended("b")
+
+
+@rejects("bad-frame-isolated")
+def a_bad_frame_takes_two_requests_with_it() -> Builder:
+    return _bad_frame().ended("a", "failed", error="RequestError").ended("b", "failed", error="RequestError")
+
+
+@rejects("bad-frame-isolated")
+def the_input_thread_dies_of_a_bad_frame() -> Builder:
+    return _bad_frame().observes("frontend.0", "engine-dead", reason="core.0 died").dies("a").dies("b")
+
+
+@rejects("bad-frame-isolated", "no-foreign-code")
+def the_core_dies_of_a_bad_frame() -> Builder:
+    return _bad_frame().ends("core.0", exitcode=1).wait(0.1).dies("a").dies("b")
+
+
+@rejects("bad-frame-isolated", "no-foreign-code")
+def a_truncated_frame_is_dropped_without_a_word() -> Builder:
+    return history().started().called("a").sends(REQUESTS, "x").fires("truncate", f"{REQUESTS}:receive").receives(
+        REQUESTS, "x").ended("a")
+
+
+@rejects("no-foreign-code")
+def a_pickle_from_the_socket_is_executed() -> Builder:
+    return _bad_frame().observes("core.0", "foreign-code", edge=REQUESTS).ended("a").ended("b")
+
+
+@silent("bad-frame-isolated", "no-foreign-code")
+def every_frame_is_good() -> Builder:
+    return history().started().request("a")

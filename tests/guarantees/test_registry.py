@@ -1,0 +1,55 @@
+"""The registry, its names and its page."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.guarantees.base import ALL_FATES
+from scenarios.guarantees.document import document
+from scenarios.guarantees.registry import GUARANTEES, guarantee
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_what_the_registry_says() -> None:
+    assert (ROOT / "docs" / "GUARANTEES.md").read_text() == document(), \
+        "python -m scenarios.guarantees.document > docs/GUARANTEES.md"
+
+
+def test_scenarios_import_promises_by_name() -> None:
+    from scenarios.guarantees import ends_once
+    from scenarios.guarantees.all import death_is_told
+
+    assert ends_once is GUARANTEES["ends-once"]
+    assert death_is_told is GUARANTEES["death-is-told"]
+
+
+def test_a_promise_that_does_not_exist_cannot_be_imported() -> None:
+    with pytest.raises(ImportError):
+        from scenarios.guarantees import no_such_promise  # noqa: F401
+    with pytest.raises(KeyError, match="ends-once"):
+        guarantee("no-such-promise")
+
+
+def test_importing_the_package_imports_none_of_its_judges() -> None:
+    code = "import sys, scenarios.guarantees; print([m for m in sys.modules if m.startswith('scenarios.guarantees.')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_judges_need_neither_torch_nor_zmq() -> None:
+    code = ("import sys; sys.modules['torch'] = sys.modules['zmq'] = None; import scenarios.judge; "
+            "print('multiprocessing' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("entry", GUARANTEES.values(), ids=lambda entry: entry.id)
+def test_every_promise_says_what_is_wrong_and_what_it_need_not_survive(entry) -> None:  # noqa: ANN001
+    assert entry.sentence.endswith(".")
+    assert entry.wrong
+    assert entry.witness
+    assert all(where.why for where in entry.envelope.outside)
+    assert not any(where.fates == ALL_FATES and where.sites == where.nodes == "*" for where in entry.envelope.outside)
