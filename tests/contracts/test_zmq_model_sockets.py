@@ -1,0 +1,201 @@
+"""One contract of `engine.ports.Socket`, passed by the real sockets and by the twin's."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.ports import SocketSpec, Unroutable
+from engine.topology import NodeKind, core, frontend, tensor_parallel
+from sim.simulation import Simulation
+
+
+class RealMaker:
+    """ZmqSockets of one process, over ipc in `folder`."""
+
+    def __init__(self, folder):
+        zmq = pytest.importorskip("zmq")
+        self._context, self._folder, self._sockets = zmq.Context(), folder, []
+
+    def open(self, kind, *, bind, address="s", **rest):
+        from engine.ipc.sockets import ZmqSocket
+
+        if "://" not in address:
+            address = f"ipc://{self._folder}/{address}"
+        spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
+        self._sockets.append(ZmqSocket(self._context, spec))
+        return self._sockets[-1]
+
+    def receive(self, socket, timeout_s=2.0):
+        found = socket.try_receive()
+        if found is None and socket._socket.poll(timeout_s * 1000):
+            found = socket.try_receive()
+        return found
+
+    def close(self):
+        for socket in self._sockets:
+            socket.close(0)
+        self._context.term()
+
+
+class SimMaker:
+    """SimSockets of two processes."""
+
+    def __init__(self, _folder):
+        self._sim = Simulation(tensor_parallel(2))
+        self._binder, self._connector = (self._sim.start_process(node()) for node in (frontend, core))
+
+    def open(self, kind, *, bind, address="s", **rest):
+        if "://" not in address:
+            address = f"ipc:///run/{address}"
+        spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
+        return self._sim.network.open(self._binder if bind else self._connector, spec)
+
+    def receive(self, socket, timeout_s=2.0):
+        until = self._sim.now + timeout_s
+        while not socket.arrived and self._sim.now < until:
+            self._sim.after(0.001, lambda: None)
+            self._sim.env.advance(self._sim.now + 0.001)
+        return socket.try_receive()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(params=[SimMaker, RealMaker], ids=["sim", "real"])
+def maker(request, tmp_path):
+    made = request.param(tmp_path)
+    yield made
+    made.close()
+
+
+def hello(maker, **rest):
+    """A ROUTER and a DEALER that have met."""
+    router = maker.open("ROUTER", bind=True, **rest)
+    dealer = maker.open("DEALER", bind=False, identity=b"\x02\x00")
+    dealer.send([b"hello"])
+    assert maker.receive(router) == (2, [b"hello"])
+    return router, dealer
+
+
+def test_nothing_there_is_none(maker):
+    """`try_receive` answers None at once where no message is."""
+    router, dealer = hello(maker)
+    assert router.try_receive() is None and dealer.try_receive() is None
+
+
+def test_messages_keep_their_order(maker):
+    """500 messages of one peer arrive in the order they were sent, each once."""
+    router, dealer = hello(maker)
+    for number in range(500):
+        router.send([b"%d" % number], 2)
+    assert [maker.receive(dealer)[1] for _ in range(500)] == [[b"%d" % number] for number in range(500)]
+    assert dealer.try_receive() is None
+
+
+def test_frames_arrive_as_they_were(maker):
+    """Empty, small and large frames of one message stay apart and intact."""
+    router, dealer = hello(maker)
+    frames = [b"", b"x", bytes(range(256)) * 1000, memoryview(b"view"), bytearray(b"array")]
+    dealer.send(frames)
+    assert [bytes(frame) for frame in maker.receive(router)[1]] == [bytes(frame) for frame in frames]
+
+
+def test_a_small_buffer_may_be_reused_after_send(maker):
+    """What was sent is what arrives, whatever the sender then writes into its buffer."""
+    router, dealer = hello(maker)
+    buffer = bytearray(b"before")
+    dealer.send([buffer])
+    buffer[:] = b"after!"
+    assert maker.receive(router)[1] == [b"before"]
+
+
+def test_an_unknown_peer_is_unroutable(maker):
+    """A ROUTER says so when nobody has that identity, and still serves those it knows."""
+    router, dealer = hello(maker)
+    with pytest.raises(Unroutable):
+        router.send([b"nobody"], 7)
+    router.send([b"you"], 2)
+    assert maker.receive(dealer)[1] == [b"you"]
+
+
+def test_a_router_that_is_not_mandatory_drops_in_silence(maker):
+    """`mandatory=False` is libzmq's default behaviour."""
+    router, _ = hello(maker, mandatory=False)
+    assert router.send([b"nobody"], 7) is None
+
+
+def test_a_peer_that_is_not_a_router_has_the_specs_index(maker):
+    """DEALER and PULL tell the one peer index that their spec gave."""
+    router = maker.open("ROUTER", bind=True)
+    dealer = maker.open("DEALER", bind=False, identity=b"\x00\x00", peer=5)
+    dealer.send([b"hello"])
+    assert maker.receive(router) == (0, [b"hello"])
+    router.send([b"answer"], 0)
+    assert maker.receive(dealer) == (5, [b"answer"])
+
+
+def test_strangers_are_not_heard_unless_wanted(maker):
+    """A ROUTER drops frames of identities that are no index; with `raw_identities` it hears and answers them."""
+    router = maker.open("ROUTER", bind=True, address="ours")
+    stranger = maker.open("DEALER", bind=False, address="ours", identity=b"stranger")
+    friend = maker.open("DEALER", bind=False, address="ours", identity=b"\x01\x00")
+    stranger.send([b"one"])
+    friend.send([b"two"])
+    assert maker.receive(router) == (1, [b"two"])
+    open_router = maker.open("ROUTER", bind=True, address="open", raw_identities=True)
+    other = maker.open("DEALER", bind=False, address="open", identity=b"stranger")
+    other.send([b"one"])
+    assert maker.receive(open_router) == (b"stranger", [b"one"])
+    open_router.send([b"back"], b"stranger")
+    assert maker.receive(other)[1] == [b"back"]
+
+
+def test_a_bound_port_is_told(maker):
+    """A wildcard port is resolved in `address`, and peers can connect to it."""
+    pull = maker.open("PULL", bind=True, address="tcp://127.0.0.1:*")
+    assert not pull.address.endswith("*")
+    push = maker.open("PUSH", bind=False, address=pull.address)
+    push.send([b"there"])
+    assert maker.receive(pull)[1] == [b"there"]
+
+
+def test_a_port_is_bound_once(maker):
+    """The second socket on a tcp address is refused."""
+    first = maker.open("PULL", bind=True, address="tcp://127.0.0.1:*")
+    with pytest.raises(Exception) as refusal:
+        maker.open("PULL", bind=True, address=first.address)
+    assert refusal.value.errno == 98
+
+
+def test_close_keeps_what_may_linger(maker):
+    """Messages sent before a close with linger arrive."""
+    pull = maker.open("PULL", bind=True)
+    push = maker.open("PUSH", bind=False, linger_s=4.0)
+    for number in range(20):
+        push.send([b"%d" % number])
+    push.close()
+    assert [maker.receive(pull)[1] for _ in range(20)] == [[b"%d" % number] for number in range(20)]
+
+
+def test_each_pusher_keeps_its_order(maker):
+    """A PULL with two pushers gets each one's messages in order, and all of them."""
+    pull = maker.open("PULL", bind=True)
+    pushers = [maker.open("PUSH", bind=False) for _ in range(2)]
+    for number in range(50):
+        for name, push in zip(b"ab", pushers, strict=True):
+            push.send([bytes([name]) + b"%03d" % number])
+    found = [maker.receive(pull)[1][0] for _ in range(100)]
+    for name in (b"a", b"b"):
+        assert [frame for frame in found if frame[:1] == name] == [name + b"%03d" % number for number in range(50)]
+
+
+def test_an_xpub_hears_every_subscription(maker):
+    """Each subscriber's subscription reaches the XPUB, also for a topic that another has already."""
+    xpub = maker.open("XPUB", bind=True)
+    subscribers = [maker.open("SUB", bind=False, topic=b"t") for _ in range(2)]
+    assert [maker.receive(xpub)[1] for _ in subscribers] == [[b"\x01t"], [b"\x01t"]]
+    xpub.send([b"topic", b"x"])
+    xpub.send([b"other", b"y"])
+    xpub.send([b"t", b"z"])
+    for subscriber in subscribers:
+        assert [maker.receive(subscriber)[1] for _ in range(2)] == [[b"topic", b"x"], [b"t", b"z"]]
