@@ -7,6 +7,7 @@ any user of the engine would have seen.
 from __future__ import annotations
 
 import asyncio
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,6 +39,7 @@ GO, CLOSE = b"go", b"close"
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
     set_process_title("frontend-0")
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
     ports = open_ports(frontend(0, play.life), play.ports_factory, play.ports_argument)

@@ -19,7 +19,6 @@ import os
 import select
 import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from engine.topology import NodeKind
 from faults.board import create_board
 from faults.ports import FACTORY, argument_for
 from faults.processes import Supervisor
+from scenarios import lab
 from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.workloads import Workload
 from scenarios.worlds import caller, listener, zygote
@@ -51,10 +51,10 @@ class EngineWorld(World):
         folder = self.folder(play)
         stage = Stage(play, folder, self.device)
         try:
-            lab = stage.run()
+            seen = stage.run()
         finally:
             stage.close()
-        save(folder / "lab.json", lab)
+        save(folder / "lab.json", seen)
         return [folder]
 
     def close(self) -> None:
@@ -102,7 +102,8 @@ class Actor:
         context = zygote.context() if start_method == "fork" else zygote.spawn_context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        self.process.start()
+        with lab.marked():
+            self.process.start()
         theirs.close()
         self.said: list[bytes] = []
 
@@ -137,7 +138,7 @@ class Stage:
         self._play = play
         self._folder = folder
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
-        self._scratch = Path(tempfile.mkdtemp(prefix="rt-"))
+        self._scratch = lab.scratch()
         self._config = self._configured(play.config, device)
         self._argument = argument_for(folder, play.plan)
         nodes = tuple(str(node) for node in play.topology.nodes)
@@ -353,6 +354,7 @@ class Stage:
             watched.look(time.monotonic())
             if watched.ended_at is None:
                 watched.kill()
+                select.select([watched.fd], [], [], self._config.bounds.cleanup_s)  # or the broom finds it alive
             watched.close()
         sweep()
         shutil.rmtree(self._scratch, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from multiprocessing.connection import Connection
 
@@ -65,6 +66,7 @@ class _Until:
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
     play = msgspec.msgpack.decode(recipe, type=ListenerRecipe)
     set_process_title(f"subscriber-{play.index}")
     ports = open_ports(subscriber(play.index), play.ports_factory, play.ports_argument)

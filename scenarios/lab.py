@@ -1,0 +1,137 @@
+"""One lab and its place on disk, and the broom for labs that died in mid-play.
+
+Promises
+- `scratch()` is a fresh directory below this lab's home, short enough for socket paths.
+- The home is found from nothing but the temporary directory (`rt-*/lab.lock`), and its lock is free exactly when
+  the lab is dead, however it died.
+- Every process that a lab starts carries its home in its environment, and its descendants inherit that. So
+  `sweep_labs()` finds what a killed lab left, also a process that was stopped by a fault and cannot see that
+  its parent is gone. It touches nothing that belongs to a living lab, and nobody else's processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "rt-"
+LOCK = "lab.lock"
+VARIABLE = "RINGTWIN_LAB"
+#: Socket paths have 107 bytes; a home in a deeper temporary directory would leave too few of them.
+_LONGEST_FOLDER_BYTES = 30
+
+_home: tuple[int, Path] | None = None
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir())
+    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES else Path("/tmp")
+
+
+def home() -> Path:
+    """This process's own; made when it is first asked for, removed when the process ends."""
+    global _home
+    if _home is None or _home[0] != os.getpid():
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_folder()))
+        unseen = path / ".lock"
+        fd = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        unseen.rename(path / LOCK)  # no broom ever sees a lock that is not held yet
+        _home = (os.getpid(), path)  # the descriptor stays open, and with it the lock, until the process ends
+        atexit.register(_remove_own, os.getpid(), path)
+    return _home[1]
+
+
+def _remove_own(pid: int, path: Path) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="p-", dir=home()))
+
+
+@contextlib.contextmanager
+def marked() -> Iterator[None]:
+    """Processes started inside carry the home of this lab."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def orphans() -> list[int]:
+    """Pids of living processes whose lab is dead."""
+    return [pid for pid, lab in _marked_processes() if not _alive(lab)]
+
+
+def dead_homes() -> list[Path]:
+    """Homes of dead labs."""
+    return [path.parent for path in sorted(_folder().glob(f"{PREFIX}*/{LOCK}")) if not _alive(path.parent)]
+
+
+def sweep_labs() -> list[str]:
+    """End and remove what dead labs left. -> what it was, as text."""
+    from engine.runtime_dir import sweep
+
+    found = []
+    for pid in orphans():
+        with contextlib.suppress(OSError):
+            gone = os.pidfd_open(pid)
+            try:
+                if pid in orphans():  # the pid is still that process, now that it cannot be given away
+                    signal.pidfd_send_signal(gone, signal.SIGKILL)
+                    _wait_for(gone)
+                    found.append(f"process {pid}")
+            finally:
+                os.close(gone)
+    for path in dead_homes():
+        shutil.rmtree(path, ignore_errors=True)
+        found.append(str(path))
+    return found + sweep()
+
+
+def _wait_for(pidfd: int, at_most_s: float = 5.0) -> None:
+    """A killed process still holds its locks for a moment, and the broom must not find it alive."""
+    import select
+
+    select.select([pidfd], [], [], at_most_s)
+
+
+def _marked_processes() -> Iterator[tuple[int, Path]]:
+    mark = f"{VARIABLE}=".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # gone, or another user's
+                for variable in (entry / "environ").read_bytes().split(b"\0"):
+                    if variable.startswith(mark):
+                        yield int(entry.name), Path(os.fsdecode(variable[len(mark):]))
+
+
+def _alive(lab: Path) -> bool:
+    """Whether somebody holds the lock of this home."""
+    try:
+        fd = os.open(lab / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # not ours to look at
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
