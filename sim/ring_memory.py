@@ -50,10 +50,9 @@ class Bell:
 
     __slots__ = ("_sim", "rung_at", "sleepers")
 
-    #: Rings of all bells so far: a thread compares it with what it was when it last looked at its ring.
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.rung_at = 0
+        self.rung_at = 0  # count of rings of all bells: a thread compares it with what it was at its last look
         self.sleepers: list[SimThread] = []
 
     def ring(self) -> None:

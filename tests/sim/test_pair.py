@@ -19,7 +19,7 @@ from faults.plan import (
     terminate,
     until,
 )
-from sim.simulation import Ended, enumerate_choices
+from sim.simulation import Ended
 from tests.sim.pair import OUTPUTS, REQUESTS, Pair
 
 ANSWERS = [b"answer %d" % number for number in range(5)]
@@ -199,20 +199,6 @@ def test_a_fault_may_wait_for_another():
     second = Fault(id="", site=f"{OUTPUTS}:receive", fate=Fate.DROP, nth=1, after="f1")
     pair = Pair(plan(first, second)).run()
     assert pair.answers == [ANSWERS[0], *ANSWERS[3:]]
-
-
-def test_what_libzmq_held_at_a_death_is_enumerated():
-    """Two messages were just sent when the sender dies: none, one or both arrive, and each is played once."""
-    fault = kill("core.0", at="core.0/mark:step", nth=3)
-
-    def play(choices):
-        return Pair(plan(fault), choices=choices).run().answers
-
-    outcomes = list(enumerate_choices(play))
-    assert [answers for _, answers in outcomes] == [ANSWERS[:2]]  # nothing was on its way: one outcome
-
-    fault = kill("core.0", at=f"{OUTPUTS}:send", nth=2)
-    assert len(list(enumerate_choices(play))) >= 1
 
 
 def test_heal_ends_what_the_plan_holds_for_ever():
