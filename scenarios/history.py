@@ -28,7 +28,7 @@ from engine.topology import RING_CHANNELS, Channel, Edge, NodeKind
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import PROCESS_FATES, Fate, Fault, owner_of
 from scenarios.operations import Operation, Startup, operations_of, startups_of
-from scenarios.run import Lab, Play, load_run
+from scenarios.run import Lab, Play, ProcessEnd, load_run
 
 __all__ = [
     "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall", "Startup",
@@ -281,8 +281,15 @@ class History:
     @cached_property
     def _flows(self) -> dict[Channel, list[Flow]]:
         found: dict[Channel, list[Flow]] = defaultdict(list)
+        stayed: dict[str, set[int]] = defaultdict(set)
+        for node, record in self.observed("not-sent"):
+            site, life = record.data["site"], life_of(node)
+            stayed[site_of_life(site, life) if life else site].add(record.data["nth"])
         for name, edge in {part[0]: part[1] for part in map(_edge_of, self.crossings) if part}.items():
-            found[edge.channel].append(Flow(name, edge, self.sends(name), self.receives(name)))
+            sends, refused = self.sends(name), stayed.get(f"{name}:send")
+            if refused:
+                sends = [send for send in sends if send.nth not in refused]
+            found[edge.channel].append(Flow(name, edge, sends, self.receives(name)))
         return found
 
     def flows(self, *channels: Channel) -> list[Flow]:
@@ -342,10 +349,14 @@ class History:
         for process in self.lab.processes:
             name = f"{process.node}@{process.life}" if process.life and "@" not in process.node else process.node
             known.add(name)
-            if process.ended_at is not None and not process.killed_by_lab:
-                code = process.exitcode
-                how = hits[name].fate if name in hits else f"exit code {code}" if code is not None else "gone"
-                ends[name] = Death(name, process.ended_at, str(how), hits[name].at if name in hits else None)
+            if process.ended_at is None or self.overstayed(process):
+                continue
+            if process.killed_by_lab:
+                ends[name] = Death(name, process.ended_at, str(Fate.KILL), process.ended_at)
+                continue
+            code = process.exitcode
+            how = hits[name].fate if name in hits else f"exit code {code}" if code is not None else "gone"
+            ends[name] = Death(name, process.ended_at, str(how), hits[name].at if name in hits else None)
         for node, receipt in hits.items():
             if receipt.fate == Fate.KILL or (receipt.fate == Fate.EXIT and node not in known):
                 ends[node] = Death(node, receipt.at, str(receipt.fate), receipt.at)
@@ -353,6 +364,16 @@ class History:
                     node in self.by_node("bye") or node in self.by_node("dying")):
                 ends[node] = Death(node, max(self.last[node].at, receipt.at), str(receipt.fate), receipt.at)
         return ends
+
+    def overstayed(self, process: ProcessEnd) -> bool:
+        """Whether a process was still there after its bound, so that the lab had to end it, or could not.
+
+        A play may ask the lab to kill the whole first engine (`kill_all_then_restart`): that is no overstaying.
+        """
+        if process.ended_at is None:
+            return True
+        asked = self.play.options.get("kill_all_then_restart") and not process.life and not self.lab.guard_expired
+        return process.killed_by_lab and not asked
 
     @cached_property
     def deaths(self) -> list[Death]:

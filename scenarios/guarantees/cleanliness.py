@@ -35,7 +35,7 @@ def check_no_orphans(history: History) -> Finding:
         for node, process in processes.items():
             if life_of(node) != life_of(parent) or not _descends(kind_of(node), kind_of(parent)):
                 continue
-            if process.ended_at is None or process.killed_by_lab:
+            if history.overstayed(process):
                 finding.broke("{} outlived {} ({}){}", node, parent, death.how,
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
@@ -63,10 +63,10 @@ def check_nothing_left_behind(history: History) -> Finding:
              for thing in (*r.data.get("segments", ()), *r.data.get("paths", ()))}
     engine = [p for p in lab.processes if kind_of(p.node) != "subscriber"]
     for process in engine:
-        if process.ended_at is None or process.killed_by_lab:
+        if history.overstayed(process):
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
-    killed = {d.node for d in history.ends.values() if d.how == str(Fate.KILL)}
+    killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
     all_killed = bool(engine) and {p.node for p in engine if not p.life} <= killed
     for left in lab.leftovers:
         if all_killed and not lab.restarts and any(name and name in left for name in named):
@@ -133,7 +133,7 @@ def _judge_all_failed(finding: Finding, startup, life: int) -> None:  # noqa: AN
     for process in history.lab.processes:
         if process.life != life or kind_of(process.node) not in ("core", "worker"):
             continue
-        if process.ended_at is None or process.killed_by_lab:
+        if history.overstayed(process):
             finding.broke("the start failed and {} went on", process.node, at=startup.end.at, node=process.node)
         else:
             finding.took("ending {} after the start failed", process.node, bound=history.bounds.cleanup_s,

@@ -158,16 +158,18 @@ def check_kv_gap_seen(history: History) -> Finding:
         if follower.publisher is None:
             continue
         applied: set[int] = set()
+        latest = -1
         known = follower.gaps + follower.unrecoverable
         for record in follower.batches:
             seq = record.data["seq"]
             if record.data.get("source") == "live":
-                for missing in range(max(applied, default=-1) + 1, seq):
+                for missing in range(latest + 1, seq):
                     if missing not in applied and not covers(known, missing, record.number):
                         finding.broke("{} took batch {} without noticing that {} had not come", follower.node, seq,
                                       missing, at=record.at, node=follower.node)
                         break
             applied.add(seq)
+            latest = max(latest, seq)
         left = follower.left_at()
         _judge_silence(finding, follower, applied, known, left, bound)
         for gap in follower.gaps:
@@ -180,10 +182,11 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
                    bound: float) -> None:
     """Batches behind the last one that came: nothing but the subscriber's own poll can tell of them."""
     history = finding.history
+    latest = max(applied, default=-1)
     joined = history.records(follower.node)[0].at
     for record in handed_over(history, follower.publisher):
         seq = record.data["seq"]
-        if seq in applied or covers(known, seq) or (applied and seq < max(applied)):
+        if seq in applied or covers(known, seq) or seq < latest:
             continue
         since = max(record.at, joined)
         until = min(left, history.ended(follower.publisher), history.closing_at(0))

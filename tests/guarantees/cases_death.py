@@ -222,6 +222,13 @@ def the_next_start_removes_what_the_dead_left() -> Builder:
     return h.lab(restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"]}])
 
 
+@accepts("nothing-left-behind", "no-orphans")
+def the_lab_kills_everything_as_it_was_asked_to() -> Builder:
+    h = _born().ends("frontend.0", killed_by_lab=True).wait(.01).ends("core.0", killed_by_lab=True)
+    return h.promised(options={"kill_all_then_restart": True}).lab(
+        restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"], "error": ""}])
+
+
 @rejects("nothing-left-behind")
 def a_segment_remains_after_a_kill() -> Builder:
     return _born().fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("frontend.0").lab(

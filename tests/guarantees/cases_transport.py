@@ -76,6 +76,14 @@ def a_plain_router_drops_the_frame_in_silence() -> Builder:
         "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
 
 
+@accepts("unroutable-is-known")
+def the_socket_refuses_what_it_cannot_route() -> Builder:
+    h = _cut().called("a", core=False).sends(REQUESTS, "x")
+    h.observes("frontend.0", "not-sent", site=f"{REQUESTS}:send", nth=1)
+    h.observes("frontend.0", "unroutable", request="a", edge=REQUESTS)
+    return h.ended("a", "failed", error="UnroutableError").wait(2)
+
+
 @rejects("unroutable-is-known")
 def the_socket_knows_and_the_caller_is_never_told() -> Builder:
     return _cut().called("a", core=False).observes("frontend.0", "unroutable", request="a", edge=REQUESTS).wait(
