@@ -292,6 +292,10 @@ class SimProcess:
         """SIGKILL, here and now."""
         self._gone(SIGKILL)
 
+    def exit_now(self, code: int = 0) -> None:
+        """os._exit: nothing lingers, nothing is said."""
+        self._gone(code)
+
     def terminate(self) -> None:
         """SIGTERM: the handler runs, or without one the process dies."""
         def act() -> None:

@@ -1,0 +1,241 @@
+"""The twin's world: the same play on SimPy, in virtual time, without torch or ZMQ.
+
+Where libzmq or gloo allow several outcomes, each is played, up to `CHOICES` of them; each is a run of its own.
+The lab's part (bringing in subscribers, letting them catch up, killing everything, looking for leftovers) is
+what `scenarios.worlds.engine` does outside of real processes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.model_config import max_model_len, read_model_config
+from engine.topology import NodeKind, frontend
+from scenarios.run import Lab, Play, ProcessEnd, save
+from scenarios.workloads import Driver, Workload
+from scenarios.worlds.base import World
+from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
+from sim.nodes.subscriber import subscriber_main
+from sim.simulation import Choices, Simulation, enumerate_choices
+from sim.stage import Stage
+
+#: Allowed outcomes that are played at most.
+CHOICES = 6
+#: A play that lasts longer in virtual time makes no sense any more.
+GUARD_S = 600.0
+#: What the twin takes a subscriber's catching up to last at most, as the real lab does.
+_REPLAYS = 8
+
+
+class RecordedModel:
+    """Answers from the workload's reference tokens. A token that was not recorded is the end of sequence, or 0."""
+
+    def __init__(self, workload: Workload, layers: int, eos_token_id: int | None) -> None:
+        self._references = {tuple(r.prompt_token_ids): r.reference_token_ids for r in workload.requests}
+        self.collectives = 2 * layers
+        self.eos_token_id = eos_token_id
+
+    def next_token(self, prompt: tuple[int, ...], position: int) -> int:
+        reference = self._references.get(prompt, [])
+        return reference[position] if position < len(reference) else (self.eos_token_id or 0)
+
+
+class SimWorld(World):
+    name = "sim"
+
+    def _play(self, play: Play) -> list[Path]:
+        folders = []
+        for number, (picks, (simulation, lab)) in enumerate(
+                enumerate_choices(lambda choices: play_once(play, choices), CHOICES)):
+            folder = self.folder(play, number)
+            save(folder / "play.json", msgspec.structs.replace(play, choice=number, options={
+                **play.options, "picks": list(picks)}))
+            simulation.write_journals(folder / "journals")
+            save(folder / "lab.json", lab)
+            folders.append(folder)
+        return folders
+
+
+def play_once(play: Play, choices: Choices, *, record: bool = True) -> tuple[Simulation, Lab]:
+    """One play with these outcomes."""
+    simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record)
+    lab = _Lab(play, simulation).run()
+    return simulation, lab
+
+
+class _Lab:
+    """The lab's part of a play in the twin: callbacks instead of a watching loop."""
+
+    def __init__(self, play: Play, simulation: Simulation) -> None:
+        self.play, self.sim = play, simulation
+        self.options = play.options
+        workload = msgspec.convert(play.workload, Workload)
+        model = read_model_config(play.config.model)
+        eos = model.eos_token_ids[0] if model.eos_token_ids else None
+        self.stage = Stage(
+            sim=simulation, topology=play.topology, config=play.config,
+            model=RecordedModel(workload, model.num_hidden_layers, eos), vocab_size=model.vocab_size,
+            max_model_len=max_model_len(play.config, model), make_driver=lambda: Driver(workload), said=self.heard)
+        self.waiting_for: set[str] = set()
+        self.listeners: list[Any] = []
+        self.caller: Any = None
+        self.restarts: list[dict[str, Any]] = []
+        self.again: Stage | None = None
+        self.neighbour: Any = None
+
+    def run(self) -> Lab:
+        if self.options.get("neighbour"):
+            self.start_neighbour()
+        self.caller = self.sim.start_process(frontend(), lambda p: frontend_main(p, self.stage))
+        self.caller.context["engine"] = self.stage.engine_id
+        ended = self.sim.run(GUARD_S)
+        leftovers = self.leftovers()
+        self.sim.close()
+        return Lab(
+            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in self.sim.processes.values()), leftovers=leftovers, leftovers_checked_at=self.sim.now,
+            guard_expired=ended.value == "guard", restarts=self.restarts, neighbour=self.seen_neighbour(),
+            processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
+                                  exitcode=p.exitcode)
+                       for p in self.sim.processes.values() if p is not self.neighbour])
+
+    # -- what the caller says
+
+    def heard(self, word: str) -> None:
+        if word == READY:
+            self.on_ready()
+        elif word == DONE:
+            self.on_done()
+        elif word == FAILED and self.again is not None:
+            self.restarts.append({"life": 1, "ready": False, "served": False, "removed": [], "error": "start failed"})
+
+    def on_ready(self) -> None:
+        if self.again is not None or self.options.get("late_subscriber") or not self.play.topology.subscribers:
+            self.caller.put(ORDERS, GO)
+        else:
+            self.start_listeners(lambda: self.caller.put(ORDERS, GO))
+
+    def on_done(self) -> None:
+        if self.again is not None:
+            self.restarts.append({"life": 1, "ready": True, "served": True, "removed": self.removed, "error": ""})
+            self.caller.put(ORDERS, CLOSE)
+        elif self.options.get("late_subscriber"):
+            self.start_listeners(self.stop_listeners)
+        else:
+            self.stop_listeners()
+
+    def on_quiet(self) -> None:
+        """Subscribers have caught up, or had their time."""
+        if self.waiting_for == {"close"}:
+            return
+        self.waiting_for = {"close"}
+        if self.options.get("kill_all_then_restart"):
+            self.kill_all_then_restart()
+        else:
+            self.caller.put(ORDERS, CLOSE)
+
+    # -- subscribers
+
+    def start_listeners(self, then: Any) -> None:
+        nodes = [node for node in self.play.topology.nodes if node.kind is NodeKind.SUBSCRIBER]
+        self.waiting_for = {str(node) for node in nodes}
+
+        def is_ready(name: str) -> None:
+            self.waiting_for.discard(name)
+            if not self.waiting_for:
+                self.sim.after(0.0, then)
+
+        self.listeners = [
+            self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
+                p, self.stage, lambda: is_ready(name), self.on_listener_done)) for node in nodes]
+
+    def stop_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.context["stop"] = True
+            listener.wake(listener.threads)
+        if not any(listener.alive for listener in self.listeners):
+            self.on_quiet()
+            return
+        bounds = self.play.config.bounds
+        self.sim.after(_REPLAYS * bounds.replay_s + bounds.cleanup_s, self.give_up_listeners)
+
+    def on_listener_done(self) -> None:
+        self.sim.after(0.0, self.look_at_listeners)
+
+    def look_at_listeners(self) -> None:
+        if not any(listener.alive for listener in self.listeners):
+            self.on_quiet()
+
+    def give_up_listeners(self) -> None:
+        self.on_quiet()
+        for listener in self.listeners:
+            if listener.alive:
+                listener.kill()
+
+    # -- death of everything, and a second life
+
+    def kill_all_then_restart(self) -> None:
+        for process in self.stage.members:
+            if process.alive:
+                process.kill()
+        self.sim.after(self.sim.costs.sentinel_s, self.restart)
+
+    def restart(self) -> None:
+        before = self.files()
+        self.again = msgspec.structs.replace(self.stage, engine_id="e1", life=1)
+        self.caller = self.sim.start_process(frontend(0, 1), lambda p: self._first_look(p, before))
+        self.caller.context["engine"] = "e1"
+
+    def _first_look(self, process: Any, before: set[str]) -> Any:
+        main = frontend_main(process, self.again)
+
+        def watching() -> Any:
+            result = None
+            while True:
+                try:
+                    effect = main.send(result)
+                except StopIteration:
+                    return
+                self.removed = sorted(before - self.files())
+                try:
+                    result = yield effect
+                except Exception as error:
+                    result = None
+                    effect = main.throw(error)
+                    result = yield effect
+
+        return watching()
+
+    # -- a neighbour
+
+    def start_neighbour(self) -> None:
+        """Another engine's process and files on the same host: alive, so its files must stay."""
+        from engine.effects import Take
+
+        def main(process: Any) -> Any:
+            yield Take("nothing", None)
+
+        self.neighbour = self.sim.start_process(frontend(1), main)
+        self.neighbour.context["engine"] = "neighbour"
+        self.sim.paths["neighbour"] = "neighbour"
+        self.sim.create_segment("ringtwin-neighbour-rpc", 64, self.neighbour)
+
+    def seen_neighbour(self) -> dict[str, Any]:
+        if self.neighbour is None:
+            return {}
+        kept = {"neighbour", "ringtwin-neighbour-rpc"} & (set(self.sim.paths) | set(self.sim.segments))
+        touched = sorted({"neighbour", "ringtwin-neighbour-rpc"} - kept)
+        return {"alive": self.neighbour.alive, "served": self.neighbour.alive, "touched": touched}
+
+    def files(self) -> set[str]:
+        return set(self.sim.paths) | set(self.sim.segments)
+
+    def leftovers(self) -> list[str]:
+        """What is still there when nothing more happens."""
+        mine = ("neighbour", "ringtwin-neighbour-rpc")
+        return [entry for entry in self.sim.leftovers()
+                if not entry.endswith(mine) and entry != "process frontend.1"]
+
+

@@ -1,0 +1,151 @@
+"""A worker of the twin: the engine's own worker loop; the model answers from recorded tokens.
+
+A step costs time and the collectives of the real model, in its order and number, so that the nth collective
+means the same in both worlds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.effects import Loop, MarkPoint, Observe, Receive, Take
+from engine.errors import QueueCancelledError, StartupError
+from engine.executor.multiproc import CORE_BELL
+from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.ring import RingLayout, RingReader, RingWriter
+from engine.messages import ModelRunnerOutput, SchedulerOutput
+from engine.ports import RingSpec
+from engine.topology import Mark
+from engine.wiring import overflow_socket, response_ring, rpc_ring
+from engine.worker.worker_loop import worker_busy_loop
+from sim.interpreter import Enter, Sleep
+from sim.processes import SimProcess
+from sim.stage import Stage
+
+RECIPE = "recipe"
+
+
+class ModelStandIn:
+    """One rank's model: knows its requests' tokens and answers with the recorded ones."""
+
+    def __init__(self, stage: Stage, rank: int, group: Any = None) -> None:
+        self._stage = stage
+        self._rank = rank
+        self._group = group
+        self._known: dict[str, list[int]] = {}
+        self._prompts: dict[str, tuple[int, ...]] = {}
+
+    def call(self, thread: Any, method: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Answers `Call`. Raises AttributeError for a method that a worker does not have."""
+        return getattr(self, method)(*args, **kwargs)
+
+    def get_num_blocks(self) -> int:
+        return self._stage.config.cache.num_gpu_blocks or 64
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        return None
+
+    def check_health(self) -> None:
+        return None
+
+    def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
+        for request_id in (*step.finished, *step.preempted):
+            self._known.pop(request_id, None)
+            self._prompts.pop(request_id, None)
+        starts: dict[str, int] = {}
+        for new in step.new:
+            self._known[new.request_id] = list(new.token_ids)
+            self._prompts[new.request_id] = tuple(new.token_ids[:new.num_prompt_tokens])
+            starts[new.request_id] = new.num_computed_tokens
+        for cached in step.cached:
+            self._known[cached.request_id] += cached.new_token_ids
+            starts[cached.request_id] = cached.num_computed_tokens
+        sampled: dict[str, list[int]] = {}
+        for request_id, count in step.num_scheduled_tokens.items():
+            known, prompt = self._known[request_id], self._prompts[request_id]
+            reaches_end = starts[request_id] + count >= len(known)
+            sampled[request_id] = [self._stage.model.next_token(prompt, len(known) - len(prompt))] if reaches_end \
+                else []
+        if step.num_scheduled_tokens:
+            yield Sleep(self._stage.sim.costs.model_step_s)
+            if self._group is not None:
+                yield Enter(self._group, self._stage.model.collectives, "all_reduce")
+                if any(sampled.values()):
+                    yield Enter(self._group, 1, "all_gather")
+        return ModelRunnerOutput(step.step, sampled) if self._rank == 0 else None
+
+
+def add_ring(process: SimProcess, stage: Stage, spec: RingSpec, name: str, *, create: bool) -> tuple[RingLayout, Any]:
+    """Open a ring under its name in this process, with its bells."""
+    layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
+    segment = stage.segment(name)
+    opened = process.create_ring(spec, segment, layout.total_bytes) if create else process.attach_ring(spec, segment)
+    process.add_ring(name, spec)
+    return layout, opened
+
+
+def start_worker(stage: Stage, core: SimProcess, rank: int) -> SimProcess:
+    """Begin a worker as the core's child; it waits for its recipe."""
+    from engine.topology import worker
+
+    process = core.start_child(stage.node(worker(rank)), lambda p: worker_main(p, stage, core, rank))
+    process.context["engine"] = stage.engine_id
+    return process
+
+
+def worker_main(process: SimProcess, stage: Stage, core: SimProcess, rank: int) -> Loop[None]:
+    """The worker's main thread."""
+    bounds = stage.config.bounds
+    stage.born(process)
+    yield MarkPoint(Mark.BORN)
+    process.recheck_s = bounds.ring_recheck_s
+    process.watch(core, lambda: parent_is_gone(process, stage))
+    yield Take(RECIPE, None)
+    try:
+        rpc, response = yield from _load(process, stage, rank)
+    except (StartupError, RuntimeError) as error:
+        process.send_to(core, "children", ("failed", rank, str(error)))
+        yield Observe("bye", {"reason": f"could not start: {error}"})
+        return
+    process.send_to(core, "children", ("ready", rank, ""))
+    ready = yield Receive(("rpc.overflow",), stage.sim.now + bounds.startup_s)
+    if ready is None or ready[2] != [READY]:
+        yield Observe("bye", {"reason": "the core did not say READY"})
+        return
+    try:
+        yield from worker_busy_loop(rank, rpc, response, bounds)
+    except (QueueCancelledError, RuntimeError) as error:
+        yield Observe("bye", {"reason": f"{type(error).__name__}: {error}"})
+
+
+def _load(process: SimProcess, stage: Stage, rank: int) -> Loop[tuple[QueueReader, QueueWriter]]:
+    sim, config = stage.sim, stage.config
+    yield MarkPoint(Mark.LOADING)
+    yield Sleep(sim.costs.model_load_s)
+    ranks = [f"worker.{r}" for r in range(config.tensor_parallel_size)]
+    group = sim.collective(stage.segment("group"), ranks, config.bounds.collective_s)
+    process.call_handler = ModelStandIn(stage, rank, group).call
+    rpc_spec, response_spec = rpc_ring(config), response_ring(config, rank)
+    layout, opened = add_ring(process, stage, rpc_spec, "rpc", create=False)
+    process.add_bell("rpc.bell", stage.segment("rpc.bell"))
+    process.add_bell(CORE_BELL, stage.segment(CORE_BELL))
+    process.open_socket(overflow_socket(rpc_spec, stage.address("rpc"), "rpc.overflow", writer=False))
+    rpc = QueueReader("rpc", RingReader(layout, opened.memory, opened.fence, rank), bell="rpc.bell",
+                      space_bell=CORE_BELL, overflow_inbox="rpc.overflow", recheck_s=config.bounds.ring_recheck_s)
+    name = f"response.{rank}"
+    layout, opened = add_ring(process, stage, response_spec, name, create=True)
+    process.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
+    process.open_socket(overflow_socket(response_spec, stage.address(name), f"{name}.overflow", writer=True))
+    response = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), 1, bell=CORE_BELL,
+                           space_bell=f"{name}.space", overflow_outbox=f"{name}.overflow")
+    yield MarkPoint(Mark.READY)
+    return rpc, response
+
+
+def parent_is_gone(process: SimProcess, stage: Stage) -> None:
+    """Leave at once, even out of a collective; the last of an engine takes its files along."""
+    process.observe("parent-gone", {})
+    if not any(p.alive and p.name == "frontend.0" for p in stage.members):
+        stage.remove_files()
+    process.observe("bye", {"reason": "the core is gone"})
+    process.exit_now()
