@@ -58,13 +58,18 @@ class Arrow(msgspec.Struct, kw_only=True):
 
 
 class Collective(msgspec.Struct, kw_only=True):
-    """The nth collective: when each worker entered it."""
+    """Collectives `number` to `last`, which follow each other: when each worker entered the first."""
 
     number: int
+    last: int
     entered: dict[str, float]
     label: str = "collective"
     channel: str = "collective"
     whole: bool = True
+
+    @property
+    def count(self) -> int:
+        return self.last - self.number + 1
 
     @property
     def at(self) -> float:
@@ -110,7 +115,8 @@ def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
     for record, journal in sorted(crossings, key=lambda pair: pair[0].at):
         place, _, operation = record.site.rpartition(":")
         if operation == "enter":
-            found = collectives.setdefault((journal.life, record.nth), Collective(number=record.nth, entered={}))
+            found = collectives.setdefault((journal.life, record.nth), Collective(number=record.nth, last=record.nth,
+                                                                              entered={}))
             found.entered[lifeline(journal.node)] = record.at
         elif operation == "send" and "->" in place:
             arrow = _arrow(place, record, calls)
@@ -134,7 +140,20 @@ def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
             arrow.received_at = record.at
         if arrow.sent_at is None and arrow.received_at is None:
             arrow.sent_at = record.at  # forged and dropped: shown where it came
-    return sorted([*everything, *collectives.values()], key=lambda item: item.at)
+    return _joined(sorted([*everything, *collectives.values()], key=lambda item: item.at))
+
+
+def _joined(items: list[Arrow | Collective]) -> list[Arrow | Collective]:
+    """Collectives of the same workers with no message between them as one: a step has two per layer."""
+    found: list[Arrow | Collective] = []
+    for item in items:
+        last = found[-1] if found else None
+        if (isinstance(item, Collective) and isinstance(last, Collective) and item.number == last.last + 1
+                and item.entered.keys() == last.entered.keys()):
+            last.last = item.last
+        else:
+            found.append(item)
+    return found
 
 
 def _key(place: str, record: Record) -> tuple:
@@ -180,14 +199,18 @@ def _unsent(journals: Sequence[JournalFile]) -> set[tuple[str, int]]:
 
 
 def _calls(journals: Sequence[JournalFile]) -> dict[int, str]:
-    """Position in the rpc ring -> what was asked, as the workers recorded it."""
+    """Position in the rpc ring -> what was asked, as the workers recorded it right after the receive."""
     calls: dict[int, str] = {}
     for journal in journals:
+        position = None
         for record in journal.records:
-            if record.kind is Kind.OBSERVATION and record.site == "rpc" and "position" in record.data:
+            if record.kind is Kind.CROSSING and record.site.endswith("/rpc:receive"):
+                position = record.data.get("position")
+            elif record.kind is Kind.OBSERVATION and record.site == "rpc":
                 step = record.data.get("step")
-                method = str(record.data.get("method", ""))
-                calls[record.data["position"]] = f"step {step}" if step is not None else method
+                place = record.data.get("position", position)
+                if place is not None:
+                    calls[place] = f"step {step}" if step is not None else str(record.data.get("method", ""))
     return calls
 
 

@@ -6,13 +6,13 @@ Colour is never alone: every verdict has a glyph, a word for screen readers, and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
 from reports.collect import Promise, Scenario, Side, sort_worlds
-from reports.results import disagree
+from reports.results import DECISIVE, disagree
 from scenarios.run import Verdict
 
 #: Glyphs that every system font has and that differ in shape, not only in colour.
@@ -44,14 +44,14 @@ class Square(msgspec.Struct, frozen=True, kw_only=True):
     promised: bool
     canary: bool
     disagree: bool
-    astray: bool  # some half is not as declared
+    grade: str  # "bad": broken, missed or in dispute; "open": not known; "": as declared
     label: str
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     squares: list[Square | None]
-    astray: int
+    grade: str
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +71,8 @@ def matrix(scenarios: Sequence[Scenario], promises: Sequence[Promise]) -> Matrix
     rows = []
     for scenario in scenarios:
         squares = [_square(scenario, promise.id, worlds) for promise in promises]
-        rows.append(MatrixRow(scenario=scenario, squares=squares,
-                              astray=sum(square.astray or square.disagree for square in squares if square)))
+        grade = worst(square.grade for square in squares if square)
+        rows.append(MatrixRow(scenario=scenario, squares=squares, grade=grade))
     chapters = [(chapter, len(list(group))) for chapter, group in groupby(promises, key=lambda p: p.chapter)]
     return Matrix(promises=list(promises), chapters=chapters, rows=rows, worlds=worlds)
 
@@ -87,8 +87,21 @@ def _square(scenario: Scenario, guarantee: str, worlds: Sequence[str]) -> Square
     return Square(
         anchor=anchor(scenario, guarantee), halves=halves, disagree=split,
         promised=any(side.promised for side in sides.values()), canary=any(side.canary for side in sides.values()),
-        astray=any(not side.as_declared for side in sides.values()),
+        grade=grade_of(sides),
         label=f"{scenario.name}, {guarantee}: {'; '.join(said)}" + ("; the worlds disagree" if split else ""))
+
+
+def grade_of(sides: Mapping[str, Side]) -> str:
+    """How urgent one guarantee of one scenario is."""
+    astray = [side for side in sides.values() if not side.as_declared]
+    if disagree(sides.get("sim"), sides.get("engine")) or any(side.verdict in DECISIVE for side in astray):
+        return "bad"
+    return "open" if astray else ""
+
+
+def worst(grades: Iterable[str]) -> str:
+    found = set(grades)
+    return "bad" if "bad" in found else "open" if "open" in found else ""
 
 
 def _half(side: Side) -> Half:

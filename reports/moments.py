@@ -18,6 +18,7 @@ from scenarios.run import ProcessEnd, Run
 
 #: A lab's clock that lies this far from the journals' is another clock; its times are not drawn.
 SAME_CLOCK_S = 3600.0
+NO_FAREWELL = "no farewell"
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ def end_of(run: Run) -> float:
 
 def lives_of(run: Run) -> list[Life]:
     """Every life of every process, by node. Times count from the origin."""
-    origin = origin_of(run)
+    origin, slain = origin_of(run), _slain(run)
     seen = {(lifeline(process.node), process.life): process for process in run.lab.processes}
     lives = []
     for journal in run.journals:
@@ -74,8 +75,11 @@ def lives_of(run: Run) -> list[Life]:
         if process is not None and process.ended_at is not None and _same_clock(process.ended_at, run):
             ended = max(ended, process.ended_at - origin)
         still_there = process is not None and process.ended_at is None
+        died = _how(process, said_bye, still_there)
+        if died == NO_FAREWELL:
+            died = slain.get(node, died)
         lives.append(Life(node=node, life=journal.life, began=records[0].at - origin,
-                          ended=None if still_there else ended, died=_how(process, said_bye, still_there)))
+                          ended=None if still_there else ended, died=died))
     return sorted(lives, key=lambda life: (life.node, life.life))
 
 
@@ -93,7 +97,18 @@ def _how(process: ProcessEnd | None, said_bye: bool, still_there: bool) -> str |
         return {-9: "SIGKILL", -15: "SIGTERM", -6: "abort", -11: "segmentation fault"}.get(code, f"signal {-code}")
     if code:
         return f"exit code {code}"
-    return None if said_bye else "no farewell"
+    return None if said_bye else NO_FAREWELL
+
+
+def _slain(run: Run) -> dict[str, str]:
+    """Which fault killed a node: the lab does not always see an exit code, the plan says it all the same."""
+    words = {"kill": "SIGKILL", "exit": "exit", "raise": "an exception", "terminate": "SIGTERM"}
+    return {
+        lifeline(str(record.data.get("victim") or journal.node)):
+            f"{words[str(record.data['fate'])]} by {record.site}"
+        for journal in run.journals for record in journal.records
+        if record.kind is Kind.RECEIPT and record.data.get("fate") in words
+    }
 
 
 def spans_of(run: Run) -> list[Span]:

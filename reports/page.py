@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from reports.answer import Answer, Trouble, answer
 from reports.collect import Promise, Scenario, Side, collect, guarantees_of, harness_failure, sort_worlds, unfired
-from reports.matrix import GLYPHS, WORLD_WORDS, Half, anchor, look, matrix, side_words
+from reports.matrix import GLYPHS, WORLD_WORDS, Half, anchor, grade_of, look, matrix, side_words, worst
 from reports.mirror import Mirror, mirrors_of
 from reports.moments import Moment, moments_of, origin_of
 from reports.results import agreement, counts, disagree
@@ -66,7 +66,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     halves: list[Half]
     findings: list[Finding]
     disagree: bool
-    astray: bool
+    grade: str
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +95,7 @@ class ScenarioView(msgspec.Struct, frozen=True, kw_only=True):
     quiet: list[Detail]  # untested, outside or unknown where nothing was promised
     runs: list[RunView]
     astray: int
+    grade: str
 
 
 def write_page(runs: Sequence[Run], promises: Mapping[str, Promise], out: Path,
@@ -157,12 +158,13 @@ def _scenario(scenario: Scenario, words: Mapping[str, Promise], anchors: Mapping
             held.append(detail)
         else:
             quiet.append(detail)
-    declared.sort(key=lambda detail: not (detail.astray or detail.disagree))
+    declared.sort(key=lambda detail: ["bad", "open", ""].index(detail.grade))
     runs = [_run(run, anchors, (scenario.name, run.play.world) in several, replay_command) for run in scenario.runs]
+    grades = [detail.grade for detail in declared] + ["bad" if r.failure else "open" if r.unfired else "" for r in runs]
     return ScenarioView(
         scenario=scenario, anchor=f"s{scenario.number}", name=short_name(scenario.name), declared=declared, held=held,
         quiet=quiet, runs=runs,
-        astray=sum(d.astray or d.disagree for d in declared) + sum(bool(r.failure or r.unfired) for r in runs))
+        astray=sum(map(bool, grades)), grade=worst(grades))
 
 
 def _detail(scenario: Scenario, promise: Promise, sides: Sequence[Side], anchors: Mapping[int, str],
@@ -172,8 +174,7 @@ def _detail(scenario: Scenario, promise: Promise, sides: Sequence[Side], anchors
         anchor=anchor(scenario, promise.id), promise=promise, halves=[_half(side) for side in sides],
         findings=[_finding(side, index, anchors, (scenario.name, side.world) in several)
                   for side in sides for index in range(len(side.cells))],
-        disagree=disagree(by_world.get("sim"), by_world.get("engine")),
-        astray=any(not side.as_declared for side in sides))
+        disagree=disagree(by_world.get("sim"), by_world.get("engine")), grade=grade_of(by_world))
 
 
 def _half(side: Side) -> Half:

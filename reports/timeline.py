@@ -105,7 +105,7 @@ def sequence_chart(run: Run, cap: int = 150, prefix: str = "") -> Chart:
 
 def _from_origin(item: Arrow | Collective | Skipped, origin: float) -> Arrow | Collective | Skipped:
     if isinstance(item, Collective):
-        return Collective(number=item.number, entered={node: at - origin for node, at in item.entered.items()})
+        return msgspec.structs.replace(item, entered={node: at - origin for node, at in item.entered.items()})
     if isinstance(item, Skipped):
         return Skipped(at=item.at - origin, until=item.until - origin, channels=item.channels)
     return msgspec.structs.replace(
@@ -137,7 +137,7 @@ def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: S
     heights, wide = {}, False
     for time, _, gap, key in points:
         heights[key] = axis.place(time, max(gap, AFTER_GAP) if wide else gap)
-        wide = key[0] == "m" or (key[1] == 1 and isinstance(shown[int(key[0])], Skipped))
+        wide = key[0] == "m" or isinstance(shown[int(key[0])], Skipped)
     return heights
 
 
@@ -174,17 +174,20 @@ def _item(item: Arrow | Collective | Skipped, y: float, y_end: float | None, x_o
           ) -> list[Markup]:
     if isinstance(item, Skipped):
         what = listed(f"{number:,} {channel}" for channel, number in sorted(item.channels.items()))
-        middle = (y + (y_end or y)) / 2.0
-        return [tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=(y_end or y) - y + 6.0, class_="skipped"),
-                text((LEFT + right) / 2.0, middle + 4.0,
-                     f"{count(item.count, 'message')} in {duration(item.until - item.at)} not drawn: {what}",
-                     "skiptext", "middle")]
+        words = f"{count(item.count, 'message')} in {duration(item.until - item.at)} not drawn"
+        fits = f"{words}: {what}" if 5.6 * len(f"{words}: {what}") < right - LEFT else words
+        height = (y_end or y) - y + 6.0
+        return [tag("g", tag("title", f"{words}: {what}"),
+                    tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=height, class_="skipped"),
+                    text((LEFT + right) / 2.0, y + 10.0, fits, "skiptext", "middle"))]
     if isinstance(item, Collective):
         xs = sorted(x_of[node] for node in item.entered)
         waited = f", first to last {duration(item.until - item.at)}" if len(xs) > 1 else ""
-        return [tag("g", tag("title", f"collective {item.number}: {listed(sorted(item.entered))}{waited}"),
+        which = f"collective {item.number}" if item.count == 1 else f"collectives {item.number} to {item.last}"
+        return [tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
                     line(xs[0], y, xs[-1], y, "together"),
-                    *(tag("circle", cx=x, cy=y, r=2.5) for x in xs), class_="c")]
+                    *(tag("circle", cx=x, cy=y, r=2.5) for x in xs),
+                    text(xs[0] + 7.0, y - 2.5, which), class_="c")]
     return [_arrow(item, y, y_end, x_of)]
 
 

@@ -38,7 +38,10 @@
   // One tab stop for the whole matrix; the arrow keys do the rest.
   const rows = [...document.querySelectorAll(".matrix tbody tr")].map(row => [...row.cells]);
   const links = [...document.querySelectorAll(".matrix tbody td a")];
-  for (const link of links) link.tabIndex = -1;
+  for (const link of links) {
+    link.tabIndex = -1;
+    link.title = link.getAttribute("aria-label");
+  }
   if (links.length) links[0].tabIndex = 0;
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   document.querySelector(".matrix")?.addEventListener("keydown", event => {

@@ -102,6 +102,12 @@ def test_collectives_pair_by_number_over_the_workers():
     assert arrows[0].entered == {"worker.0": 1.0, "worker.1": 1.5}
 
 
+def test_collectives_that_follow_each_other_are_one_line():
+    files = [journal(node, *((1.0 + n, f"{node}/collective:enter", "", 0, None) for n in range(4)))
+             for node in ("worker.0", "worker.1")]
+    assert [(a.number, a.last) for a in arrows_of(files)] == [(1, 4)]
+
+
 def many(number: int, lost: tuple[int, ...] = ()) -> list[Arrow]:
     return [Arrow(source="core.0", target="frontend.0", channel="outputs", label=str(n), sent_at=float(n),
                   received_at=None if n in lost else n + 0.1) for n in range(number)]
