@@ -26,7 +26,7 @@ from engine.config import Bounds
 from engine.messages import Outcome
 from engine.topology import RING_CHANNELS, Channel, Edge, NodeKind
 from faults.journal import JournalFile, Kind, Record
-from faults.plan import PROCESS_FATES, Fate, Fault, owner_of
+from faults.plan import Fate, Fault, owner_of
 from scenarios.operations import Operation, Startup, operations_of, startups_of
 from scenarios.run import Lab, Play, ProcessEnd, load_run
 
@@ -114,11 +114,16 @@ class Death(NamedTuple):
     node: str
     at: float
     how: str
-    hit_at: float | None  # when a fault hit it, which may be long before it is gone; None: nobody planned this
+    hit_at: float | None  # when a fault ended it, which may be long before it is gone; None: nobody planned this
 
     @property
     def planned(self) -> bool:
         return self.hit_at is not None
+
+    @property
+    def onset(self) -> float:
+        """When it began: from then on callers may be told."""
+        return self.at if self.hit_at is None else min(self.hit_at, self.at)
 
 
 class Stall(NamedTuple):
@@ -343,7 +348,7 @@ class History:
         ends: dict[str, Death] = {}
         hits: dict[str, Receipt] = {}
         for receipt in self.receipts:
-            if receipt.fate in PROCESS_FATES:
+            if receipt.fate in DEATH_FATES:
                 hits.setdefault(receipt.node, receipt)
         known = set()
         for process in self.lab.processes:
@@ -351,7 +356,7 @@ class History:
             known.add(name)
             if process.ended_at is None or self.overstayed(process):
                 continue
-            if process.killed_by_lab:
+            if self._was_to_be_killed(process) and (process.killed_by_lab or process.exitcode == -9):
                 ends[name] = Death(name, process.ended_at, str(Fate.KILL), process.ended_at)
                 continue
             code = process.exitcode
@@ -360,7 +365,7 @@ class History:
         for node, receipt in hits.items():
             if receipt.fate == Fate.KILL or (receipt.fate == Fate.EXIT and node not in known):
                 ends[node] = Death(node, receipt.at, str(receipt.fate), receipt.at)
-            elif receipt.fate in DEATH_FATES and node not in known and (
+            elif node not in known and (
                     node in self.by_node("bye") or node in self.by_node("dying")):
                 ends[node] = Death(node, max(self.last[node].at, receipt.at), str(receipt.fate), receipt.at)
         return ends
@@ -372,8 +377,10 @@ class History:
         """
         if process.ended_at is None:
             return True
-        asked = self.play.options.get("kill_all_then_restart") and not process.life and not self.lab.guard_expired
-        return process.killed_by_lab and not asked
+        return process.killed_by_lab and not self._was_to_be_killed(process)
+
+    def _was_to_be_killed(self, process: ProcessEnd) -> bool:
+        return bool(self.play.options.get("kill_all_then_restart")) and not process.life and not self.lab.guard_expired
 
     @cached_property
     def deaths(self) -> list[Death]:
@@ -384,7 +391,8 @@ class History:
     def _leaves_in_order(self, death: Death) -> bool:
         if kind_of(death.node) == NodeKind.FRONTEND:
             return not death.planned and death.node in self.by_node("bye")
-        return death.at >= self.closing_at(life_of(death.node))
+        closing_at = self.closing_at(life_of(death.node))
+        return death.at >= closing_at and not (death.planned and death.hit_at < closing_at)
 
     def first_death(self, life: int) -> Death | None:
         """The first core or worker of that engine that died without being asked to."""
@@ -395,6 +403,11 @@ class History:
         """When the frontend of that engine began to shut it down; infinite if it never did."""
         times = [records[0].at for node, records in self.by_node("closing").items() if life_of(node) == life]
         return min(times, default=FOREVER)
+
+    def before_closing(self, node: str, record: Record) -> bool:
+        """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""
+        closing = self.by_node("closing").get(node)
+        return not closing or record.number < closing[0].number
 
     def ended(self, node: str) -> float:
         """When that process ended; infinite while it lives."""

@@ -122,14 +122,12 @@ def how_it_ended(history: History) -> str:
         return "hang"
     if _crashed(history):
         return "crash"
-    frontends = history.of_kind("frontend")
-    if any(record.at < history.closing_at(life_of(node)) for node, record in history.observed("engine-dead")) or \
+    if any(history.before_closing(node, record) for node, record in history.observed("engine-dead")) or \
             history.by_node("start-failed"):
         return "clean error"
     if any(operation.outcome in (Outcome.FAILED, Outcome.REFUSED) for operation in history.operations):
         return "isolated request"
-    planned = [death for death in history.deaths if death.planned]
-    return "clean error" if planned and frontends else "clean"
+    return "clean"
 
 
 def _hangs(history: History) -> bool:

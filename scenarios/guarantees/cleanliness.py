@@ -45,7 +45,7 @@ def check_no_orphans(history: History) -> Finding:
                 continue
             in_time = finding.took("the end of {} after its parent {}", node, parent, bound=bound, measured=outlived,
                                    at=process.ended_at, node=node)
-            if in_time and death.planned:
+            if in_time and (death.planned or any(r.node == parent and r.fate in PROCESS for r in history.receipts)):
                 finding.witness("{} died ({}) and {} followed after {:.4f} s", parent, death.how, node, outlived,
                                 at=process.ended_at, node=node)
     return finding

@@ -54,7 +54,7 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
     history, node = finding.history, operation.node
     bound, ended = history.bounds.detection_s, operation.ended_at
     if ended is not None and ended <= death.at:
-        if operation.outcome == Outcome.ENGINE_DEAD and death.planned and ended >= death.hit_at:
+        if operation.outcome == Outcome.ENGINE_DEAD and ended >= death.onset:
             finding.witness("{!r} was told before {} ({}) was gone", operation.request, death.node, death.how,
                             at=ended, node=node)
         return
@@ -83,7 +83,7 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
 
 def _judge_late_call(finding: Finding, node: str, late: Record, death: Death) -> None:
     began, error = late.data.get("began", late.at), late.data.get("error")
-    if began < death.at:
+    if began < death.onset:
         return
     if error != "EngineDeadError":
         finding.broke("a call after the death of {} ended with {} instead of EngineDeadError", death.node, error,
@@ -117,7 +117,7 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     over = min(stall.until, history.closing_at(life), *(history.ended(node) for node in _callers(history, life)),
                *(r.at for r in history.receipts if r.fate in DEATHS and life_of(r.node) == life))
     told = history.told_at(life, stall.at)
-    if over - since <= stall_bound(history, stall) and (told is None or told[0] >= over):
+    if over - since <= stall_bound(history, stall) and (told is None or told[0] > over):
         return None
     return since
 
@@ -150,21 +150,24 @@ def check_stall_is_told(history: History) -> Finding:
 
 def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
-    ills: list[tuple[int, float, float, str]] = []  # life, when health must be false at the latest, until, why
+    ills: list[tuple[int, float, float, float, str]] = []  # life, from, when it must be known, until, why
     for life in {life_of(node) for node in history.nodes}:
         death = history.first_death(life)
         if death is not None:
-            ills.append((life, death.at + history.bounds.detection_s, FOREVER, f"{death.node} died ({death.how})"))
+            ills.append((life, death.onset, death.at + history.bounds.detection_s, FOREVER,
+                         f"{death.node} died ({death.how})"))
     for stall in history.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
-            ills.append((life_of(stall.node), since + stall_bound(history, stall), stall.until,
+            ills.append((life_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
                          f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
-        for life, since, until, why in ills:
-            if life_of(node) != life or not since < record.at < until:
+        for life, onset, since, until, why in ills:
+            if life_of(node) != life or not onset < record.at < until:
                 continue
             if record.data.get("healthy"):
+                if record.at <= since:
+                    continue
                 late = record.at - since
                 tell = finding.unclear if not history.simulated and late <= history.lab.longest_starvation_s \
                     else finding.broke
@@ -214,6 +217,9 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     edge = f"{node}->{caller}/{Channel.OUTPUTS.value}"
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
+        told = history.by_node("engine-dead").get(caller)
+        if history.closing_at(life_of(node)) < FOREVER and not told:
+            return  # it was leaving itself, and read nothing any more
         stopped = history.frozen_s(caller, since, history.ended_at)
         if stopped < history.ended_at - since:
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
@@ -284,7 +290,7 @@ GUARANTEES = (
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
         sentence="Dead or hung for longer than the detection bound is never reported healthy.",
         wrong="answers from what it last heard, not from whether the process is there",
-        witness="health was asked after a death or a stall had to be known, and was bad",
+        witness="health was asked after a death or a stall began, and was bad",
         envelope=Envelope(outside=(_CALLER,)),
     ),
 )

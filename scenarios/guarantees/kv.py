@@ -95,7 +95,7 @@ def check_kv_seq(history: History) -> Finding:
                             node=node)
     for follower in followers(history):
         live = [r.data["seq"] for r in follower.batches if r.data.get("source") == "live"]
-        if live and any(later - earlier != 1 for earlier, later in pairwise([-1, *live])):
+        if follower.gaps or any(later - earlier != 1 for earlier, later in pairwise([-1, *live])):
             finding.witness("{} knew by their numbers which batches it had not heard live", follower.node,
                             node=follower.node)
         if len(nodes) > 1 and follower.batches and follower.batches[-1].at > _first(history, nodes[-1]):

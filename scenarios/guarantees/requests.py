@@ -18,7 +18,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, History, Operation, life_of
+from scenarios.history import FOREVER, Fate, History, Operation
 
 CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"
@@ -195,7 +195,7 @@ def check_bad_request_isolated(history: History) -> Finding:
                           at=operation.ended_at, node=operation.node)
     first = bad[0].ended_at
     for node, record in history.observed("engine-dead"):
-        if not history.receipts and first <= record.at < history.closing_at(life_of(node)):
+        if not history.receipts and first <= record.at and history.before_closing(node, record):
             finding.broke("the engine died after a bad request: {}", record.data.get("reason"), at=record.at,
                           node=node)
     for operation in history.operations:

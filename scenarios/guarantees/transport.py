@@ -267,7 +267,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
             break
     planned = [r for r in history.receipts if r.fate in DEATHS]
     for node, record in history.observed("engine-dead"):
-        if record.at >= first and not planned and record.at < history.closing_at(life_of(node)):
+        if record.at >= first and not planned and history.before_closing(node, record):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
     logged = Counter(node for node, _ in bad)
     for node, cut in Counter(hit.node for hit in hits if hit.fate == Fate.TRUNCATE).items():

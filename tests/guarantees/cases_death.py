@@ -1,5 +1,7 @@
 """Histories about deaths, stalls, starts and ends."""
 
+import msgspec
+
 from engine.config import LimitsConfig
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history
@@ -128,6 +130,21 @@ def health_was_good_while_the_death_need_not_be_known() -> Builder:
     return _worker_killed().wait(.02).observes("frontend.0", "health", healthy=True, reason="").dies("a")
 
 
+@accepts("stall-is-told", "health-is-true")
+def the_caller_closes_in_the_moment_in_which_it_is_told() -> Builder:
+    h = _core_stopped().wait(1.6).observes("frontend.0", "engine-dead", reason="no heartbeat").dies("a")
+    told = h.now
+    h.observes("frontend.0", "health", healthy=False, reason="no heartbeat").observes("frontend.0", "closing")
+    records = h.records["frontend.0", 0]
+    records[:] = [msgspec.structs.replace(r, at=min(r.at, told)) for r in records]
+    return h
+
+
+@accepts("health-is-true")
+def health_is_bad_before_it_had_to_be_known() -> Builder:
+    return _worker_killed().wait(.01).dies("a").observes("frontend.0", "health", healthy=False, reason="worker.1")
+
+
 # -- last words
 
 
@@ -145,6 +162,24 @@ def the_notice_comes_behind_everything_that_was_queued() -> Builder:
 @rejects("dead-notice")
 def the_queue_dies_with_the_core() -> Builder:
     return _core_raises().receives(OUTPUTS, "o1").wait(.1).ends("core.0").dies("a")
+
+
+@rejects("dead-notice")
+def the_frontend_learns_of_the_death_from_elsewhere_and_closes() -> Builder:
+    return _core_raises().receives(OUTPUTS, "o1", "o2").wait(.03).observes(
+        "frontend.0", "engine-dead", reason="core.0 died").dies("a").observes("frontend.0", "closing").ends("core.0")
+
+
+@silent("dead-notice")
+def the_frontend_closes_before_the_notice_can_reach_it() -> Builder:
+    return history().started().request("a").fires("terminate", "core.0/mark:executed").observes(
+        "core.0", "dying", reason="SIGTERM", queued=0).observes("frontend.0", "closing").sends(OUTPUTS, "DEAD")
+
+
+@accepts("death-is-told")
+def the_core_is_gone_only_after_its_callers_were_told_and_closed() -> Builder:
+    return _core_raises().wait(.01).observes("frontend.0", "dead-notice").dies("a").observes(
+        "frontend.0", "closing").wait(.5).ends("core.0")
 
 
 @rejects("dead-notice")
@@ -224,7 +259,7 @@ def the_next_start_removes_what_the_dead_left() -> Builder:
 
 @accepts("nothing-left-behind", "no-orphans")
 def the_lab_kills_everything_as_it_was_asked_to() -> Builder:
-    h = _born().ends("frontend.0", killed_by_lab=True).wait(.01).ends("core.0", killed_by_lab=True)
+    h = _born().ends("frontend.0", killed_by_lab=True).wait(.01).ends("core.0", exitcode=-9)
     return h.promised(options={"kill_all_then_restart": True}).lab(
         restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"], "error": ""}])
 
