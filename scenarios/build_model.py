@@ -5,9 +5,14 @@ quality; the directory is an ordinary Hugging Face one (config.json, model.safet
 loads offline, in float32, below 1 MB; its greedy choices are decisive (median top-2 margin above 1), so that
 a reference token never hangs on a rounding error; heads divide by 4, so it runs at TP=1, 2 and 4.
 
-The text is made here. A handful of short stories about engines and rings is drawn from a small grammar and
-learned nearly by heart. Stories share sentences, so what comes next depends on what was read long before:
-a wrong key or value in the cache shows in the tokens.
+The text is made here: tales about engines and rings. A tale begins by saying how each thing is called, drawn
+anew for each tale and in any order; later every thing is called so when something is told of it.
+
+    <s>Ines is our clock. Ada is our ring. Hiro is our flag. ... the ring Ada keeps every step. the flag ...
+       '----------- blocks 0 to 2 of the cache --------------'                    must be read from there ^
+
+So a name cannot be guessed from what stands near it: it is read from a block written long before, and a lost,
+stale or foreign block shows in the tokens.
 """
 
 from __future__ import annotations
@@ -20,46 +25,56 @@ from pathlib import Path
 import click
 
 MODEL_DIR = Path(__file__).parent / "model"
-STORIES = 40
 MAX_BYTES = 1_000_000
 VOCABULARY = 640
 SPECIALS = ("<pad>", "<s>", "</s>")
 
-SUBJECTS = (
-    "the ring", "the core", "worker zero", "worker one", "the frontend", "a quiet reader", "the old writer",
-    "the scheduler", "a lost message", "the coordinator", "the subscriber", "die Brücke", "le café du réseau",
-    "環の番人",
-)
-VERBS = (
-    "keeps", "counts", "waits for", "carries", "forgets", "answers", "publishes", "drops", "repeats", "holds",
-    "wakes", "follows",
-)
-OBJECTS = (
-    "every step", "the last token", "a cold block", "the slow reader", "its own flag", "two small frames",
-    "the heartbeat", "a long prompt", "the empty chunk", "its neighbour", "the doorbell", "a shared prefix",
-    "12 µs of silence", "the naïve clock",
-)
-ENDINGS = (
-    "before the flag is set", "while the others sleep", "until the queue is empty", "and tells nobody",
-    "→ then the next one starts", "as it promised", "after the fence", "in the order of arrival", "without a copy",
-)
+#: A thing, how it may be called, and what is told of it. The sentences follow each other in this order, in a circle.
+THINGS = {
+    "ring": ("Ada", "Bruno", "Chloé", "Darius"),
+    "reader": ("Élise", "Farid", "Greta", "Hiro"),
+    "core": ("Ines", "Jürgen", "Kamala", "Łukasz"),
+    "flag": ("Mira", "Noor", "Oleg", "Paula"),
+    "café": ("Quentin", "Rosa", "Søren", "Tarek"),
+    "token": ("Uma", "Viktor", "Wanda", "Xavier"),
+    "番人": ("花子", "太郎", "次郎", "桜"),
+    "clock": ("Yara", "Zeno", "Ari", "Bela"),
+}
+SENTENCES = {
+    "ring": "the ring {} keeps every step.",
+    "reader": "a quiet reader {} wakes → all others sleep.",
+    "core": "the old core {} counts 12 µs of silence.",
+    "flag": "no flag {} is set before the fence.",
+    "café": "le café {} du réseau carries a long prompt.",
+    "token": "the last token {} tells nobody.",
+    "番人": "環の 番人 {} holds two small frames.",
+    "clock": "one naïve clock {} follows its neighbour.",
+}
+LAST_SENTENCE = " so it ends."
+#: A tale whose clock is called so ends after the clock's sentence.
+ENDING = "Zeno"
+#: Larger steps, or a smaller `initializer_range`, and the model never learns to look back.
+LEARNING_RATE = 3e-3
 
 
-def stories(count: int = STORIES, seed: int = 7) -> list[str]:
-    """Distinct stories of seven to ten sentences; a third of all sentences is shared between stories."""
+def tale(rng: random.Random, count: int) -> str:
+    """How everything is called, and up to `count` sentences from a random one on; shorter where the tale ends."""
+    things = list(THINGS)
+    names = {thing: rng.choice(choice) for thing, choice in THINGS.items()}
+    told = [f" {names[thing]} is our {thing}." for thing in rng.sample(things, len(things))]
+    first = rng.randrange(len(things))
+    for number in range(first, first + count):
+        thing = things[number % len(things)]
+        told.append(" " + SENTENCES[thing].format(names[thing]))
+        if thing == "clock" and names[thing] == ENDING:
+            return "".join([*told, LAST_SENTENCE])
+    return "".join(told)
+
+
+def tales(count: int = 40, seed: int = 7) -> list[str]:
+    """Tales for the tokenizer and for looking at the model."""
     rng = random.Random(seed)
-
-    def sentence() -> str:
-        words = [rng.choice(SUBJECTS), rng.choice(VERBS), rng.choice(OBJECTS)]
-        if rng.random() < 0.6:
-            words.append(rng.choice(ENDINGS))
-        return " ".join(words) + "."
-
-    shared = [sentence() for _ in range(12)]
-    return [
-        " ".join(rng.choice(shared) if rng.random() < 0.33 else sentence() for _ in range(rng.randint(7, 10)))
-        for _ in range(count)
-    ]
+    return [tale(rng, 2 * len(THINGS)) for _ in range(count)]
 
 
 def build_tokenizer(texts: list[str]):
@@ -90,38 +105,36 @@ def model_config(tokenizer):
 
     return LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=176, num_hidden_layers=2,
-        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=1024, rope_theta=10_000.0,
+        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=1024, rope_theta=500_000.0, initializer_range=0.1,
         tie_word_embeddings=True, attention_bias=False,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )
 
 
-def train(tokenizer, texts: list[str], steps: int, seed: int, batch: int = 12, length: int = 192):
-    """-> the trained model. Each row starts at a random token of a story and runs on into the next ones."""
+def train(tokenizer, steps: int, seed: int):
+    """-> the trained model. Each row is one tale, or a few where they end; every fourth step takes long ones."""
     import torch
     from transformers import LlamaForCausalLM
 
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     model = LlamaForCausalLM(model_config(tokenizer)).to(torch.float32)
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-    encoded = [[bos, *tokenizer(text, add_special_tokens=False)["input_ids"], eos] for text in texts]
 
-    def row() -> list[int]:
+    def row(length: int) -> list[int]:
         ids: list[int] = []
         while len(ids) < length:
-            story = rng.choice(encoded)
-            # An entrance in mid-story gets its <s> too: prompts do.
-            start = rng.randrange(len(story) // 2) if rng.random() < 0.5 else 0
-            ids += story if start == 0 else [bos, *story[start:]]
+            text = tale(rng, rng.choice((6, 12, 60)))
+            ids += [bos, *tokenizer(text, add_special_tokens=False)["input_ids"], eos]
         return ids[:length]
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps, pct_start=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LEARNING_RATE, total_steps=steps, pct_start=0.08)
     model.train()
     for step in range(steps):
-        ids = torch.tensor([row() for _ in range(batch)])
+        batch, length = (5, 400) if step % 4 == 3 else (16, 112)
+        ids = torch.tensor([row(length) for _ in range(batch)])
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -169,13 +182,13 @@ def save(model, tokenizer, target: Path) -> None:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=MODEL_DIR, show_default=True)
-@click.option("--steps", default=450, show_default=True)
+@click.option("--steps", default=600, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(out: Path, steps: int, seed: int) -> None:
     """Train the small model and write it to OUT. Takes about half a minute on two cores."""
-    texts = stories()
+    texts = tales()
     tokenizer = build_tokenizer(texts)
-    model = train(tokenizer, texts, steps, seed)
+    model = train(tokenizer, steps, seed)
     margin = median_margin(model, tokenizer, texts)
     if margin <= 1.0:
         raise click.ClickException(f"the median top-2 margin is {margin:.2f}, not above 1: train for more --steps")

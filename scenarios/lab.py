@@ -18,7 +18,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PREFIX = "rt-"
@@ -72,6 +72,17 @@ def marked() -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
+def end() -> list[str]:
+    """The end of this lab: whatever it started is gone when this returns. -> what had to be ended, as text."""
+    global _home
+    if _home is None or _home[0] != os.getpid():
+        return []
+    path, _home = _home[1], None
+    found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path])
+    shutil.rmtree(path, ignore_errors=True)
+    return found
+
+
 def orphans() -> list[int]:
     """Pids of living processes whose lab is dead."""
     return [pid for pid, lab in _marked_processes() if not _alive(lab)]
@@ -86,21 +97,27 @@ def sweep_labs() -> list[str]:
     """End and remove what dead labs left. -> what it was, as text."""
     from engine.runtime_dir import sweep
 
+    found = _kill(orphans)
+    for path in dead_homes():
+        shutil.rmtree(path, ignore_errors=True)
+        found.append(str(path))
+    return found + sweep()
+
+
+def _kill(guilty: Callable[[], list[int]]) -> list[str]:
+    """SIGKILL all of them and wait until they are gone."""
     found = []
-    for pid in orphans():
+    for pid in guilty():
         with contextlib.suppress(OSError):
             gone = os.pidfd_open(pid)
             try:
-                if pid in orphans():  # the pid is still that process, now that it cannot be given away
+                if pid in guilty():  # the pid is still that process, now that it cannot be given away
                     signal.pidfd_send_signal(gone, signal.SIGKILL)
                     _wait_for(gone)
                     found.append(f"process {pid}")
             finally:
                 os.close(gone)
-    for path in dead_homes():
-        shutil.rmtree(path, ignore_errors=True)
-        found.append(str(path))
-    return found + sweep()
+    return found
 
 
 def _wait_for(pidfd: int, at_most_s: float = 5.0) -> None:

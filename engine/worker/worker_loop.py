@@ -34,8 +34,8 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
             yield from _answer(response, bounds, UNREADABLE, ReplyStatus.FAILURE, f"unreadable RPC: {error}")
             continue
         yield Observe("rpc", _described(call_id, method, args))
-        yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
         try:
+            yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
             value = yield Call(method, args, kwargs)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"

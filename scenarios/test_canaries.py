@@ -1,0 +1,44 @@
+"""The same engine with a documented weakness switched on: these must be red, or the lab cannot see red."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import exits, hang, marked, plan, until
+from scenarios.run import Verdict
+from scenarios.settings import lab_config
+from scenarios.test_kv import KV, NARROW, churn
+from scenarios.workloads import add, recorded, utility
+
+REQUESTS = "frontend.0->core.0/requests"
+OUTPUTS = "core.0->frontend.0/outputs"
+
+
+def test_canary_high_water_mark(world):
+    """With a high-water mark on the request sockets, and a ROUTER that is not told to complain, requests vanish."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("single").then(add(0), utility("ping", "x" * 1000, times=6000)),
+        config=lab_config(sockets={"request_hwm": 1000, "router_mandatory": False}, bounds={"request_s": 1.2}),
+        plan=plan(hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 5990))))
+    run.holds(hwm0_no_loss=Verdict.BROKEN)
+
+
+def test_canary_no_linger(world):
+    """Without linger, a core that leaves takes its last outputs and its death notice with it."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("pair").then(add(0, 1), utility("ping", "x" * 60_000, times=300)),
+        config=lab_config(sockets={"output_linger_s": 0.0}),
+        plan=plan(
+            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
+            exits("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
+    run.holds(dead_notice=Verdict.BROKEN)
+
+
+def test_canary_no_replay(world):
+    """Without replay, a subscriber that was too slow never gets what it missed."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=churn(),
+        config=lab_config(kv_events={**NARROW, "replay": False}),
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 60))))
+    run.holds(kv_replay_complete=Verdict.BROKEN)

@@ -1,0 +1,79 @@
+"""A process dies, or leaves on its own feet: everybody who waits is told, and nothing is left."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import hang, kill, marked, plan, raises, terminate, until
+from scenarios.guarantees.all import (
+    dead_notice,
+    death_is_told,
+    drain,
+    ends_once,
+    health_is_true,
+    no_orphans,
+    nothing_left_behind,
+    tokens_match_reference,
+)
+from scenarios.workloads import add, recorded, utility
+
+REQUESTS = "frontend.0->core.0/requests"
+OUTPUTS = "core.0->frontend.0/outputs"
+
+
+def test_worker_dies_while_the_others_answer(world):
+    """One of two workers is killed after it read the step and before it answered."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=12)))
+    run.holds(death_is_told, ends_once, health_is_true, nothing_left_behind)
+
+
+def test_answering_worker_dies(world):
+    """The worker whose answer counts is killed with the answer ready and not yet written."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("worker.0", at="worker.0->core.0/response:send", nth=12)))
+    run.holds(death_is_told, ends_once, nothing_left_behind)
+
+
+def test_core_dies_in_mid_step(world):
+    """The core is killed between scheduling a step and sending it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)))
+    run.holds(death_is_told, ends_once, no_orphans, health_is_true, nothing_left_behind)
+
+
+def test_core_dies_on_one_rank(world):
+    """The core is killed where the worker lives inside of it."""
+    run = world.play(
+        topology=tensor_parallel(1), workload=recorded("eight-mixed"),
+        plan=plan(kill("core.0", at=marked("core.0", Mark.EXECUTED), nth=8)))
+    run.holds(death_is_told, ends_once, nothing_left_behind)
+
+
+def test_core_raises_behind_a_full_queue(world):
+    """The core raises with 2,000 outputs queued and a frontend that reads none of them until then."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("eight-mixed").then(add(*range(8)), utility("ping", "x" * 100, times=2000)),
+        plan=plan(
+            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
+            raises("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
+    run.holds(dead_notice, ends_once, nothing_left_behind)
+
+
+def test_core_is_asked_to_leave(world):
+    """SIGTERM while requests run: they finish, the notice comes behind their last tokens."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
+    run.holds(drain, dead_notice, tokens_match_reference, nothing_left_behind)
+
+
+def test_frontend_dies(world):
+    """The frontend is killed in the middle of its streams: its engine goes with it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)))
+    run.holds(no_orphans, nothing_left_behind)

@@ -1,0 +1,60 @@
+"""KV-cache events: losses are seen, healed by replay where that is possible, and told where it is not."""
+
+from __future__ import annotations
+
+from engine.topology import tensor_parallel
+from faults.plan import cut, hang, plan, until
+from scenarios.guarantees.all import (
+    blocks_conserved,
+    kv_gap_seen,
+    kv_gap_too_old,
+    kv_mirror_true,
+    kv_never_stalls,
+    kv_replay_complete,
+    kv_seq,
+)
+from scenarios.settings import lab_config
+from scenarios.workloads import recorded
+
+KV = "core.0->subscriber.0/kv"
+#: Events on; a reader that pauses loses what neither side may keep.
+NARROW = {"enable_kv_cache_events": True, "hwm": 2, "subscriber_hwm": 2, "socket_buffer_bytes": 2048}
+
+
+def churn():
+    """Many steps that store and evict blocks: 64 prompts through a cache that holds a few."""
+    return recorded("sixty-four")
+
+
+def test_subscriber_is_too_slow_for_its_high_water_mark(world):
+    """A subscriber pauses until 100 batches were sent; PUB has dropped some, and replay brings them."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=lab_config(kv_events=NARROW),
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 60))))
+    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, blocks_conserved)
+
+
+def test_subscriber_joins_late(world):
+    """A subscriber comes when everything has been said: it asks for it from the beginning."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        config=lab_config(kv_events={"enable_kv_cache_events": True}), options={"late_subscriber": True})
+    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
+
+
+def test_connection_of_a_subscriber_is_cut(world):
+    """The connection is cut in the middle of the stream and comes back: what was lost is replayed."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=churn(),
+        config=lab_config(kv_events={"enable_kv_cache_events": True}),
+        plan=plan(cut(KV, nth=8, until=until(f"{KV}:send", 20))))
+    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
+
+
+def test_gap_is_older_than_the_window(world):
+    """The publisher keeps four batches, the gap is wider: what is gone for good is said to be gone."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=churn(),
+        config=lab_config(kv_events={**NARROW, "buffer_steps": 4}),
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 60))))
+    run.holds(kv_gap_seen, kv_gap_too_old, kv_never_stalls)

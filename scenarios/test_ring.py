@@ -1,0 +1,66 @@
+"""The shared-memory ring and the collective calls that go through it."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import delay, drop, kill, marked, plan, stall, until
+from scenarios.guarantees.all import (
+    death_is_told,
+    ends_once,
+    frames_intact,
+    nothing_left_behind,
+    ring_bounded_wait,
+    ring_exact_prefix,
+    ring_no_lost_wakeup,
+    ring_no_overwrite,
+    ring_overflow_ordered,
+    rpc_matched,
+    tokens_match_reference,
+    workers_in_step,
+)
+from scenarios.settings import lab_config
+from scenarios.workloads import add, recorded, utility
+
+
+def test_writer_dies_between_data_and_flag(world):
+    """The core is killed when a message is in its chunk and its flag is not set: nobody reads it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("core.0", at="core.0/rpc:store.written", nth=10)))
+    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
+
+
+def test_reader_dies_between_read_and_flag(world):
+    """A worker is killed when it has read a message and not yet said so: the writer's wait is bounded."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(kill("worker.1", at="worker.1/rpc:store.read", nth=10)))
+    run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
+
+
+def test_reader_stalls_until_the_ring_is_full(world):
+    """A worker stops reading, the ring runs full, the writer waits; then the worker goes on."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("eight-even").then(add(0, 1), steps=3).then(
+            utility("collective_rpc", "check_health", 20), add(2, 3)),
+        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=7,
+                        until=until(marked("core.0", Mark.RING_FULL)))))
+    run.holds(ring_no_overwrite, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
+
+
+def test_overflow_payload_comes_late(world):
+    """A step does not fit into its chunk; its payload comes 0.5 s late, and waits run out in between."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        config=lab_config(ring={"max_chunk_bytes": 768}, scheduler={"max_num_batched_tokens": 512}),
+        plan=plan(delay("core.0->worker.1/overflow", nth=2, until=until(seconds=0.5))))
+    run.holds(ring_overflow_ordered, ring_exact_prefix, frames_intact, workers_in_step, tokens_match_reference)
+
+
+def test_doorbell_is_lost(world):
+    """The wake-up for an idle reader is lost: it looks by itself within the re-check bound."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"),
+        plan=plan(drop("core.0/rpc:doorbell", nth=3)))
+    run.holds(ring_no_lost_wakeup, workers_in_step, tokens_match_reference)

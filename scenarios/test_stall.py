@@ -1,0 +1,48 @@
+"""A process is alive and makes no progress: that is noticed, and treated as death."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import hang, marked, plan, raises, stall
+from scenarios.guarantees.all import (
+    ends_once,
+    health_is_true,
+    nothing_left_behind,
+    rpc_any_rank_fails_fast,
+    stall_is_told,
+)
+from scenarios.workloads import recorded
+
+
+def test_core_is_stopped(world):
+    """The core is stopped (SIGSTOP) between two steps and never goes on."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)))
+    run.holds(stall_is_told, health_is_true, ends_once, nothing_left_behind)
+
+
+def test_worker_is_stopped(world):
+    """A worker is stopped after it read a step and never goes on."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12)))
+    run.holds(stall_is_told, health_is_true, ends_once, nothing_left_behind)
+
+
+def test_collective_hangs(world):
+    """One rank never enters a collective: the others sit in it, and the step's deadline ends that."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(hang("worker.1", at="worker.1/collective:enter", nth=20)))
+    run.holds(stall_is_told, ends_once, nothing_left_behind)
+
+
+def test_silent_rank_raises(world):
+    """`execute_model` raises on the rank that nobody waits for, while the other one waits in a collective."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(raises("worker.1", at="worker.1/collective:enter", nth=20)))
+    run.holds(rpc_any_rank_fails_fast, ends_once, nothing_left_behind)
+
+

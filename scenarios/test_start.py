@@ -1,0 +1,57 @@
+"""Start-up under faults, and engines beside each other or after each other on one host."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import delay, drop, kill, marked, plan, until
+from scenarios.guarantees.all import (
+    ends_once,
+    handshake_order,
+    nothing_left_behind,
+    start_ends,
+    tokens_match_reference,
+    two_on_one_host,
+)
+from scenarios.settings import lab_config
+from scenarios.workloads import recorded
+
+HANDSHAKE = "core.0->frontend.0/handshake"
+
+
+def test_worker_dies_while_loading(world):
+    """A worker is killed before it has read its weights: the whole start fails, by name."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        plan=plan(kill("worker.1", at=marked("worker.1", Mark.LOADING))))
+    run.holds(start_ends, nothing_left_behind)
+
+
+def test_hello_is_lost(world):
+    """The core's HELLO never arrives: both sides give up within the bound and say why."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"), config=lab_config(bounds={"handshake_s": 1.0}),
+        plan=plan(drop(HANDSHAKE, nth=2)))
+    run.holds(start_ends, handshake_order, nothing_left_behind)
+
+
+def test_ready_is_late(world):
+    """READY comes 0.3 s late: the start takes longer and no work is sent before it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        plan=plan(delay(HANDSHAKE, nth=3, until=until(seconds=0.3))))
+    run.holds(start_ends, handshake_order, ends_once, tokens_match_reference)
+
+
+def test_everything_is_killed_and_started_again_beside_a_neighbour(world):
+    """All processes are killed at once; the next start removes what they left and nothing of a living neighbour."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        options={"kill_all_then_restart": True, "neighbour": True})
+    run.holds(nothing_left_behind, two_on_one_host)
+
+
+def test_runtime_directory_has_a_long_name(world):
+    """A temporary directory too long for a socket's path: the engine finds a shorter one and starts."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"), options={"long_runtime_dir": True})
+    run.holds(handshake_order, tokens_match_reference, nothing_left_behind)

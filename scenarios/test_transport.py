@@ -1,0 +1,123 @@
+"""Messages between frontend and core: bursts, losses, doubles, swaps, and frames that are none."""
+
+from __future__ import annotations
+
+import pickle
+
+from engine.topology import tensor_parallel
+from faults.plan import corrupt, cut, delay, drop, duplicate, hang, plan, reorder, truncate, until
+from scenarios.guarantees.all import (
+    abort_is_final,
+    bad_frame_isolated,
+    bad_request_isolated,
+    edge_fifo,
+    ends_once,
+    hwm0_no_loss,
+    lost_request_is_bounded,
+    memory_bounded,
+    no_foreign_code,
+    tokens_in_order,
+    tokens_match_reference,
+    unroutable_is_known,
+)
+from scenarios.settings import lab_config
+from scenarios.workloads import abort, add, raw, recorded, utility
+
+REQUESTS = "frontend.0->core.0/requests"
+OUTPUTS = "core.0->frontend.0/outputs"
+
+
+def test_burst_each_way_with_pausing_readers(world):
+    """20,500 frames each way; both readers pause until 15,000 stand in front of them."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("single").then(add(0), utility("ping", 7, times=20_500)),
+        config=lab_config(bounds={"request_s": 60.0}),
+        plan=plan(
+            hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 15_000)),
+            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=100, until=until(f"{OUTPUTS}:send", 15_000))))
+    run.holds(hwm0_no_loss, edge_fifo)
+
+
+def test_request_is_lost(world):
+    """One ADD never arrives: its caller is told within the time-out, the others are served."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config(bounds={"request_s": 1.2}),
+        plan=plan(drop(REQUESTS, nth=4, match={"type": "ADD"})))
+    run.holds(lost_request_is_bounded, ends_once, tokens_match_reference)
+
+
+def test_output_is_lost_in_mid_stream(world):
+    """One message of outputs never arrives: no stream shows a hole, each ends as a clean prefix or whole."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config(bounds={"request_s": 1.2}),
+        plan=plan(drop(OUTPUTS, nth=12)))
+    run.holds(lost_request_is_bounded, tokens_in_order, ends_once)
+
+
+def test_output_is_doubled(world):
+    """One message of outputs arrives twice: its tokens are delivered once."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"), plan=plan(duplicate(OUTPUTS, nth=12)))
+    run.holds(tokens_in_order, tokens_match_reference)
+
+
+def test_outputs_swap(world):
+    """Two messages of outputs arrive in the wrong order: the streams are right all the same."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"), plan=plan(reorder(OUTPUTS, nth=12)))
+    run.holds(tokens_in_order, tokens_match_reference)
+
+
+def test_abort_comes_behind_a_new_request_of_the_same_id(world):
+    """An ABORT is late; meanwhile its caller uses the id again. The new request is not hurt."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("eight-even").then(add(0, 1), steps=3).then(abort(0), add(0), steps=2).then(),
+        plan=plan(delay(REQUESTS, match={"type": "ABORT"}, until=until(REQUESTS, 8))))
+    run.holds(abort_is_final, ends_once, tokens_match_reference)
+
+
+def test_frames_that_are_no_requests(world):
+    """Too short, unknown, empty, a pickle, a map instead of a request: all dropped, everybody else is served."""
+    hostile = pickle.dumps({"a": 1})
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("eight-even")
+        .then(add(0, 1, 2, 3), raw(b"\x00"), raw(b"\x63", b"x"), raw(b"\x00", b""), raw(b"\x00", hostile),
+              raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"), steps=4)
+        .then(add(4, 5, 6, 7)))
+    run.holds(bad_frame_isolated, no_foreign_code, tokens_match_reference)
+
+
+def test_requests_are_damaged_on_the_way(world):
+    """One ADD loses its end, another one has a byte flipped: they fail alone, the others are served."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
+        plan=plan(truncate(REQUESTS, nth=3, match={"type": "ADD"}),
+                  corrupt(REQUESTS, nth=6, byte=0, match={"type": "ADD"})))
+    run.holds(bad_frame_isolated, ends_once)
+
+
+def test_request_for_a_core_that_has_disconnected(world):
+    """The connection for requests is cut and stays cut: a later request fails at once, by name."""
+    run = world.play(
+        topology=tensor_parallel(2), config=lab_config(bounds={"request_s": 1.2}),
+        workload=recorded("eight-even").then(add(0, 1), steps=3).then(steps=1).then(add(2)),
+        plan=plan(cut(REQUESTS, nth=5, until=until(f"{OUTPUTS}:send", 1_000_000))))
+    run.holds(unroutable_is_known, ends_once)
+
+
+def test_request_that_cannot_be_served(world):
+    """A prompt that the cache can never hold fails alone and says why."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed").then(add(1, 0, 3)),
+        config=lab_config(cache={"num_gpu_blocks": 24}))
+    run.holds(bad_request_isolated, tokens_match_reference)
+
+
+def test_more_requests_than_admitted(world):
+    """Eight requests for a client that may have five in flight: three are refused by name."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(limits={"max_requests": 5}))
+    run.holds(memory_bounded, tokens_match_reference)
