@@ -51,10 +51,11 @@ class RuntimeDir:
                 raise ConfigError(f"cannot create a lock file in {SHM}: {error.strerror}") from None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # a broom was faster; it will remove the file
-                os.close(fd)
-                continue
-            break
+                if os.stat(_lock_path(engine_id)).st_ino == os.fstat(fd).st_ino:
+                    break
+            except (BlockingIOError, FileNotFoundError):
+                pass
+            os.close(fd)  # a broom came between; it removes the file
         path = folder / f"{PREFIX}{engine_id}"
         os.write(fd, os.fsencode(path))
         try:
@@ -81,7 +82,7 @@ class RuntimeDir:
             with contextlib.suppress(OSError):
                 fd = os.open(_lock_path(f"{self.engine_id}.{os.getpid()}"),
                              os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX)  # a broom may hold it, for a moment
                 self._lock_fd = fd
 
     def segment(self, name: str) -> str:
@@ -105,15 +106,23 @@ class RuntimeDir:
 def sweep() -> list[str]:
     """Remove what engines left whose processes are all dead. -> the removed paths, for the log."""
     removed: list[str] = []
+    for engine_id in dead_engines():
+        with contextlib.suppress(OSError):
+            path = os.fsdecode(_lock_path(engine_id).read_bytes())
+            removed += _remove(engine_id, Path(path or "/nonexistent"))
+    return removed
+
+
+def dead_engines() -> list[str]:
+    """Ids of engines that have files here and no living process."""
+    ids = []
     for lock in sorted(SHM.glob(f"{PREFIX}*.lock")):
         engine_id = lock.name[len(PREFIX):-len(".lock")]
         if "." in engine_id:
             continue  # a child's lock: looked at with its engine's
-        if not all(_free(path) for path in [lock, *SHM.glob(f"{PREFIX}{engine_id}.*.lock")]):
-            continue
-        with contextlib.suppress(OSError):
-            removed += _remove(engine_id, Path(os.fsdecode(lock.read_bytes()) or "/nonexistent"))
-    return removed
+        if all(_free(path) for path in [lock, *SHM.glob(f"{PREFIX}{engine_id}.*.lock")]):
+            ids.append(engine_id)
+    return ids
 
 
 def _free(lock: Path) -> bool:
