@@ -104,13 +104,10 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
             failed = next((r for r in history.by_node("rpc-failed").get(core, ())
                            if r.data["call"] == raised.data["call"] and r.at >= raised.at), None)
             if failed is None:
-                earlier = any(r.data["call"] == raised.data["call"] for r in
-                              history.by_node("rpc-failed").get(core, ()))
-                if not earlier:  # another rank failed first: then the call was over already
-                    finding.hangs("the call in which {} raised", node, bound=bound, since=raised.at, node=core)
+                _judge_unreported(finding, core, node, raised, bound)
                 continue
             if not finding.took("ending the call in which {} raised", node, bound=bound, at=failed.at, node=core,
-                                measured=failed.at - raised.at):
+                                measured=failed.at - raised.at - _held_up_s(history, raised.at, failed.at)):
                 continue
             if not _fails_closed(history, life, raised.at):
                 _judge_open(finding, node, raised, life)
@@ -118,6 +115,24 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
                 finding.witness("{}, whose answer nobody waited for, raised, and the call ended after {:.4f} s", node,
                                 failed.at - raised.at, at=failed.at, node=node)
     return finding
+
+
+def _judge_unreported(finding: Finding, core: str, node: str, raised: Record, bound: float) -> None:
+    """The core never spoke of this failure: then the call must have been over for another reason."""
+    history = finding.history
+    if any(r.data["call"] == raised.data["call"] for r in history.by_node("rpc-failed").get(core, ())):
+        return  # another rank failed first
+    dying = next(iter(history.by_node("dying").get(core, ())), None)
+    if dying is None:
+        finding.hangs("the call in which {} raised", node, bound=bound, since=raised.at, node=core)
+    else:
+        finding.took("ending the call in which {} raised, by leaving,", node, bound=bound, at=dying.at, node=core,
+                     measured=dying.at - raised.at - _held_up_s(history, raised.at, dying.at))
+
+
+def _held_up_s(history: History, since: float, until: float) -> float:
+    """How long a stalled rank kept the ring full, so that the core sat in its write and read no answer."""
+    return max((history.frozen_s(stall.node, since, until) for stall in history.stalls), default=0.0)
 
 
 def _fails_closed(history: History, life: int, since: float) -> bool:

@@ -248,6 +248,16 @@ def only_the_output_rank_reports_so_the_step_deadline_ends_it() -> Builder:
     return _raised(1).wait(1).observes("core.0", "rpc-failed", call=0, rank=1, error="time-out").dies("a")
 
 
+@silent("rpc-any-rank-fails-fast")
+def a_rank_raises_because_its_peer_died_and_the_core_leaves_for_that() -> Builder:
+    return _raised(1).observes("core.0", "dying", reason="worker.0 died", queued=0).wait(.01).dies("a")
+
+
+@rejects("rpc-any-rank-fails-fast")
+def the_core_leaves_by_the_step_deadline_only() -> Builder:
+    return _raised(1).wait(1).observes("core.0", "dying", reason="no answer", queued=0).wait(.01).dies("a")
+
+
 @rejects("rpc-any-rank-fails-fast")
 def the_failure_is_never_told() -> Builder:
     return _raised(1).wait(30)
