@@ -26,7 +26,7 @@ from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take
 from engine.errors import RpcError
-from engine.executor.abstract import Executor
+from engine.executor.abstract import ASKABLE, Executor
 from engine.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -272,6 +272,10 @@ class EngineCore:
 
     def _collective_rpc(self, method: str, count: int = 1, args: list[Any] | None = None) -> Loop[list[Any]]:
         """`count` calls in flight at once; -> the last one's results of all ranks."""
+        if method not in ASKABLE:
+            raise ValueError(f"workers cannot be asked for {method!r}; known: {', '.join(sorted(ASKABLE))}")
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
         calls = []
         for _ in range(count):
             calls.append((yield from self.executor.collective_rpc(method, args=tuple(args or ()), non_block=True)))

@@ -18,6 +18,11 @@ from engine.messages import ModelRunnerOutput, SchedulerOutput
 OUTPUT_RANK = 0
 
 
+#: What a client may ask of the workers while they serve. Anything else would end the engine: a rank that fails a call
+#: is no longer in step with the others.
+ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
+
+
 class Executor(ABC):
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds

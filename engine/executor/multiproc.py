@@ -4,6 +4,8 @@ Promises
 - While it waits for the output rank it reads every rank's answers, so a FAILURE of any rank ends the call.
 - Whatever ends a wait (deadline, death of a worker, shutdown) ends it with a named error.
 - All answer rings wake one bell of the core.
+- Any number of calls may be in flight: while there is no room for a call, answers are read, because a rank that
+  cannot hand over an answer reads no further call.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class MultiprocExecutor(Executor):
         self.rpc = rpc
         self.responses = responses
         self.table = CallTable(len(responses))
+        rpc.meanwhile = self._read_answers
 
     def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:

@@ -56,6 +56,8 @@ class QueueWriter:
         self.bell = bell
         self.space_bell = space_bell
         self.overflow_outbox = overflow_outbox
+        #: What to do while there is no room: readers may wait for this process before they read on.
+        self.meanwhile: Callable[[], Loop[Any]] | None = None
 
     @property
     def position(self) -> int:
@@ -91,6 +93,11 @@ class QueueWriter:
 
     def _look(self) -> Loop[Any]:
         # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
+        if (yield Attempt(self.name, self.writer.free)):
+            return True
+        if self.meanwhile is None:
+            return EMPTY
+        yield from self.meanwhile()
         return True if (yield Attempt(self.name, self.writer.free)) else EMPTY
 
     def _sleep(self, deadline: float | None) -> Loop[None]:
