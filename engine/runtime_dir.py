@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ PREFIX = "ringtwin-"
 #: fault layer's suffix and some air.
 _SOCKET_NAME_BYTES = 32
 _SUN_PATH_BYTES = 107
+_SEGMENT = re.compile(rf"^{PREFIX}([0-9a-f]{{8}})-")
 
 
 class RuntimeDir:
@@ -107,9 +109,22 @@ def sweep() -> list[str]:
     """Remove what engines left whose processes are all dead. -> the removed paths, for the log."""
     removed: list[str] = []
     for engine_id in dead_engines():
-        with contextlib.suppress(OSError):
-            path = os.fsdecode(_lock_path(engine_id).read_bytes())
-            removed += _remove(engine_id, Path(path or "/nonexistent"))
+        lock = _take(_lock_path(engine_id))  # held to the end: one that is just being born begins anew elsewhere
+        if lock is None:
+            continue
+        try:
+            removed += _remove(engine_id, Path(os.fsdecode(os.read(lock, 4096)) or "/nonexistent"))
+        except OSError:  # another user's
+            pass
+        finally:
+            os.close(lock)
+    for segment in SHM.glob(f"{PREFIX}*-*"):
+        # Made by a process that was on its way out when its engine's files were removed: a lock comes before all else.
+        named = _SEGMENT.match(segment.name)
+        if named and not _lock_path(named[1]).exists():
+            with contextlib.suppress(OSError):
+                segment.unlink()
+                removed.append(str(segment))
     return removed
 
 
@@ -126,18 +141,25 @@ def dead_engines() -> list[str]:
 
 
 def _free(lock: Path) -> bool:
-    """Whether nobody holds this lock. Takes it only for a moment."""
+    """Whether nobody holds this lock. Takes it only for a moment. Another user's is not free."""
+    fd = _take(lock)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None or not lock.exists()
+
+
+def _take(lock: Path) -> int | None:
+    """-> its descriptor, locked until it is closed; None where somebody holds it, or it is not there or not ours."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return True
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
     except BlockingIOError:
-        return False
-    finally:
         os.close(fd)
+        return None
+    return fd
 
 
 def _remove(engine_id: str, path: Path) -> list[str]:
