@@ -17,10 +17,12 @@ class Liveness:
         self._beat = -1
         self._since = now
 
-    def on_tick(self, beat: int, now: float) -> str | None:
+    def on_tick(self, beat: int, now: float, beaten_at: float | None = None) -> str | None:
+        """`beaten_at`: when that beat was, where it is known. Without it a beat counts from when it is seen first, and
+        whoever looks seldom takes an old one for new.
+        """
         if beat != self._beat:
-            self._beat, self._since = beat, now
-            return None
+            self._beat, self._since = beat, now if beaten_at is None else beaten_at
         still_s = now - self._since
         if still_s <= self._stall_s:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ from engine.effects import (
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
 
+#: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
+BEAT = struct.Struct("<QQ")
 #: A wait without a deadline still looks up this often: a bound against lost wake-ups, not a poll.
 LOOK_UP_S = 1.0
 
@@ -131,7 +134,8 @@ class Process:
 
     def _beat(self, effect: Beat) -> None:
         if self.heartbeat is not None:
-            self.heartbeat[:8] = effect.count.to_bytes(8, "little")
+            now_ns = int(self.ports.clock.monotonic() * 1e9)
+            self.heartbeat[:BEAT.size] = BEAT.pack(effect.count, now_ns)
 
     # -- waiting
 
