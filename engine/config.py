@@ -52,7 +52,6 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     max_requests: int = 1024
     max_request_bytes: int = 64 << 20  # prompts in flight, as encoded
-    max_stream_outputs: int = 4096  # outputs one slow consumer may leave unread before its request is failed
 
 
 class RingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +59,6 @@ class RingConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_chunks: int = 10
     response_chunk_bytes: int = 24 << 20
     response_chunks: int = 10
-    spin: int = 100  # looks at the flag before the reader sleeps
 
 
 class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):

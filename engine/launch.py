@@ -5,7 +5,8 @@ Promises
   sends the recipe: names, addresses, config. What travels is data; the child opens everything itself.
 - The pipe that carried the recipe is the child's death pipe: it reads EOF when its parent is gone. Under fork a
   child closes every pipe end it inherited, or its siblings would never see that EOF.
-- `sentinel` is a pidfd: readable when that process is gone, however it died, whoever inherited what.
+- `sentinel` is a pidfd: readable when that process is gone, however it died, whoever inherited what. The child
+  watches its parent by a pidfd too: a program's own forks may hold the pipe open.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
 
+from engine.ipc.presence import start_time
 from engine.topology import Node
 
 #: `module:function` that opens a process's ports: `function(node, argument, open_real) -> Ports`.
@@ -37,6 +40,17 @@ class Envelope(msgspec.Struct, frozen=True):
     ports_factory: str
     ports_argument: bytes
     recipe: bytes
+
+
+def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
+    """Wait until some of them are readable or closed by the other end, at most `timeout_s`. -> those
+
+    `select` would refuse descriptors from 1024 on, which a server with many connections has.
+    """
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
 
 
 #: Pipe ends this process holds towards its children and its parent: a forked child closes them.
@@ -68,7 +82,7 @@ class RealChild:
         return self._connection.fileno()
 
     def alive(self) -> bool:
-        return not select.select([self.sentinel], [], [], 0)[0]
+        return not readable([self.sentinel], 0)
 
     def exitcode(self) -> int | None:
         self._process.join(0)
@@ -81,7 +95,7 @@ class RealChild:
         self._signal(signal.SIGKILL)
 
     def join(self, timeout_s: float) -> bool:
-        gone = bool(select.select([self.sentinel], [], [], max(0.0, timeout_s))[0])
+        gone = bool(readable([self.sentinel], timeout_s))
         if gone:
             self._process.join(0)
         return gone
@@ -98,6 +112,8 @@ class RealChild:
         if self.sentinel >= 0:
             os.close(self.sentinel)
             self.sentinel = -1
+        with contextlib.suppress(ValueError):  # it still runs: whoever owns it did not wait for it
+            self._process.close()
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -105,10 +121,25 @@ class RealChild:
 
 
 class PipeParent:
-    """The pipe to the process that started this one. See `ports.Parent`."""
+    """The pipe to the process that started this one, of process id `pid`. See `ports.Parent`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pid: int) -> None:
         self._connection = connection
+        self._sentinel = -1
+        with contextlib.suppress(ProcessLookupError):
+            self._sentinel = os.pidfd_open(pid)
+        self._gone = self._sentinel < 0 or os.getppid() != pid  # it died before it could be watched
+
+    def receive(self) -> bytes | None:
+        """Wait for its next message; None when it is gone."""
+        try:
+            if not self._gone and self._connection.fileno() in readable(
+                    [self._connection.fileno(), self._sentinel], None):
+                return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        self._gone = True
+        return None
 
     def send(self, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -116,9 +147,8 @@ class PipeParent:
 
     def watch(self, gone: Callable[[], None]) -> None:
         def wait() -> None:
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    self._connection.recv_bytes()
+            while self.receive() is not None:
+                pass
             gone()
 
         threading.Thread(target=wait, name="parent-watch", daemon=True).start()
@@ -129,7 +159,8 @@ def start_child(node: Node, target: str, start_method: str, wrap: Callable[[byte
     context = multiprocessing.get_context(start_method)
     ours, theirs = context.Pipe()
     _own_ends.append(ours)
-    process = context.Process(target=_child_main, args=(str(node), target, theirs), name=process_name(node))
+    process = context.Process(target=_child_main, args=(str(node), target, theirs, os.getpid()),
+                              name=process_name(node))
     try:
         process.start()
     except BaseException:
@@ -158,7 +189,28 @@ def set_process_title(title: str) -> None:
         comm.write(title[:15])
 
 
-def _child_main(name: str, target: str, connection: Connection) -> None:
+def end_processes(identities: Iterable[tuple[int, int]], patience_s: float) -> None:
+    """Wait until these processes (pid, start time) are gone; those that are not after `patience_s` are killed.
+
+    For processes that are not this one's children: a child's children, whose parent may be dead.
+    """
+    deadline = time.monotonic() + patience_s
+    for pid, started in identities:
+        try:
+            sentinel = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if start_time(pid) == started and not readable([sentinel], deadline - time.monotonic()):
+                signal.pidfd_send_signal(sentinel, signal.SIGKILL)
+                readable([sentinel], patience_s)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(sentinel)
+
+
+def _child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
     for end in _own_ends:
         end.close()
     _own_ends.clear()
@@ -167,11 +219,12 @@ def _child_main(name: str, target: str, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the frontend's to handle; it ends its children
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _own_ends.append(connection)
-    try:
-        envelope = msgspec.msgpack.decode(connection.recv_bytes(), type=Envelope)
-    except (EOFError, OSError):
+    parent = PipeParent(connection, parent_pid)
+    message = parent.receive()
+    if message is None:
         os._exit(0)  # the parent went away before this child had anything to do
-    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, PipeParent(connection))
+    envelope = msgspec.msgpack.decode(message, type=Envelope)
+    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, parent)
     resolve(target)(ports, envelope.recipe)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -35,6 +35,18 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     response_handle: bytes
 
 
+class WorkersBorn(msgspec.Struct, frozen=True, tag="workers"):
+    """The core's first word on its pipe: (pid, start time) of its workers, for when it cannot end them itself."""
+
+    identities: list[tuple[int, int]]
+
+
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """A core's last word on its pipe: why it stops serving."""
+
+    reason: str
+
+
 class StartFailure(msgspec.Struct, frozen=True, tag="failed"):
     """A child's last word on its pipe: why it could not start. `kind` is the error's class name."""
 

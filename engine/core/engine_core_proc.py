@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import threading
 from typing import Any
@@ -41,11 +40,12 @@ from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
 from engine.ipc.handshake import REQUESTS, core_hello, core_ready
 from engine.ipc.message_queue import Handle, MessageQueue
-from engine.launch import set_log_prefix
+from engine.ipc.presence import start_time
+from engine.launch import readable, set_log_prefix
 from engine.messages import EngineZmqAddresses
 from engine.model_config import max_model_len, read_model_config
 from engine.ports import Child, Ports, SocketSpec
-from engine.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe
+from engine.recipes import CoreRecipe, Leaving, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
 from engine.runtime_dir import RuntimeDir
 from engine.shell import LocalQueue, Process
 from engine.topology import Mark, worker
@@ -98,7 +98,7 @@ class EngineCoreProc:
             if not self._serving:
                 kind = type(error).__name__
                 ports.parent.send(msgspec.msgpack.encode(StartFailure(kind, str(error) or kind)))
-            elif not isinstance(error, (SystemExit, QueueCancelledError)):
+            elif not self._parent_gone:
                 logger.error("the core leaves: %s", reason)
         self._leave(reason)
 
@@ -116,6 +116,8 @@ class EngineCoreProc:
             # Before the first socket and thread: under fork they must not be inherited.
             self._children = [ports.start_child(worker(rank), WORKER_MAIN, config.start_method)
                               for rank in range(config.tensor_parallel_size)]
+            ports.parent.send(msgspec.msgpack.encode(WorkersBorn(
+                [(child.pid, start_time(child.pid) or 0) for child in self._children])))
         ports.parent.watch(self._parent_is_gone)
         process.heartbeat = ports.shared_word(self._recipe.beat, create=False)
         self._open(core_handshake_socket(self._recipe.handshake_address, self._recipe.engine_index))
@@ -194,8 +196,7 @@ class EngineCoreProc:
             left_s = deadline - self._ports.clock.monotonic()
             if left_s <= 0:
                 raise StartupError(f"{', '.join(f'worker.{r}' for r in waiting)} did not report READY in time")
-            descriptors = [fd for child in waiting.values() for fd in (child.fileno(), child.sentinel)]
-            select.select(descriptors, [], [], left_s)
+            readable([fd for child in waiting.values() for fd in (child.fileno(), child.sentinel)], left_s)
             for rank, child in list(waiting.items()):
                 message = _last_words(child)
                 if message is not None:
@@ -233,7 +234,7 @@ class EngineCoreProc:
 
     def _watch_workers(self) -> None:
         by_fd = {child.sentinel: child for child in self._children}
-        dead = select.select(list(by_fd), [], [])[0]
+        dead = readable(by_fd, None)
         if self._leaving.is_set():
             return
         names = ", ".join(f"{by_fd[fd].node} (pid {by_fd[fd].pid})" for fd in dead)
@@ -261,6 +262,8 @@ class EngineCoreProc:
         ports.observe("dying", reason=reason, queued=len(self._process.queues[OUTPUT]))
         ports.mark(Mark.DYING)
         self._process.cancel(QueueCancelledError("the core is leaving"))
+        if self._serving:
+            ports.parent.send(msgspec.msgpack.encode(Leaving(reason)))  # before the notice: who reads that finds this
         if self._output_thread is not None:
             self._process.queues[OUTPUT].put(Dead())
             self._output_thread.join(bounds.linger_s)

@@ -63,7 +63,6 @@ class AsyncLLM:
         self._service = Service(config, asyncio_mode=True, ports=ports)
         self.config = config
         self.client = self._service.client
-        self._attached = False
 
     # -- requests
 
@@ -127,12 +126,10 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         """End the engine; pending streams end with EngineDeadError. Nothing is left behind."""
-        if self._attached:
-            self._attached = False
-            self.client.detach()
+        self.client.detach()
         self.client.shutdown()
 
     def _attach(self) -> None:
-        if not self._attached:
-            self._attached = True
-            self.client.attach(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self.client.loop is not loop:  # a program may run several loops after each other
+            self.client.attach(loop)

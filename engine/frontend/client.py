@@ -9,16 +9,18 @@ Promises
 - The core's death is known from its sentinel, whatever it could still say; its last outputs are read first, and for
   at most `grace_s` after the death.
 - A core that is alive and makes no progress is known from its heartbeat.
-- After `shutdown` nothing of the engine is left: no process, segment, socket file or directory.
+- After `shutdown` nothing of the engine is left: no process, segment, socket file or directory. A program that ends
+  without it, or by an exception, shuts down on its way out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import secrets
-import select
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,19 +33,31 @@ from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery
 from engine.ipc.handshake import HANDSHAKE, REQUESTS, frontend_handshake
 from engine.ipc.presence import start_time
-from engine.launch import open_ports
+from engine.launch import end_processes, open_ports, readable
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from engine.ports import Child, Ports, Unroutable
-from engine.recipes import CoreRecipe, StartFailure
+from engine.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
 from engine.runtime_dir import RuntimeDir, sweep
-from engine.shell import Process
+from engine.shell import BEAT, Process
 from engine.topology import Mark, core, frontend
 from engine.wiring import OUTPUTS, frontend_sockets
 
 CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
+
+
+#: Clients whose engines run, of this process and (after a fork) of its parent.
+_open_clients: weakref.WeakSet[EngineCoreClient] = weakref.WeakSet()
+
+
+@atexit.register
+def _shutdown_all() -> None:
+    """Runs before `multiprocessing` waits for children that nobody told to go."""
+    for client in list(_open_clients):
+        if client.owner_pid == os.getpid():
+            client.shutdown()
 
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
@@ -63,9 +77,14 @@ class EngineCoreClient:
         self._runtime: RuntimeDir | None = None
         self._core: Child | None = None
         self._closed = False
+        self.owner_pid = os.getpid()
+        self._workers: list[tuple[int, int]] = []
+        self._told: StartFailure | Leaving | None = None
+        self._dead_since: float | None = None
         bounds = config.bounds
         self.session = ClientSession(config.limits, bounds, lambda: secrets.token_hex(4))
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
+        _open_clients.add(self)
         try:
             self._start()
         except BaseException as error:
@@ -126,12 +145,20 @@ class EngineCoreClient:
 
     def _why_start_failed(self) -> Exception:
         """The core is gone: what it wrote on its pipe before, or what is known from outside."""
-        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
-            message = self._core.try_receive()
-            if message is not None:
-                failure = msgspec.msgpack.decode(message, type=StartFailure)
-                return (ConfigError if failure.kind == "ConfigError" else StartupError)(failure.reason)
+        self._listen()
+        if isinstance(self._told, StartFailure):
+            return (ConfigError if self._told.kind == "ConfigError" else StartupError)(self._told.reason)
         return StartupError(f"core.0 died while starting (exit code {self._core.exitcode()})")
+
+    def _listen(self) -> None:
+        """What the core wrote on its pipe: who its workers are, why it could not start, why it leaves."""
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
+            while (message := self._core.try_receive()) is not None:
+                told = msgspec.msgpack.decode(message, type=WorkersBorn | StartFailure | Leaving)
+                if isinstance(told, WorkersBorn):
+                    self._workers = told.identities
+                else:
+                    self._told = told
 
     # -- requests
 
@@ -215,6 +242,8 @@ class EngineCoreClient:
         if self.session.dead is None:
             self._take(self.session.on_tick(self.now()))
             self._look_at_core()
+        elif self._workers and self._core_is_long_dead():
+            self._end_workers()
 
     def _look_at_core(self) -> None:
         """Notice that the core is gone or stands still."""
@@ -223,7 +252,8 @@ class EngineCoreClient:
         now = self.now()
         if not self._core.alive():
             self._monitor.on_gone(f" (exit code {self._core.exitcode()})", now)
-        self._die(self._monitor.on_tick(int.from_bytes(self._process.heartbeat[:8], "little"), now))
+        beat, beaten_at_ns = BEAT.unpack_from(self._process.heartbeat)
+        self._die(self._monitor.on_tick(beat, now, beaten_at_ns / 1e9 if beaten_at_ns else None))
 
     @property
     def grace_left_s(self) -> float | None:
@@ -234,6 +264,10 @@ class EngineCoreClient:
     def _die(self, reason: str | None) -> None:
         if reason is None:
             return
+        self._listen()
+        if isinstance(self._told, Leaving):
+            reason = f"{reason}: {self._told.reason}"
+        self._dead_since = self.now()
         deliveries = self.session.die(reason)
         self.ports.observe("engine-dead", reason=reason)
         if self._core is not None and self._core.alive() and not self.session.notice_read:
@@ -260,19 +294,43 @@ class EngineCoreClient:
             return
         self._closed = True
         self.ports.observe("closing")
+        if self.session.dead is None:
+            for frames in self.session.free_all():  # or the core would let them run to their end
+                self._send(frames, None)
         self._hand_over(self.session.die("the engine was shut down"))
+        try:
+            self._end_core()
+        finally:
+            self._process.close()
+            self.ports.close()
+            if self._runtime is not None:
+                self._runtime.remove()
+            _open_clients.discard(self)
+            self.ports.mark(Mark.DYING)
+            self.ports.observe("closed")
+
+    def _end_core(self) -> None:
         child, bounds = self._core, self.config.bounds
-        if child is not None:
+        if child is None:
+            return
+        try:
             child.terminate()
             if not child.join(bounds.terminate_s):
                 child.kill()
                 child.join(bounds.terminate_s)
-        self._process.close()
-        self.ports.close()
-        if self._runtime is not None:
-            self._runtime.remove()
-        self.ports.mark(Mark.DYING)
-        self.ports.observe("closed")
+        except BaseException:  # a second Ctrl-C: no more patience
+            child.kill()
+            raise
+        self._listen()
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """Of a core that is gone: they go by themselves, unless they are stopped."""
+        workers, self._workers = self._workers, []
+        end_processes(workers, 0.0 if self._core_is_long_dead() else self.config.bounds.orphan_s)
+
+    def _core_is_long_dead(self) -> bool:
+        return self._dead_since is not None and self.now() - self._dead_since > self.config.bounds.orphan_s
 
 
 class SyncMPClient(EngineCoreClient):
@@ -283,7 +341,7 @@ class SyncMPClient(EngineCoreClient):
         if self.pump():
             return
         left_s = min(timeout_s, self.tick_s, *(() if self.grace_left_s is None else (self.grace_left_s,)))
-        select.select(self.filenos(), [], [], left_s)
+        readable(self.filenos(), left_s)
         self.pump()
         self.tick()
 
@@ -291,8 +349,12 @@ class SyncMPClient(EngineCoreClient):
 class AsyncMPClient(EngineCoreClient):
     """For asyncio: the loop watches the descriptors."""
 
+    loop: asyncio.AbstractEventLoop | None = None
+
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        """Serve this loop from now on, and no other."""
+        self.detach()
+        self._loop = self.loop = loop
         self._watched = self.filenos()
         for descriptor in self._watched:
             loop.add_reader(descriptor, self._readable)
@@ -300,12 +362,18 @@ class AsyncMPClient(EngineCoreClient):
         loop.call_soon(self._readable)
 
     def detach(self) -> None:
-        for descriptor in self._watched:
-            self._loop.remove_reader(descriptor)
-        self._watched = []
+        if self.loop is None:
+            return
+        self.loop = None
         self._timer.cancel()
+        if not self._loop.is_closed():
+            for descriptor in self._watched:
+                self._loop.remove_reader(descriptor)
+        self._watched = []
 
     def _readable(self) -> None:
+        if self.loop is None:  # called by an earlier promise of the loop
+            return
         if self.pump():
             self._loop.call_soon(self._readable)  # let the others run, then go on
         grace_s = self.grace_left_s

@@ -158,6 +158,10 @@ class ClientSession:
             return [], []
         return [self._end(live, FinishReason.ERROR, error=error)], [encode_abort([live.internal_id])]
 
+    def free_all(self) -> list[list[bytes]]:
+        """-> messages by which the core frees whatever is in flight; for the caller nothing changes."""
+        return [encode_abort(list(self._by_internal))] if self._by_internal else []
+
     def unroutable(self, request_id: str) -> list[Delivery]:
         """The socket said that nobody is connected: this request certainly did not reach the core."""
         live = self._by_id.get(request_id)
@@ -200,8 +204,8 @@ class ClientSession:
                 live.gap_since = now if live.gap_since is None else live.gap_since
                 continue
             self._deliver(live, output, deliveries)
-            while live.early and live.internal_id in self._by_internal and live.have in live.early:
-                self._deliver(live, live.early.pop(live.have), deliveries)
+            while live.early and live.internal_id in self._by_internal and min(live.early) <= live.have:
+                self._deliver(live, live.early.pop(min(live.early)), deliveries)
             if not live.early:
                 live.gap_since = None
         answer = outputs.utility_output
