@@ -29,10 +29,7 @@ async def first(stream):
 
 
 async def last(stream):
-    output = None
-    async for output in stream:
-        pass
-    return output
+    return [output async for output in stream][-1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -214,9 +211,11 @@ def test_a_bad_prompt_among_good_ones_is_told_before_anything_is_sent() -> None:
 
 
 GARBAGE = [
-    [b""], [b"\x00"], [b"\x00", b"\xc1"], [b"\x00", b"\x93\x01\x02\x03"], [b"\x09", b"\x90"], [b"\x01", b"\x81\x01\x02"],
+    [b""], [b"\x00"], [b"\x00", b"\xc1"], [b"\x00", b"\x93\x01\x02\x03"], [b"\x09", b"\x90"],
+    [b"\x01", b"\x81\x01\x02"],
     [b"\x03", b"\x94\x00\x00\xa4ping\xc0"], [b"\x00" * 70_000, b"x"], [b"\x00", b"\xff" * 100_000],
-    [b"\x00", b"\x93\xa1x\x91\xa1y\x80"], [b"\x03", b"\x94\xcf" + b"\xff" * 8 + b"\x00\xa4ping\x90"], [b"\x02", b"\x90"],
+    [b"\x00", b"\x93\xa1x\x91\xa1y\x80"], [b"\x03", b"\x94\xcf" + b"\xff" * 8 + b"\x00\xa4ping\x90"],
+    [b"\x02", b"\x90"],
 ]
 
 
