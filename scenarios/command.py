@@ -27,8 +27,8 @@ from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
 from reports.answer import answer
-from reports.collect import Promise
-from reports.junit import write_junit
+from reports.collect import Promise, collect, unfired
+from reports.junit import blame, write_junit
 from reports.page import write_page
 from reports.results import exit_code, results, write_results
 from reports.summary import write_summary
@@ -99,7 +99,7 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
                 for name in names:
                     screen.playing(scenario.name, name)
                     outcomes.append(play(scenario, stage(worlds.open(name, scenario))))
-                    screen.played(outcomes[-1])
+                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
     finally:
         worlds.close()
     return conclude(outcomes, out, json_file)
@@ -133,7 +133,7 @@ def replay_(run_or_plan: Path, world: str | None, times: int, device: str, out: 
                     screen.playing(play_.scenario, name)
                     asked = msgspec.structs.replace(play_, world=name)
                     outcomes.append(replay(asked, worlds.open(name)))
-                    screen.played(outcomes[-1])
+                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
             finally:
                 if number == times:
                     worlds.close()
@@ -208,6 +208,21 @@ def conclude(outcomes: Sequence[Outcome], out: Path, json_file: Path | None) -> 
     lines.append(f"report: {page}")
     click.echo("\n".join(line for line in lines if line), err=json_file == Path("-"))
     return said.code
+
+
+def verdict_of(outcome: Outcome) -> tuple[str, list[str]]:
+    """A word for one play, by the rule that the report counts by, and a line for each reason."""
+    if outcome.failure is not None:
+        return "harness failed", [outcome.failure]
+    if outcome.skipped is not None:
+        return "not played", [outcome.skipped]
+    astray = [side for scenario in collect(outcome.runs) for side in scenario.all_sides() if not side.as_declared]
+    why = [f"{side.guarantee} is {side.verdict.value}"
+           + (f", declared {side.expected.value}" if side.expected else "")
+           + (f": {text}" if (text := blame(side)[1]) else "") for side in astray]
+    why += [f"planned and never fired: {', '.join(missing)}" for run in outcome.runs if (missing := unfired(run))]
+    code = exit_code(outcome.runs)
+    return {0: "as declared", 1: "BROKEN", 2: "not known", 3: "harness failed"}[code], why
 
 
 def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:

@@ -6,6 +6,7 @@ Everything goes to stderr, so that stdout carries answers alone. Without a termi
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -15,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scenarios.player import Outcome
 
 #: Words of an outcome, and their colours on a terminal. A word says it, the colour only helps.
-_COLOURS = {"as declared": "green", "BROKEN": "red", "harness failed": "red", "not played": "yellow"}
+_COLOURS = {"as declared": "green", "BROKEN": "red", "harness failed": "red", "not known": "yellow",
+            "not played": "yellow"}
 
 
 class Screen:
@@ -45,9 +47,9 @@ class Screen:
         if self._progress is not None:
             self._progress.update(self._task, description=f"{words(scenario)} ({world})")
 
-    def played(self, outcome: Outcome) -> None:
+    def played(self, outcome: Outcome, word: str, why: Sequence[str] = ()) -> None:
+        """`word` is the outcome in a word of `_COLOURS`, `why` has a line for each reason."""
         self._done += 1
-        word, why = verdict_of(outcome)
         width = len(str(self._total))
         line = f"{self._done:{width}}/{self._total}  {outcome.world:6}  {words(outcome.scenario)}"
         colour = _COLOURS[word]
@@ -69,15 +71,3 @@ def words(name: str) -> str:
     """A scenario's name as words."""
     return name.removeprefix("test_").replace("_", " ")
 
-
-def verdict_of(outcome: Outcome) -> tuple[str, list[str]]:
-    """A word for the outcome, and lines that say why."""
-    if outcome.failure is not None:
-        return "harness failed", [outcome.failure]
-    if outcome.skipped is not None:
-        return "not played", [outcome.skipped]
-    astray = [f"{cell.guarantee} is {cell.verdict.value}"
-              + (f", declared {cell.expected.value}" if cell.expected else "")
-              + (f": {cell.evidence[0].text}" if cell.evidence else "")
-              for run in outcome.runs if run.judgement for cell in run.judgement.cells if not cell.as_declared]
-    return ("BROKEN", list(dict.fromkeys(astray))) if astray else ("as declared", [])

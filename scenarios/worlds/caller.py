@@ -7,6 +7,7 @@ any user of the engine would have seen.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,6 +30,7 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     ports_factory: str
     ports_argument: bytes
     life: int = 0
+    log: str = ""  # the file that takes what this process and those it starts write to stderr
     probe_s: float = 0.05  # how often the health is asked for while the workload runs
 
 
@@ -42,6 +44,7 @@ def main(recipe: bytes, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
     set_process_title("frontend-0")
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
+    log_to(play.log)
     ports = open_ports(frontend(0, play.life), play.ports_factory, play.ports_argument)
     ports.mark(Mark.BORN)
     try:
@@ -52,6 +55,14 @@ def main(recipe: bytes, connection: Connection) -> None:
         return
     asyncio.run(Caller(llm, ports, play, connection).run())
     ports.observe("bye", reason="done")
+
+
+def log_to(path: str) -> None:
+    """Stderr goes to this file from here on: a play's own log, beside its journals, and not into the lab's progress."""
+    if path:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.dup2(fd, 2)
+        os.close(fd)
 
 
 class Caller:

@@ -139,6 +139,7 @@ class Stage:
         self._folder = folder
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
         self._scratch = lab.scratch()
+        self._log = str((folder / "engine.log").absolute())
         self._config = self._configured(play.config, device)
         self._argument = argument_for(folder, play.plan)
         nodes = tuple(str(node) for node in play.topology.nodes)
@@ -207,7 +208,7 @@ class Stage:
     def _start_caller(self, life: int, workload: Workload | None = None) -> Actor:
         recipe = caller.CallerRecipe(
             config=self._config, workload=workload or msgspec.convert(self._play.workload, Workload),
-            ports_factory=FACTORY, ports_argument=self._argument, life=life)
+            ports_factory=FACTORY, ports_argument=self._argument, life=life, log=self._log)
         if self._play.options.get("plain"):
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         return self._act(caller.main, recipe, f"frontend.0@{life}")
@@ -237,7 +238,7 @@ class Stage:
         """A second engine on this host, without faults and without a journal."""
         recipe = caller.CallerRecipe(
             config=self._config_of_neighbour(), workload=msgspec.convert(self._play.workload, Workload),
-            ports_factory="", ports_argument=b"")
+            ports_factory="", ports_argument=b"", log=self._log)
         actor = self._act(caller.main, recipe, "neighbour")
         self._wait(lambda: actor.said or actor.gone)
         self._neighbour_files = set(_engine_files(self._neighbour_dir))
