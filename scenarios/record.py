@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scenarios.build_model import MODEL_DIR, stories
+from scenarios.build_model import MODEL_DIR, tale
 
 RECORDED_DIR = Path(__file__).parent / "recorded"
 #: Sums in another order (tensor parallel, chunks, batches) move a logit by about 1e-5.
@@ -70,23 +70,21 @@ class Recorder:
 
 
 class Prompts:
-    """An endless supply of prompts, the same for the same seed; no prompt comes twice."""
+    """An endless supply of beginnings of tales, the same for the same seed; no prompt comes twice."""
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
         self._rng = random.Random(seed)
-        self._bos = tokenizer.bos_token_id
-        self._stories = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in stories()]
+        self._tokenizer = tokenizer
         self._seen: set[tuple[int, ...]] = set()
 
-    def of(self, least: int, most: int, prefix: list[int] | None = None) -> Iterator[list[int]]:
-        """Prompts of `least` to `most` tokens, each beginning with `prefix`."""
+    def of(self, least: int, most: int, prefix: Sequence[int] = ()) -> Iterator[list[int]]:
+        """Prompts of `least` to `most` tokens; a `prefix` takes the place of as many tokens at their beginning."""
         while True:
             length = self._rng.randint(least, most)
-            ids = list(prefix or [self._bos])
+            ids: list[int] = []
             while len(ids) < length:
-                story = self._rng.choice(self._stories)
-                ids += story[self._rng.randrange(len(story) // 2):]
-            ids = ids[:length]
+                ids += self._tokenizer(tale(self._rng, 60))["input_ids"]
+            ids = [*prefix, *ids[len(prefix):length]]
             if tuple(ids) not in self._seen:
                 self._seen.add(tuple(ids))
                 yield ids
@@ -94,7 +92,8 @@ class Prompts:
 
 def eight_mixed(recorder: Recorder, prompts: Prompts) -> list[dict[str, Any]]:
     """Long, short, three with 64 shared tokens (one only by its first 40), one that stops by itself, and one
-    that grows by 48 tokens, so that a small cache must preempt."""
+    that grows by 48 tokens, so that a small cache must preempt.
+    """
     shared = next(prompts.of(64, 64))
     return [
         recorder.record(prompts.of(300, 320), 16),
@@ -115,7 +114,7 @@ def even(count: int, max_tokens: int, least: int = 12, most: int = 40) -> Callab
 def sixty_four(recorder: Recorder, prompts: Prompts) -> list[dict[str, Any]]:
     """Every length from a few tokens to 130, half of them behind one of two shared prefixes."""
     first, second = next(prompts.of(32, 32)), next(prompts.of(48, 48))
-    prefixes = [None, first, None, second]
+    prefixes = [[], first, [], second]
     return [recorder.record(prompts.of(50 if prefixes[i % 4] else 4, 130, prefixes[i % 4]), 16) for i in range(64)]
 
 
