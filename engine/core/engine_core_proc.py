@@ -32,6 +32,7 @@ from engine.errors import (
     ConfigError,
     PeerDeadError,
     QueueCancelledError,
+    RpcError,
     StartupError,
     WorkerDeadError,
 )
@@ -54,6 +55,8 @@ from engine.worker.worker_proc import birth_certificate, is_alive
 
 logger = logging.getLogger(__name__)
 WORKER_MAIN = "engine.worker.worker_proc:worker_main"
+#: A dying process closes its sockets a moment before its sentinel tells.
+SENTINEL_S = 0.02
 
 
 def run_engine_core(ports: Ports, recipe_bytes: bytes) -> None:
@@ -94,13 +97,20 @@ class EngineCoreProc:
             self._serving = True
             reason = self._process.run(core.busy_loop())
         except BaseException as error:
-            reason = reason_of(error)
+            reason = self._who_died(error) + reason_of(error)
             if not self._serving:
                 kind = type(error).__name__
                 ports.parent.send(msgspec.msgpack.encode(StartFailure(kind, str(error) or kind)))
             elif not self._parent_gone:
                 logger.error("the core leaves: %s", reason)
         self._leave(reason)
+
+    def _who_died(self, error: BaseException) -> str:
+        """When a rank dies its peers fail in their collectives, and their error may be faster than its sentinel."""
+        if not isinstance(error, RpcError) or not self._children:
+            return ""
+        dead = readable([child.sentinel for child in self._children], SENTINEL_S)
+        return "".join(f"{child.node} (pid {child.pid}) died; " for child in self._children if child.sentinel in dead)
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         if self._serving:
@@ -114,7 +124,7 @@ class EngineCoreProc:
         config, ports, process = self._config, self._ports, self._process
         if config.tensor_parallel_size > 1:
             # Before the first socket and thread: under fork they must not be inherited.
-            self._children = [ports.start_child(worker(rank), WORKER_MAIN, config.start_method)
+            self._children = [ports.start_child(worker(rank, ports.node.life), WORKER_MAIN, config.start_method)
                               for rank in range(config.tensor_parallel_size)]
             ports.parent.send(msgspec.msgpack.encode(WorkersBorn(
                 [(child.pid, start_time(child.pid) or 0) for child in self._children])))

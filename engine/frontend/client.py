@@ -113,7 +113,7 @@ class EngineCoreClient:
                            segments=[runtime.segment("")], paths=[str(runtime.path)])
         start_method = "spawn" if config.start_method == "auto" else config.start_method
         # Before the first socket: under fork a child must not inherit a ZMQ context.
-        self._core = child = self.ports.start_child(core(), CORE_MAIN, start_method)
+        self._core = child = self.ports.start_child(core(0, self.ports.node.life), CORE_MAIN, start_method)
         self._process.heartbeat = self.ports.shared_word(runtime.segment("beat"), create=True)
         addresses = self._open_sockets(runtime)
         child.send_recipe(msgspec.msgpack.encode(CoreRecipe(
@@ -165,7 +165,7 @@ class EngineCoreClient:
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
             eos_token_id: int | None = None) -> None:
         """Raises EngineDeadError, BadRequestError, RefusedError. What happens later is delivered."""
-        self._look_at_core()
+        self._require_core()
         internal, frames = self.session.add(request_id, prompt_token_ids, params, self.now(), eos_token_id)
         self.ports.observe("accepted", request=request_id, internal=internal)
         self._send(frames, request_id)
@@ -181,7 +181,7 @@ class EngineCoreClient:
 
     def utility(self, method: str, *args: Any, timeout_s: float | None = None) -> int:
         """-> call id, whose result is delivered. Raises EngineDeadError."""
-        self._look_at_core()
+        self._require_core()
         call_id, frames = self.session.utility(method, list(args), self.now(), timeout_s)
         self._send(frames, None)
         return call_id
@@ -190,10 +190,19 @@ class EngineCoreClient:
         """Send frames as they are: for tests of what the core makes of them."""
         self._send(frames, None)
 
+    def _require_core(self) -> None:
+        """Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
+        self._look_at_core()
+        gone = self._monitor.gone()
+        if gone is not None and self.session.dead is None:
+            raise EngineDeadError(gone)
+
     def _send(self, frames: list[Any], request_id: str | None) -> None:
         try:
             self._process.sockets[REQUESTS].send(frames, 0)
         except Unroutable:
+            if self._core is not None and not self._core.alive():
+                return  # all that is open ends by its death
             self.ports.observe("unroutable", request=request_id, edge=str(REQUESTS))
             if request_id is not None:
                 self._hand_over(self.session.unroutable(request_id))

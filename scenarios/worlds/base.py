@@ -101,6 +101,7 @@ class World(ABC):
         if path.exists():
             shutil.rmtree(path)
         (path / "journals").mkdir(parents=True)
+        save(path / "play.json", msgspec.structs.replace(play, choice=choice))
         return path
 
     def close(self) -> None:  # noqa: B027 - most worlds keep nothing

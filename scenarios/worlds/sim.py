@@ -51,8 +51,6 @@ class SimWorld(World):
         for number, (picks, (simulation, lab)) in enumerate(
                 enumerate_choices(lambda choices: play_once(play, choices), CHOICES)):
             folder = self.folder(play, number)
-            save(folder / "play.json", msgspec.structs.replace(play, choice=number, options={
-                **play.options, "picks": list(picks)}))
             simulation.write_journals(folder / "journals")
             save(folder / "lab.json", lab)
             folders.append(folder)
