@@ -39,6 +39,10 @@ class CoreMonitor:
         stalled = self._liveness.on_tick(beat, now, beaten_at)
         return None if stalled is None else self._die(stalled)
 
+    def gone(self) -> str | None:
+        """Why nothing can be sent any more, where that is known: also while the last words are still waited for."""
+        return None if self._gone_since is None else f"{self._name} died{self._exit}"
+
     def deadline(self) -> float | None:
         """When `on_tick` should be asked at the latest, where it is known."""
         return None if self._gone_since is None or self.dead else self._gone_since + self._grace_s
