@@ -188,10 +188,10 @@ def with_ranks(world_size: int, use: Callable[[Rank0], None], config: EngineConf
                 child.join(30)
                 assert child.exitcode == 0
 
-        _in_child(rank_zero)
+        in_child(rank_zero)
 
 
-def _in_child(call: Callable[[], None], limit_s: int = 120) -> None:
+def in_child(call: Callable[[], None], limit_s: int = 120) -> None:
     """Run `call` in a forked child; its failure is this process's AssertionError."""
     reader, writer = os.pipe()
     pid = os.fork()
