@@ -108,6 +108,15 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict is self.expected
 
 
+def combined(cells: list[Cell]) -> Cell:
+    """One guarantee over the allowed outcomes of one play: broken in any is broken, held in any is witnessed.
+
+    Then UNKNOWN, OUTSIDE and UNTESTED, in this order: what was not seen in some outcome may be seen in another.
+    """
+    order = (Verdict.BROKEN, Verdict.HELD, Verdict.UNKNOWN, Verdict.OUTSIDE, Verdict.UNTESTED)
+    return min(cells, key=lambda cell: order.index(cell.verdict))
+
+
 class FaultReceipt(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     fired: bool

@@ -27,7 +27,7 @@ def test_canary_no_linger(world):
     """Without linger, a core that leaves takes its last outputs and its death notice with it."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), utility("ping", "x" * 60_000, times=300)),
+        workload=recorded("pair").then(add(0, 1), utility("ping", "x" * 60_000, times=400)),
         config=lab_config(sockets={"output_linger_s": 0.0}),
         plan=plan(
             hang("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
@@ -40,5 +40,5 @@ def test_canary_no_replay(world):
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(),
         config=lab_config(kv_events={**NARROW, "replay": False}),
-        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 60))))
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
     run.holds(kv_replay_complete=Verdict.BROKEN)

@@ -67,7 +67,7 @@ def test_core_is_asked_to_leave(world):
     """SIGTERM while requests run: they finish, the notice comes behind their last tokens."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
+        options={"await_death_s": 5.0}, plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
     run.holds(drain, dead_notice, tokens_match_reference, nothing_left_behind)
 
 

@@ -12,6 +12,7 @@ The driver is told what was delivered and says what to do next; it knows neither
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -114,7 +115,7 @@ class Driver:
         self.workload = workload.played()
         self._by_index = {request.index: request for request in self.workload.requests}
         self._phase = -1
-        self._open: set[str] = set()
+        self._open: Counter[str] = Counter()  # an id may be used again before its first use has ended
         self._tickets = 0
         self._awaited: set[int] = set()
         self._steps_ticket: int | None = None
@@ -123,7 +124,7 @@ class Driver:
 
     @property
     def open_requests(self) -> frozenset[str]:
-        return frozenset(self._open)
+        return frozenset(+self._open)
 
     def start(self) -> list[Command]:
         pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []
@@ -131,7 +132,7 @@ class Driver:
 
     def ended(self, request_id: str) -> list[Command]:
         """A request got its end, whatever end."""
-        self._open.discard(request_id)
+        self._open[request_id] -= 1
         return self._maybe_finish()
 
     def answered(self, ticket: int, failed: bool) -> list[Command]:
@@ -162,7 +163,7 @@ class Driver:
 
     def _commands(self, action: Action) -> list[Command]:
         if action.kind == "add":
-            self._open.add(action.name)
+            self._open[action.name] += 1
             return [Command(kind="add", request_id=action.name, request=self._by_index[action.index])]
         if action.kind == "abort":
             return [Command(kind="abort", request_id=action.name)]
@@ -177,7 +178,7 @@ class Driver:
 
     def _maybe_finish(self) -> list[Command]:
         last = self._dead or (self._phase == len(self.workload.phases) - 1 and self._steps_ticket is None)
-        if self._finished or not last or self._open or (self._awaited and not self._dead):
+        if self._finished or not last or +self._open or (self._awaited and not self._dead):
             return []
         self._finished = True
         return [Command(kind="finish")]

@@ -45,6 +45,7 @@ class Stage(msgspec.Struct):
     make_driver: Any  # () -> DrivesClient
     engine_id: str = "e0"
     life: int = 0
+    await_death_s: float = 0.0  # after the workload, the caller waits so long for the engine's death
     said: Any = None  # (word) -> None: the caller speaks to the lab
 
     def segment(self, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.config import Bounds
 from engine.effects import Loop, Now, Observe, WaitBell
-from engine.errors import QueueTimeoutError, RpcTimeoutError
+from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError, RpcTimeoutError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.framing import decode, encode
@@ -47,13 +47,25 @@ class MultiprocExecutor(Executor):
         return call
 
     def wait(self, call: PendingCall) -> Loop[Any]:
-        while not call.done:
+        began, slept, error = (yield Now()), False, None
+        while not call.done and error is None:
             read_any = yield from self._read_answers()
             if call.done or read_any:
                 continue
             self.table.expire(call, (yield Now()))
             if not call.done:
-                yield WaitBell(CORE_BELL, call.deadline)
+                slept = True
+                try:
+                    yield WaitBell(CORE_BELL, call.deadline)
+                except QueueCancelledError as cancelled:
+                    error = cancelled
+        if slept:
+            outcome = "peer-dead" if isinstance(error, PeerDeadError) else "cancelled" if error is not None \
+                else "timeout" if isinstance(call.error, RpcTimeoutError) else "ok"
+            yield Observe("queue-wait", {"ring": "response", "began": began, "deadline": call.deadline,
+                                         "ended": (yield Now()), "outcome": outcome})
+        if error is not None:
+            raise error
         return call.result()
 
     def _read_answers(self) -> Loop[bool]:

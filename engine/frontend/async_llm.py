@@ -36,6 +36,11 @@ class AsyncStream:
             self._changed.set()
         self._over = False
 
+    @property
+    def internal_id(self) -> str:
+        """What the engine calls this request: its caller's id may be used again, this one never."""
+        return self._stream.internal_id
+
     def __aiter__(self) -> AsyncStream:
         return self
 

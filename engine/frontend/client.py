@@ -163,12 +163,13 @@ class EngineCoreClient:
     # -- requests
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
-            eos_token_id: int | None = None) -> None:
-        """Raises EngineDeadError, BadRequestError, RefusedError. What happens later is delivered."""
+            eos_token_id: int | None = None) -> str:
+        """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
         self._require_core()
         internal, frames = self.session.add(request_id, prompt_token_ids, params, self.now(), eos_token_id)
         self.ports.observe("accepted", request=request_id, internal=internal)
         self._send(frames, request_id)
+        return internal
 
     def abort(self, request_id: str) -> None:
         self._take(self.session.abort(request_id))

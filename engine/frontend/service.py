@@ -24,6 +24,7 @@ class Stream:
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
+        self.internal_id = ""  # what the engine calls it
         self.latest: RequestOutput | None = None
         self.error: Exception | None = None
         self.ended = False
@@ -72,7 +73,8 @@ class Service:
         stream = self.streams[request_id] = Stream(request_id)
         self.outputs.add(inputs)
         try:
-            self.client.add(request_id, inputs.prompt_token_ids, inputs.sampling_params, inputs.eos_token_id)
+            stream.internal_id = self.client.add(request_id, inputs.prompt_token_ids, inputs.sampling_params,
+                                                 inputs.eos_token_id)
         except BaseException as error:
             self._forget(request_id)
             if isinstance(error, RefusedError):

@@ -48,6 +48,7 @@ class Tokens(msgspec.Struct, frozen=True):
     offset: int
     token_ids: list[int]
     num_cached_tokens: int = 0
+    internal_id: str = ""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ class End(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     stop_reason: int | str | None = None
     error: Exception | None = None
+    internal_id: str = ""
 
 
 class UtilityResult(msgspec.Struct, frozen=True):
@@ -217,7 +219,8 @@ class ClientSession:
         """Deliver an output whose turn has come, less what was delivered before (a doubled message)."""
         fresh = output.new_token_ids[live.have - output.num_preceding:]
         if fresh:
-            deliveries.append(Tokens(live.request_id, live.have, fresh, output.num_cached_tokens))
+            deliveries.append(Tokens(live.request_id, live.have, fresh, output.num_cached_tokens,
+                                     live.internal_id))
             live.have += len(fresh)
         if output.finish_reason is not None:
             deliveries.append(self._end(live, output.finish_reason, output.stop_reason, self._error_of(live, output)))
@@ -227,7 +230,7 @@ class ClientSession:
         if output.finish_reason is FinishReason.REFUSED:
             return RefusedError(live.request_id, str(output.stop_reason))
         if output.finish_reason is FinishReason.ERROR:
-            return RequestError(live.request_id, str(output.stop_reason), may_have_taken_effect=True)
+            return BadRequestError(live.request_id, str(output.stop_reason), may_have_taken_effect=live.have > 0)
         if output.finish_reason is FinishReason.ABORT:
             return RequestError(live.request_id, str(output.stop_reason or "aborted by the engine"),
                                 may_have_taken_effect=True)
@@ -290,7 +293,7 @@ class ClientSession:
              error: Exception | None = None) -> End:
         del self._by_id[live.request_id], self._by_internal[live.internal_id]
         self.bytes_in_flight -= live.encoded_bytes
-        return End(live.request_id, reason, stop_reason, error)
+        return End(live.request_id, reason, stop_reason, error, live.internal_id)
 
 
 def outcome_of_error(error: BaseException) -> Outcome:

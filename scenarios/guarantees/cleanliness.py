@@ -20,7 +20,7 @@ from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, 
 CHAPTER = "Death and cleanliness"
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
-_CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing")
+_CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
 
 _PARENTS = {"core": "frontend", "worker": "core"}
 

@@ -24,7 +24,7 @@ CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"
 
 _MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
-_CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit")
+_CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
 def _caller_lives(history: History, operation: Operation) -> bool:

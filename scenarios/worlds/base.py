@@ -21,7 +21,7 @@ from engine.config import EngineConfig
 from engine.topology import Topology
 from faults.plan import Plan
 from scenarios.judge import judge
-from scenarios.run import Cell, Play, Run, Verdict, load_run, save
+from scenarios.run import Cell, Play, Run, Verdict, combined, load_run, save
 from scenarios.settings import lab_config
 from scenarios.workloads import Workload
 
@@ -46,7 +46,13 @@ class PlayedRun:
         promises = tuple(guarantee.id for guarantee in guarantees)
         declared = {name.replace("_", "-"): verdict for name, verdict in expected.items()}
         self.runs = [_judged(run, promises, declared) for run in self.runs]
-        wrong = [(run, cell) for run in self.runs for cell in run.judgement.cells if not cell.as_declared]
+        by_guarantee: dict[str, list[tuple[Run, Cell]]] = {}
+        for run in self.runs:
+            for cell in run.judgement.cells:
+                by_guarantee.setdefault(cell.guarantee, []).append((run, cell))
+        decisive = [next(entry for entry in entries if entry[1] is combined([cell for _, cell in entries]))
+                    for entries in by_guarantee.values()]
+        wrong = [(run, cell) for run, cell in decisive if not cell.as_declared]
         if wrong:
             raise BrokenPromiseError("\n".join([*(_sentence(run, cell) for run, cell in wrong),
                                                 f"replay: {replay_command(wrong[0][0])}"]))

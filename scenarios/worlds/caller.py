@@ -31,6 +31,7 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     ports_argument: bytes
     life: int = 0
     log: str = ""  # the file that takes what this process and those it starts write to stderr
+    await_death_s: float = 0.0  # after the workload, wait so long for the engine's death
     probe_s: float = 0.05  # how often the health is asked for while the workload runs
 
 
@@ -76,6 +77,7 @@ class Caller:
         self._tasks: set[asyncio.Task] = set()
         self._finished = asyncio.Event()
         self._told_dead = False
+        self._internal: dict[str, str] = {}
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -87,6 +89,8 @@ class Caller:
                 self._do(self._driver.start())
                 await self._finished.wait()
                 await asyncio.gather(*self._tasks)
+                if self._play.await_death_s:
+                    await self._until_dead()
                 probe.cancel()
                 await self._after()
                 self._connection.send_bytes(DONE)
@@ -105,6 +109,12 @@ class Caller:
             for task in self._tasks:
                 task.cancel()
 
+    async def _until_dead(self) -> None:
+        """The plan tells the core to leave: whoever uses an engine still hears of that."""
+        deadline = self._ports.clock.monotonic() + self._play.await_death_s
+        while not self._llm.errored and self._ports.clock.monotonic() < deadline:
+            await asyncio.sleep(self._llm.client.tick_s)
+
     async def _after(self) -> None:
         """Nothing is open: a dead engine must say so to a later call."""
         if self._llm.errored:
@@ -122,7 +132,8 @@ class Caller:
             if command.kind == "add":
                 self._add(command)
             elif command.kind == "abort":
-                self._ports.observe("abort", request=command.request_id)
+                self._ports.observe("abort", request=command.request_id,
+                                    internal=self._internal.get(command.request_id, ""))
                 self._llm.abort(command.request_id)
             elif command.kind == "raw":
                 self._llm.client.send_raw([bytes.fromhex(frame) for frame in command.args])
@@ -138,9 +149,10 @@ class Caller:
         try:
             stream = self._llm.start(command.request_id, request.prompt_token_ids, request.params)
         except RingtwinError as error:
-            self._end(command.request_id, None, error)
+            self._end(command.request_id, "", None, error)
             self._do(self._driver.ended(command.request_id))
             return
+        self._internal[command.request_id] = stream.internal_id
         self._tasks.add(asyncio.create_task(self._consume(command.request_id, stream)))
 
     async def _consume(self, request_id: str, stream: Any) -> None:
@@ -148,20 +160,21 @@ class Caller:
         try:
             async for last in stream:
                 if len(last.token_ids) > have:
-                    self._ports.observe("tokens", request=request_id, offset=have, tokens=last.token_ids[have:])
+                    self._ports.observe("tokens", request=request_id, internal=stream.internal_id, offset=have,
+                                        tokens=last.token_ids[have:])
                     have = len(last.token_ids)
         except RingtwinError as error:
             failure = error
-        self._end(request_id, last, failure)
+        self._end(request_id, stream.internal_id, last, failure)
         self._do(self._driver.ended(request_id))
 
-    def _end(self, request_id: str, last: Any, error: RingtwinError | None) -> None:
+    def _end(self, request_id: str, internal: str, last: Any, error: RingtwinError | None) -> None:
         finish = last.finish_reason if last is not None else None
         outcome = outcome_of_error(error) if error is not None else (
             Outcome.ABORTED if finish == "abort" else Outcome.FINISHED)
         self._ports.observe(
-            "end", request=request_id, outcome=outcome.value, reason=str(error or ""), finish_reason=finish,
-            error=type(error).__name__ if error is not None else "",
+            "end", request=request_id, internal=internal, outcome=outcome.value, reason=str(error or ""),
+            finish_reason=finish, error=type(error).__name__ if error is not None else "",
             may_have_taken_effect=getattr(error, "may_have_taken_effect", False))
         if isinstance(error, EngineDeadError):
             self._learn_of_death()

@@ -9,7 +9,7 @@ that should not be there.
 
 `options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
 (SIGKILL of the whole engine when the workload is done, then the same engine again), `neighbour` (a second
-engine on the host), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
+engine on the host), `await_death_s` (the caller stays until it hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ class Stage:
     def _start_caller(self, life: int, workload: Workload | None = None) -> Actor:
         recipe = caller.CallerRecipe(
             config=self._config, workload=workload or msgspec.convert(self._play.workload, Workload),
-            ports_factory=FACTORY, ports_argument=self._argument, life=life, log=self._log)
+            ports_factory=FACTORY, ports_argument=self._argument, life=life,
+            await_death_s=self._play.options.get("await_death_s", 0.0), log=self._log)
         if self._play.options.get("plain"):
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         return self._act(caller.main, recipe, f"frontend.0@{life}")

@@ -76,7 +76,8 @@ class _Lab:
         self.stage = Stage(
             sim=simulation, topology=play.topology, config=play.config,
             model=RecordedModel(workload, model.num_hidden_layers, eos), vocab_size=model.vocab_size,
-            max_model_len=max_model_len(play.config, model), make_driver=lambda: Driver(workload), said=self.heard)
+            max_model_len=max_model_len(play.config, model), make_driver=lambda: Driver(workload), said=self.heard,
+            await_death_s=self.options.get("await_death_s", 0.0))
         self.waiting_for: set[str] = set()
         self.listeners: list[Any] = []
         self.caller: Any = None

@@ -40,7 +40,7 @@ class _Frontend:
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / 10
         self._suffixes = 0
         self._tickets: dict[int, Any] = {}
-        self._indices: dict[str, int] = {}
+        self._internal: dict[str, str] = {}
 
     def _suffix(self) -> str:
         self._suffixes += 1
@@ -106,7 +106,11 @@ class _Frontend:
     def serve(self) -> Loop[None]:
         next_tick = next_probe = yield Now()
         yield from self.do(self.driver.start())
-        while not self.finished:
+        leave_at = None
+        while not self.finished or leave_at is None or (self.session.dead is None and self.stage.sim.now < leave_at):
+            if self.finished and leave_at is None:
+                leave_at = self.stage.sim.now + self.stage.await_death_s
+                continue
             got = yield Receive((OUTPUTS,), min(next_tick, self.monitor.deadline() or next_tick))
             now = yield Now()
             if got is not None:
@@ -175,7 +179,8 @@ class _Frontend:
             if command.kind == "add":
                 yield from self.add(command)
             elif command.kind == "abort":
-                yield Observe("abort", {"request": command.request_id})
+                yield Observe("abort", {"request": command.request_id,
+                                        "internal": self._internal.get(command.request_id, "")})
                 yield from self.act(*self.session.abort(command.request_id))
             elif command.kind == "raw":
                 yield from self.send([bytes.fromhex(frame) for frame in command.args], None)
@@ -197,8 +202,9 @@ class _Frontend:
                 yield Observe("load", {
                     "requests": len(self.session), "bytes": self.session.bytes_in_flight,
                     "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
-            yield from self.end(name, None, error)
+            yield from self.end(name, "", None, error)
             return
+        self._internal[name] = internal
         yield Observe("accepted", {"request": name, "internal": internal})
         yield from self.send(frames, name)
 
@@ -227,21 +233,21 @@ class _Frontend:
     def deliver(self, deliveries: list[Delivery]) -> Loop[None]:
         for delivery in deliveries:
             if isinstance(delivery, Tokens):
-                yield Observe("tokens", {"request": delivery.request_id, "offset": delivery.offset,
-                                         "tokens": delivery.token_ids})
+                yield Observe("tokens", {"request": delivery.request_id, "internal": delivery.internal_id,
+                                         "offset": delivery.offset, "tokens": delivery.token_ids})
             elif isinstance(delivery, UtilityResult):
                 command = self._tickets.pop(delivery.call_id, None)
                 if command is not None:
                     failure = delivery.error or (ValueError(delivery.failure) if delivery.failure else None)
                     yield from self.answered(command, delivery.result, failure)
             else:
-                yield from self.end(delivery.request_id, delivery.finish_reason, delivery.error)
+                yield from self.end(delivery.request_id, delivery.internal_id, delivery.finish_reason, delivery.error)
 
-    def end(self, name: str, finish: FinishReason | None, error: Exception | None) -> Loop[None]:
+    def end(self, name: str, internal: str, finish: FinishReason | None, error: Exception | None) -> Loop[None]:
         outcome = outcome_of_error(error) if error is not None else (
             Outcome.ABORTED if finish is FinishReason.ABORT else Outcome.FINISHED)
         yield Observe("end", {
-            "request": name, "outcome": outcome.value, "reason": str(error or ""),
+            "request": name, "internal": internal, "outcome": outcome.value, "reason": str(error or ""),
             "finish_reason": str(finish) if finish is not None and error is None else None,
             "error": type(error).__name__ if error is not None else "",
             "may_have_taken_effect": getattr(error, "may_have_taken_effect", False)})
