@@ -59,13 +59,15 @@ def scratch() -> Path:
 
 
 @contextlib.contextmanager
-def marked() -> Iterator[None]:
-    """Processes started inside carry the home of this lab."""
+def starting() -> Iterator[None]:
+    """Processes started inside carry the home of this lab, and Ctrl-C is not for them: the lab ends them."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = str(home())
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited, also through exec
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         if before is None:
             del os.environ[VARIABLE]
         else:

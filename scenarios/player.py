@@ -102,12 +102,12 @@ class Worlds:
 
     def close(self) -> None:
         """End what the worlds keep; with a real one, every process this lab ever started."""
-        for world in self._made.values():
-            world.close()
         if "engine" in self._made:
             from scenarios import lab
 
-            lab.end()
+            lab.end()  # first: a fork server outlives its children, and a play that was cut off may have left some
+        for world in self._made.values():
+            world.close()
         self._made = {}
 
 

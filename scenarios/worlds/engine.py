@@ -9,7 +9,8 @@ that should not be there.
 
 `options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
 (SIGKILL of the whole engine when the workload is done, then the same engine again), `neighbour` (a second
-engine on the host), `await_death_s` (the caller stays until it hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
+engine on the host), `await_death_s` (the caller stays until it
+hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,7 @@ class Actor:
         context = zygote.context() if start_method == "fork" else zygote.spawn_context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        with lab.marked():
+        with lab.starting():
             self.process.start()
         theirs.close()
         self.said: list[bytes] = []
@@ -156,8 +158,10 @@ class Stage:
     def _configured(self, config: EngineConfig, device: str) -> EngineConfig:
         events = config.kv_events
         if events.enable_kv_cache_events and events.endpoint is None:
-            events = msgspec.structs.replace(
-                events, endpoint=f"ipc://{self._scratch}/kv.ipc", replay_endpoint=f"ipc://{self._scratch}/replay.ipc")
+            # Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
+            live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2)) if events.socket_buffer_bytes else (
+                f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc")
+            events = msgspec.structs.replace(events, endpoint=live, replay_endpoint=replay, bind=True)
         runtime_dir = self._scratch
         if self._play.options.get("long_runtime_dir"):
             runtime_dir = self._scratch / ("a-long-directory-name" * 6)
@@ -360,6 +364,13 @@ class Stage:
             watched.close()
         sweep()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody has at this moment."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in taken]
 
 
 def _engine_files(folder: Path) -> list[str]:
