@@ -78,6 +78,7 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     publisher: Literal["null", "zmq"] = "zmq"
     endpoint: str | None = None
     replay_endpoint: str | None = None
+    bind: bool | None = None  # None: vLLM's rule, an endpoint with `*` or `::` and ipc are bound, others connected to
     buffer_steps: int = 10_000
     hwm: int = 100_000
     max_queue_size: int = 100_000

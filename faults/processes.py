@@ -181,12 +181,19 @@ class Supervisor:
                 held.append(fault)
         return held
 
+    def _was_released(self, fault: Fault) -> bool:
+        released_at = self._board.released_at(fault.id)
+        fired_at = self._board.fired_at(fault.id)
+        return fired_at is not None and released_at is not None and released_at >= fired_at
+
     def _resume(self) -> None:
         """SIGCONT, again and again while it is stopped: a process says that it stops just before it does."""
-        held = {victim_of(fault) for fault in self._held(self._stalls)}
-        for fault in self._stalls:
+        # Asked in this order: a stall that fires meanwhile is not among the released ones.
+        let_go = [fault for fault in self._stalls if self._was_released(fault)]
+        held = {victim_of(fault) for fault in self._held(self._stalls)} if let_go else set()
+        for fault in let_go:
             victim = victim_of(fault)
-            if victim in held or self._board.fired_at(fault.id) is None:
+            if victim in held:
                 continue
             process = self._board.process(*victim)
             if process is not None and is_stopped(*process):

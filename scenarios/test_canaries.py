@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import exits, hang, marked, plan, until
+from faults.plan import exits, hang, marked, plan, stall, until
 from scenarios.run import Verdict
 from scenarios.settings import lab_config
 from scenarios.test_kv import KV, NARROW, churn
@@ -27,10 +27,10 @@ def test_canary_no_linger(world):
     """Without linger, a core that leaves takes its last outputs and its death notice with it."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), utility("ping", "x" * 60_000, times=400)),
+        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 60_000, times=400)),
         config=lab_config(sockets={"output_linger_s": 0.0}),
         plan=plan(
-            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
+            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(seconds=0.5)),
             exits("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
     run.holds(dead_notice=Verdict.BROKEN)
 

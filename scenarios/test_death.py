@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import hang, kill, marked, plan, raises, terminate, until
+from faults.plan import kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -53,12 +53,12 @@ def test_core_dies_on_one_rank(world):
 
 
 def test_core_raises_behind_a_full_queue(world):
-    """The core raises with 2,000 outputs queued and a frontend that reads none of them until then."""
+    """The core raises with 2,000 outputs queued and a frontend that is stopped until then."""
     run = world.play(
         topology=tensor_parallel(2),
         workload=recorded("eight-mixed").then(add(*range(8)), utility("ping", "x" * 100, times=2000)),
         plan=plan(
-            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
+            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
             raises("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
     run.holds(dead_notice, ends_once, nothing_left_behind)
 

@@ -8,6 +8,7 @@ from scenarios.guarantees.all import (
     ends_once,
     health_is_true,
     nothing_left_behind,
+    ring_bounded_wait,
     rpc_any_rank_fails_fast,
     stall_is_told,
 )
@@ -27,7 +28,7 @@ def test_worker_is_stopped(world):
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-mixed"),
         plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12)))
-    run.holds(stall_is_told, health_is_true, ends_once, nothing_left_behind)
+    run.holds(stall_is_told, health_is_true, ends_once, ring_bounded_wait, nothing_left_behind)
 
 
 def test_collective_hangs(world):

@@ -38,6 +38,8 @@ from engine.messages import (
 from engine.serial import Abort, Utility
 from engine.topology import Mark
 
+#: The longest answer to a ping.
+MAX_PING_BYTES = 1 << 20
 INPUT = "input"
 OUTPUT = "output"
 KV = "kv"
@@ -288,8 +290,11 @@ class EngineCore:
         return msgspec.to_builtins(self.scheduler.stats())
         yield
 
-    def _ping(self, payload: Any = None) -> Loop[Any]:
-        return payload
+    def _ping(self, payload: Any = None, repeat: int = 1) -> Loop[Any]:
+        """The payload comes back; a text `repeat` times, so that a small question has a large answer."""
+        if repeat != 1 and not (isinstance(payload, str) and 0 <= repeat * len(payload) <= MAX_PING_BYTES):
+            raise ValueError(f"repeat is for texts of at most {MAX_PING_BYTES} bytes in all")
+        return payload * repeat if repeat != 1 else payload
         yield
 
 

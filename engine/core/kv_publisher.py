@@ -73,7 +73,8 @@ class ZmqEventPublisher(EventPublisher):
 
     def __init__(self, data_parallel_rank: int, endpoint: str | None = None, replay_endpoint: str | None = None,
                  buffer_steps: int = 10_000, hwm: int = 100_000, max_queue_size: int = 100_000, topic: str = "", *,
-                 ports: Ports | None = None, epoch: int | None = None, socket_buffer_bytes: int = 0) -> None:
+                 ports: Ports | None = None, epoch: int | None = None, socket_buffer_bytes: int = 0,
+                 bind: bool | None = None) -> None:
         super().__init__(data_parallel_rank)
         self._own_ports = RealPorts(core(data_parallel_rank)) if ports is None else None
         ports = ports or self._own_ports
@@ -87,7 +88,8 @@ class ZmqEventPublisher(EventPublisher):
         try:
             live = self._process.sockets["kv"] = ports.open_socket(kv_socket(
                 offset_endpoint_port(endpoint or DEFAULT_ENDPOINT, data_parallel_rank),
-                bind=endpoint is None or is_bound(endpoint), hwm=hwm, buffer_bytes=socket_buffer_bytes))
+                bind=(endpoint is None or is_bound(endpoint)) if bind is None else bind, hwm=hwm,
+                buffer_bytes=socket_buffer_bytes))
             self.address: str = live.address
             self.replay_address: str | None = None
             loops: dict[str, Any] = {"zmq-publisher": publish_loop(self.log)}
@@ -166,7 +168,7 @@ class EventPublisherFactory:
         return constructor(
             data_parallel_rank, config.endpoint, config.replay_endpoint if config.replay else None,
             config.buffer_steps, config.hwm, config.max_queue_size, config.topic,
-            ports=ports, socket_buffer_bytes=config.socket_buffer_bytes)
+            ports=ports, socket_buffer_bytes=config.socket_buffer_bytes, bind=config.bind)
 
 
 EventPublisherFactory.register_publisher("zmq", ZmqEventPublisher)

@@ -61,7 +61,8 @@ class MultiprocExecutor(Executor):
                     error = cancelled
         if slept:
             outcome = "peer-dead" if isinstance(error, PeerDeadError) else "cancelled" if error is not None \
-                else "timeout" if isinstance(call.error, RpcTimeoutError) else "ok"
+                else "timeout" if isinstance(call.error, RpcTimeoutError) \
+                else "failed" if call.error is not None else "ok"
             yield Observe("queue-wait", {"ring": "response", "began": began, "deadline": call.deadline,
                                          "ended": (yield Now()), "outcome": outcome})
         if error is not None:

@@ -287,7 +287,7 @@ def _judge_wait(finding: Finding, node: str, wait: Record, peers: list[str]) -> 
         if not finding.took("ending a wait of {} on a dead peer", node, bound=bound, at=ended, node=node,
                             measured=ended - since - history.frozen_s(node, since, ended)):
             return
-    if outcome in ("timeout", "cancelled", "peer-dead"):
+    if outcome in ("timeout", "cancelled", "peer-dead", "failed"):
         finding.witness("a wait of {} on {} ended by {} after {:.3f} s", node, data.get("ring"), outcome, ended - began,
                         at=ended, node=node)
 

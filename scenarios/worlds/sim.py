@@ -48,7 +48,7 @@ class SimWorld(World):
 
     def _play(self, play: Play) -> list[Path]:
         folders = []
-        for number, (picks, (simulation, lab)) in enumerate(
+        for number, (_, (simulation, lab)) in enumerate(
                 enumerate_choices(lambda choices: play_once(play, choices), CHOICES)):
             folder = self.folder(play, number)
             simulation.write_journals(folder / "journals")
@@ -94,7 +94,8 @@ class _Lab:
         leftovers = self.leftovers()
         self.sim.close()
         return Lab(
-            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in self.sim.processes.values()), leftovers=leftovers, leftovers_checked_at=self.sim.now,
+            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in self.sim.processes.values()),
+            leftovers=leftovers, leftovers_checked_at=self.sim.now,
             guard_expired=ended.value == "guard", restarts=self.restarts, neighbour=self.seen_neighbour(),
             processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
                                   exitcode=p.exitcode)
