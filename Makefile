@@ -1,0 +1,73 @@
+# Every verb of this project, once. CI runs the same ones.
+#
+#   make report   play all scenarios in both worlds -> out/report/index.html, out/results.json
+#   make test     lint, tests, and the scenarios as tests
+#   make sim      the twin alone, in an environment without torch and pyzmq
+#   make check    lint
+#   make soak     the long forms: every scenario ten times, tests with ten times the examples
+#   make clean    remove what the others made, environments excepted; end what dead labs left
+#
+# Set-up is part of each of them and costs nothing the second time.
+#   PYTHON=python3.12                                    another interpreter (3.11 or newer)
+#   ARGS="--scenario '*dies*'"                           more arguments for ringtwin run
+#   VENV=.venv-gpu VENV_FLAGS=--system-site-packages     use the torch (CUDA) that the system's Python already has
+
+PYTHON ?= python3
+VENV ?= .venv
+VENV_FLAGS ?=
+VENV_SIM ?= .venv-sim
+OUT ?= out
+ARGS ?=
+TIMES ?= 10
+
+# Wheels that pip was told of, for uv, too.
+FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
+
+.PHONY: report test sim check soak clean setup
+.DEFAULT_GOAL := report
+
+report: $(VENV)/.ready
+	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
+
+test: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python -m pytest tests
+	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
+
+sim: $(VENV_SIM)/.ready
+	$(VENV_SIM)/bin/python -c "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('torch', 'zmq'))))"
+	$(VENV_SIM)/bin/ringtwin run --world sim --out $(OUT)/sim $(ARGS)
+
+check: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+
+soak: $(VENV)/.ready
+	SCHEDULER_EXAMPLES=1500 RINGTWIN_KILLS=200 $(VENV)/bin/python -m pytest tests
+	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
+
+clean:
+	if [ -x $(VENV)/bin/ringtwin ]; then $(VENV)/bin/ringtwin doctor --clean; fi
+	rm -rf $(OUT) .ruff_cache .pytest_cache .hypothesis .benchmarks build *.egg-info
+	find engine faults sim scenarios reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml requirements.lock
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.12')"
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+ifeq ($(strip $(VENV_FLAGS)),)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@# Without wheels at hand uv chooses the torch that fits this machine; where its index cannot be reached, PyPI's.
+	links="$(FIND_LINKS)"; install="$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c requirements.lock"; \
+	if [ -n "$$links" ]; then UV_FIND_LINKS="$$links" $$install -e '.[engine,test]'; \
+	else $$install --torch-backend=auto -e '.[engine,test]' || $$install -e '.[engine,test]'; fi
+else
+	@# What the system has stays as it is, so it is not pinned, and only what it lacks is installed.
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[engine,test]'
+endif
+	touch $@
+
+$(VENV_SIM)/.ready: pyproject.toml requirements.lock
+	test -x $(VENV_SIM)/bin/python || $(PYTHON) -m venv $(VENV_SIM)
+	$(VENV_SIM)/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	touch $@
