@@ -27,7 +27,7 @@ def test_canary_no_linger(world):
     """Without linger, a core that leaves takes its last outputs and its death notice with it."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 60_000, times=400)),
+        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 100_000, times=400)),
         config=lab_config(sockets={"output_linger_s": 0.0}),
         plan=plan(
             stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(seconds=0.5)),

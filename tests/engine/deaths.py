@@ -38,9 +38,9 @@ async def kill_while_serving(llm: AsyncLLM, victim: int, number: int = signal.SI
         received = 0
         try:
             async for output in llm.generate(SIXTY_FOUR[index].prompt_token_ids[:12], ENDLESS, f"r{index}"):
-                received = len(output.token_ids)
-                if received == 1:
+                if not received:
                     begun.release()
+                received = len(output.token_ids)
         except EngineDeadError as error:
             death.told_s.append(time.monotonic() - killed_at)
             death.reasons.add(error.reason)
