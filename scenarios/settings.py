@@ -15,8 +15,10 @@ from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, Rin
 
 MODEL = Path(__file__).parent / "model"
 
+#: `detection_s` is five times the engine's target of 100 ms: a play shares its cores with others. The report shows
+#: what was measured, and tests/benchmarks holds the target.
 LAB_BOUNDS = Bounds(
-    startup_s=20.0, handshake_s=5.0, step_s=1.0, rpc_s=1.0, heartbeat_s=0.1, stall_s=1.6, detection_s=0.1,
+    startup_s=20.0, handshake_s=5.0, step_s=1.0, rpc_s=1.0, heartbeat_s=0.1, stall_s=1.6, detection_s=0.5,
     request_s=3.0, output_gap_s=0.5, drain_s=1.0, linger_s=4.0, orphan_s=2.0, cleanup_s=5.0, ring_recheck_s=0.2,
     terminate_s=2.0, replay_s=0.3, collective_s=5.0)
 

@@ -108,6 +108,8 @@ class EngineCore:
                 yield from self._handle(item)
             if self.drain.active and self.drain.over((yield Now()), self.scheduler.has_unfinished_requests()):
                 yield from self._abort_the_rest()
+                if not idle:
+                    yield from self._went_idle()
                 return "SIGTERM"
             if self._may_step():
                 idle = False
