@@ -1,0 +1,207 @@
+"""Who may import whom: the table of docs/ARCHITECTURE.md, enforced on the source itself.
+
+Imports are read from the syntax tree, also those inside functions, so that nothing hides behind a lazy import.
+A type-only import (`if TYPE_CHECKING`) binds nobody and is not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("engine", "faults", "sim", "scenarios", "reports", "tests")
+
+VOCABULARY = {"engine", *(f"engine.{name}" for name in (
+    "topology", "messages", "errors", "config", "ports", "effects"))}
+
+#: Run unchanged in both worlds. A file that is not here is a shell; one that is here and missing is an error.
+PURE = (
+    "engine/topology.py", "engine/messages.py", "engine/errors.py", "engine/config.py", "engine/ports.py",
+    "engine/effects.py", "engine/serial.py", "engine/liveness.py", "engine/model_config.py", "engine/wiring.py",
+    "engine/recipes.py", "engine/kv_follow.py", "engine/kv_mirror.py", "engine/kv_subscriber.py",
+    "engine/core/block_pool.py", "engine/core/drain.py", "engine/core/engine_core.py", "engine/core/io_loops.py",
+    "engine/core/kv_cache.py", "engine/core/kv_codec.py", "engine/core/kv_log.py", "engine/core/request.py",
+    "engine/core/scheduler.py",
+    "engine/executor/abstract.py", "engine/executor/calls.py", "engine/executor/multiproc.py",
+    "engine/executor/uniproc.py",
+    "engine/frontend/detokenizer.py", "engine/frontend/monitor.py", "engine/frontend/output_processor.py",
+    "engine/frontend/session.py",
+    "engine/ipc/framing.py", "engine/ipc/handshake.py", "engine/ipc/queue.py", "engine/ipc/ring.py",
+    "engine/worker/worker_loop.py",
+)
+#: What waits, tells the time, rolls dice, or reaches the outside.
+WORLDLY = frozenset({
+    "asyncio", "ctypes", "datetime", "mmap", "multiprocessing", "os", "random", "secrets", "select", "selectors",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time", "torch", "uuid", "zmq",
+})
+#: file -> what it may have all the same, and why.
+EXCEPTIONS = {
+    "engine/ipc/ring.py": {"os", "threading"},  # a lock is the memory fence; os names no file and asks nobody
+}
+#: Never in the twin; its dice are handed in (`random` for a seeded generator), its locks and clocks are SimPy's.
+NOT_IN_THE_TWIN = frozenset({"zmq", "torch", "multiprocessing", "time", "threading", "socket", "select", "asyncio"})
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Full names of all modules that a file imports. `from a import b` counts as `a` and, where it is one, `a.b`."""
+    found: set[str] = set()
+    for node in _walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            found.add(node.module)
+            found |= {name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}")}
+    return frozenset(found)
+
+
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _walk(node)
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def files(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def ours(path: Path) -> set[str]:
+    return {name for name in imports_of(path) if name.split(".")[0] in OURS}
+
+
+def strangers(path: Path, allowed: set[str], packages: tuple[str, ...] = ()) -> set[str]:
+    """Our modules that a file imports and may not. `packages` are allowed with all that is in them."""
+    return {name for name in ours(path) if name not in allowed
+            and not any(name == package or name.startswith(package + ".") for package in packages)}
+
+
+def each(folder: str):
+    return pytest.mark.parametrize("path", files(folder), ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@each("engine")
+def test_the_engine_imports_nothing_of_ours(path):
+    assert strangers(path, set(), ("engine",)) == set()
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_files_reach_nothing_of_the_outside_world(name):
+    path = ROOT / name
+    worldly = {module.split(".")[0] for module in imports_of(path)} & WORLDLY
+    assert worldly - EXCEPTIONS.get(name, set()) == set()
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_files_rest_on_pure_files_alone(name):
+    pure = {file.removesuffix(".py").replace("/", ".") for file in PURE}
+    assert strangers(ROOT / name, pure | VOCABULARY | {"engine.core", "engine.ipc", "engine.executor"}) <= {
+        "engine.frontend.input_processor"}  # for a type; it reads files where a tokenizer is asked for
+
+
+def test_an_exception_is_still_needed():
+    for name, modules in EXCEPTIONS.items():
+        assert modules <= {module.split(".")[0] for module in imports_of(ROOT / name)}, name
+
+
+@each("faults")
+def test_the_fault_layer_knows_the_vocabulary_of_the_engine_and_its_ring_layout(path):
+    allowed = {"engine.ipc.ring", *(f"engine.{name}" for name in ("topology", "ports", "messages", "errors", "effects"))}
+    assert strangers(path, allowed, ("faults",)) == set()
+
+
+@each("sim")
+def test_the_twin_rests_on_pure_files_and_on_the_plain_part_of_the_fault_layer(path):
+    pure = {file.removesuffix(".py").replace("/", ".") for file in PURE}
+    plain = {f"faults.{name}" for name in ("plan", "judge", "inbox", "board", "journal", "memory")}
+    assert strangers(path, pure | VOCABULARY | plain, ("sim",)) == set()
+
+
+@each("sim")
+def test_the_twin_has_no_clock_no_process_and_no_socket(path):
+    assert {module.split(".")[0] for module in imports_of(path)} & NOT_IN_THE_TWIN == set()
+
+
+@each("scenarios")
+def test_only_the_command_line_knows_the_reports(path):
+    reports = {name for name in ours(path) if name.split(".")[0] == "reports"}
+    assert not reports or path == ROOT / "scenarios/command.py"
+
+
+@each("scenarios/guarantees")
+def test_a_judge_does_not_consult_the_accused(path):
+    allowed = {"scenarios.history", "scenarios.run", "engine.topology", "engine.messages", "engine.config"}
+    assert strangers(path, allowed, ("scenarios.guarantees",)) == set()
+
+
+@each("reports")
+def test_reports_read_runs_and_start_nothing(path):
+    allowed = {"scenarios.run", "scenarios.history", "faults.journal", "engine.topology"}
+    assert strangers(path, allowed, ("reports",)) == set()
+    assert {module.split(".")[0] for module in imports_of(path)} & {
+        "subprocess", "multiprocessing", "socket", "threading", "asyncio", "urllib", "zmq", "torch"} == set()
+
+
+@pytest.mark.parametrize("path", [path for folder in OURS[:-1] for path in files(folder) if path.name == "__init__.py"],
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_imports_nothing_when_it_is_imported(path):
+    top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [ast.unparse(node) for node in top if getattr(node, "module", "") != "__future__"] == []
+
+
+_WITHOUT = """
+import sys
+
+for name in ("torch", "zmq", "transformers", "safetensors", "tokenizers", "numpy"):
+    sys.modules[name] = None
+
+import scenarios.command
+import scenarios.conftest
+import scenarios.guarantees.all
+import scenarios.judge
+import scenarios.worlds.sim
+from scenarios.catalogue import catalogue
+from scenarios.player import can_play, worlds_of
+
+assert catalogue(), "no scenario was found"
+assert worlds_of(None) == ("sim",), worlds_of(None)
+assert "torch" in can_play("engine"), can_play("engine")
+order = ["run", "--world", "sim", "--scenario", "nothing_goes_wrong", "--out", sys.argv[1]]
+sys.exit(scenarios.command.outcome_of(order))
+"""
+
+
+def test_the_twin_plays_and_reports_where_torch_and_zmq_are_not_installed(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _WITHOUT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "report" / "index.html").exists()
+
+
+_WATCHED = """
+import sys
+from engine.core import engine_core_proc
+from engine.frontend import async_llm, llm
+from engine.worker import worker_proc
+others = ("faults", "sim", "scenarios", "reports", "simpy")
+loaded = sorted(name for name in sys.modules if name.split(".")[0] in others)
+assert not loaded, loaded
+"""
+
+
+def test_the_engine_alone_loads_no_fault_code():
+    subprocess.run([sys.executable, "-c", _WATCHED], cwd=ROOT, check=True, timeout=60)
