@@ -12,11 +12,13 @@ all of them within the detection bound, and every later call at once; leaving a 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
+from engine.frontend.client import end_client
 from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service, Stream
 from engine.frontend.session import UtilityResult
@@ -68,6 +70,7 @@ class AsyncLLM:
         self._service = Service(config, asyncio_mode=True, ports=ports)
         self.config = config
         self.client = self._service.client
+        weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself
 
     # -- requests
 
@@ -131,7 +134,6 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         """End the engine; pending streams end with EngineDeadError. Nothing is left behind."""
-        self.client.detach()
         self.client.shutdown()
 
     def _attach(self) -> None:

@@ -20,7 +20,6 @@ import atexit
 import contextlib
 import os
 import secrets
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,16 +47,22 @@ CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
 TICKS_PER_BOUND = 10
 
 
-#: Clients whose engines run, of this process and (after a fork) of its parent.
-_open_clients: weakref.WeakSet[EngineCoreClient] = weakref.WeakSet()
+#: Clients whose engines run, of this process and (after a fork) of its parent. Held here until their shutdown: a ZMQ
+#: context that is collected together with its sockets would wait for them for ever.
+_open_clients: set[EngineCoreClient] = set()
+
+
+def end_client(client: EngineCoreClient) -> None:
+    """Shut down unless it is another process's: a fork has copies of its parent's clients."""
+    if client.owner_pid == os.getpid():
+        client.shutdown()
 
 
 @atexit.register
-def _shutdown_all() -> None:
+def _end_all() -> None:
     """Runs before `multiprocessing` waits for children that nobody told to go."""
     for client in list(_open_clients):
-        if client.owner_pid == os.getpid():
-            client.shutdown()
+        end_client(client)
 
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
@@ -360,6 +365,10 @@ class AsyncMPClient(EngineCoreClient):
     """For asyncio: the loop watches the descriptors."""
 
     loop: asyncio.AbstractEventLoop | None = None
+
+    def shutdown(self) -> None:
+        self.detach()
+        super().shutdown()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve this loop from now on, and no other."""

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 from engine.config import EngineConfig
+from engine.frontend.client import end_client
 from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
@@ -33,6 +35,7 @@ class LLM:
         self.config = config or EngineConfig(model=str(model), **fields)
         self._service = Service(self.config, asyncio_mode=False, ports=ports)
         self.client = self._service.client
+        weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself
         self._ids = count()
 
     def generate(self, prompts: Prompt | Sequence[Prompt],
