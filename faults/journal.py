@@ -14,7 +14,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Journal:
     def __init__(self, write: Callable[[bytes], Any], now: Callable[[], float]) -> None:
         self._write = write
         self._now = now
-        self._encode = msgspec.msgpack.Encoder(enc_hook=repr).encode  # recording never kills
+        self._encode = _encoder()
         self._lock = threading.RLock()  # a signal handler may record while its thread does
         self._number = 0
 
@@ -76,8 +76,22 @@ class Journal:
                data: dict[str, Any] | None = None, thread: str = "main") -> None:
         with self._lock:
             number, self._number = self._number, self._number + 1
-            body = self._encode(Record(number, self._now(), thread, kind, site, nth, digest, occurrence, data or {}))
-            self._write(_HEAD.pack(len(body), zlib.crc32(body)) + body)
+            self._write(_framed(self._encode(
+                Record(number, self._now(), thread, kind, site, nth, digest, occurrence, data or {}))))
+
+
+def _framed(body: bytes) -> bytes:
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def journal_bytes(records: Iterable[Record]) -> bytes:
+    """A whole journal, as `Journal` would have written it record by record."""
+    encode = _encoder()
+    return b"".join([_framed(encode(record)) for record in records])
+
+
+def _encoder() -> Callable[[Any], bytes]:
+    return msgspec.msgpack.Encoder(enc_hook=repr).encode  # recording never kills
 
 
 def journal_path(folder: Path, node: str, life: int) -> Path:

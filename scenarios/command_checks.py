@@ -103,7 +103,9 @@ def run_or_plan(path: Path) -> Play | Plan:
         below = sorted(path.glob("*/play.json"))
         if below and not (path / "play.json").exists():
             raise RunError(f"{path}: holds several runs; name one of them, such as {below[0].parent}")
-        return load_run(path).play
+        play = load_run(path).play
+        play.plan.check(play.topology)
+        return play
     if not path.exists():
         raise BadInputError(f"{path}: no such run directory or plan; runs lie in out/runs")
     return load_plan(path)

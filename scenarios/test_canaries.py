@@ -10,7 +10,6 @@ from scenarios.test_kv import KV, NARROW, churn
 from scenarios.workloads import add, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
-OUTPUTS = "core.0->frontend.0/outputs"
 
 
 def test_canary_high_water_mark(world):
@@ -27,11 +26,11 @@ def test_canary_no_linger(world):
     """Without linger, a core that leaves takes its last outputs and its death notice with it."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 100_000, times=400)),
+        workload=recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=400)),
         config=lab_config(sockets={"output_linger_s": 0.0}),
         plan=plan(
-            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(seconds=0.5)),
-            exits("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
+            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=0.5)),
+            exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
     run.holds(dead_notice=Verdict.BROKEN)
 
 

@@ -16,7 +16,6 @@ from scenarios.guarantees.all import (
 )
 from scenarios.workloads import add, recorded, utility
 
-REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
 
 
@@ -56,10 +55,11 @@ def test_core_raises_behind_a_full_queue(world):
     """The core raises with 2,000 outputs queued and a frontend that is stopped until then."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("eight-mixed").then(add(*range(8)), utility("ping", "x" * 100, times=2000)),
+        workload=recorded("eight-mixed").then(add(*range(8)), steps=2).then(utility("ping", "x" * 100, times=2000)),
         plan=plan(
-            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(marked("core.0", Mark.DYING))),
-            raises("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
+            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,
+                  until=until(marked("core.0", Mark.DYING))),
+            raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
     run.holds(dead_notice, ends_once, nothing_left_behind)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import QueueCancelledError
 from engine.ports import RingMemory, RingSpec, SocketSpec
 from engine.topology import Channel, Mark, Node, at, mark_site
-from faults.journal import Journal, Kind
+from faults.journal import Kind, Record
 from faults.judge import Judge, bare, decoded_of
 from faults.plan import Fate, Fault
 from sim.interpreter import SimThread
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sim.simulation import Simulation
 
 SIGKILL, SIGTERM = -9, -15
+_CROSSING = Kind.CROSSING
 
 
 class SimQueue:
@@ -113,8 +114,7 @@ class SimProcess:
         self._watchers: list[tuple[SimProcess, Callable[[], Any]]] = []
         self._exit_with = 0
 
-        self.records: list[bytes] = []
-        self.journal = Journal(self.records.append, lambda: sim.env._now)
+        self.records: list[Record] = []  # its journal; becomes bytes when somebody writes it to disk
         self.counts: dict[str, int] = {}
         self._occurrences: dict[tuple[str, str], int] = {}
         self.judge = Judge(sim.plan, self.name, self.life)
@@ -207,8 +207,9 @@ class SimProcess:
                 self._occurrences[key] = occurrence + 1
             if fault is not None:
                 data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
-            self.journal.append(Kind.CROSSING, site, nth=nth, digest=digest, occurrence=occurrence, data=data,
-                                thread=thread)
+            records = self.records
+            records.append(Record(len(records), self.sim.env._now, thread, _CROSSING, site, nth, digest, occurrence,
+                                  data or {}))
         if fault is not None:
             self.receipt(fault, site, nth, thread)
         if site in self._watched:
@@ -224,7 +225,7 @@ class SimProcess:
 
     def receipt(self, fault: Fault, site: str, nth: int, thread: str) -> None:
         if self.sim.record:
-            self.journal.append(Kind.RECEIPT, fault.id, nth=nth, thread=thread, data={
+            self._record(Kind.RECEIPT, fault.id, thread, nth, {
                 "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
         self.sim.notice_fault(fault)
 
@@ -232,11 +233,15 @@ class SimProcess:
         """On record: what the fault held was let go."""
         if self.sim.record and self.alive:
             data = {"site": site, "nth": nth} if site else {"at": self.sim.now}
-            self.journal.append(Kind.RELEASE, fault.id, nth=nth, thread=thread, data=data)
+            self._record(Kind.RELEASE, fault.id, thread, nth, data)
 
     def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
         if self.sim.record:
-            self.journal.append(Kind.OBSERVATION, name, data=data, thread=thread)
+            self._record(Kind.OBSERVATION, name, thread, 0, data)
+
+    def _record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
+        records = self.records
+        records.append(Record(len(records), self.sim.env._now, thread, kind, site, nth, "", 0, data))
 
     def _store(self, site: str) -> Fault | None:
         """A store of a ring operation is about to be done: counted and judged, recorded only if a fault befalls it."""
@@ -247,8 +252,7 @@ class SimProcess:
         if fault is None:
             return None
         if self.sim.record:
-            self.journal.append(Kind.CROSSING, site, nth=nth, thread=thread.name,
-                                data={"fate": fault.fate.value, "fault": fault.id})
+            self._record(_CROSSING, site, thread.name, nth, {"fate": fault.fate.value, "fault": fault.id})
         self.receipt(fault, site, nth, thread.name)
         if fault.fate is Fate.CORRUPT:
             return fault

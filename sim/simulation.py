@@ -26,7 +26,7 @@ import msgspec
 import simpy
 
 from engine.topology import Node, Topology
-from faults.journal import journal_path
+from faults.journal import JournalFile, journal_bytes, journal_path
 from faults.plan import Fault, Plan
 from sim.costs import COSTS, Costs
 from sim.holds import Holds
@@ -253,7 +253,11 @@ class Simulation:
 
     def journals(self) -> dict[str, bytes]:
         """File name -> the journal's bytes, as `faults.journal.read_journal` takes them."""
-        return {journal_path(Path(), p.name, p.life).name: b"".join(p.records) for p in self.processes.values()}
+        return {journal_path(Path(), p.name, p.life).name: journal_bytes(p.records) for p in self.processes.values()}
+
+    def journal_files(self) -> list[JournalFile]:
+        """The journals as the judges take them, never encoded: `data` holds what the processes said, not yet copied."""
+        return [JournalFile(p.name, p.life, p.records, torn=False) for p in self.processes.values()]
 
     def write_journals(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
