@@ -16,16 +16,15 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from engine.topology import Topology
 from faults.plan import Plan, PlanError
 from scenarios.catalogue import Scenario
-from scenarios.run import Lab, Play, Run
+from scenarios.run import Lab, Play, Run, Verdict
 from scenarios.settings import lab_config
-from scenarios.worlds.base import BrokenPromiseError, World
+from scenarios.worlds.base import BrokenPromiseError, PlayedRun, World
 
 WORLD_NAMES = ("sim", "engine")
 #: What the world of real processes needs beyond the rest.
@@ -142,7 +141,7 @@ def replay(play: Play, world: World) -> Outcome:
     try:
         played = world.replay(play)
         if not play.promises:
-            judge_without_promises(played)
+            judge_by(played, play.expected)
         runs = played.runs
     except (PlanError, BrokenPromiseError):
         raise
@@ -153,10 +152,10 @@ def replay(play: Play, world: World) -> Outcome:
                    failure=failure)
 
 
-def judge_without_promises(played: Any) -> None:
-    """Every guarantee that applies is judged; what breaks is seen in the cells, not raised."""
+def judge_by(played: PlayedRun, expected: dict[str, Verdict]) -> None:
+    """Every guarantee that applies is judged; what is not as expected is seen in the cells, not raised."""
     try:
-        played.holds()
+        played.holds(**{name.replace("-", "_"): verdict for name, verdict in expected.items()})
     except BrokenPromiseError:
         pass
 
