@@ -1,0 +1,87 @@
+"""The table of calls: a reply belongs to its call by id alone, and every call has one deadline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import RpcError, RpcTimeoutError
+from engine.executor.calls import CallTable
+from engine.messages import ReplyStatus
+
+OK, FAILED = ReplyStatus.SUCCESS, ReplyStatus.FAILURE
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.data())
+def test_each_reply_answers_its_own_call_in_whatever_order_ranks_and_calls_come(ranks, calls, data) -> None:
+    table = CallTable(ranks)
+    outputs = [data.draw(st.one_of(st.none(), st.integers(0, ranks - 1))) for _ in range(calls)]
+    opened = [table.open("m", rank, 1.0) for rank in outputs]
+    replies = [(rank, call.call_id) for call, only in zip(opened, outputs, strict=True)
+               for rank in range(ranks) if only in (None, rank)]
+    for rank, call_id in data.draw(st.permutations(replies)):
+        assert table.reply(rank, call_id, OK, (rank, call_id)).call_id == call_id
+    for call, only in zip(opened, outputs, strict=True):
+        every = [(rank, call.call_id) for rank in range(ranks)]
+        assert call.result() == (every if only is None else every[only])
+    assert table.outstanding == 0
+
+
+def test_a_failure_of_any_rank_ends_the_call_at_once_whoever_was_to_answer() -> None:
+    table = CallTable(3)
+    call = table.open("execute_model", 0, 1.0)
+    assert not call.done
+    table.reply(2, call.call_id, FAILED, "out of memory")
+    with pytest.raises(RpcError, match=r"worker\.2 failed in execute_model: out of memory"):
+        call.result()
+
+
+def test_replies_after_a_failure_or_a_deadline_belong_to_nobody() -> None:
+    """Rank 0 fails, rank 1 succeeds late: the next call gets its own answers."""
+    table = CallTable(2)
+    first = table.open("a", None, 1.0)
+    table.reply(0, first.call_id, FAILED, "x")
+    late = table.open("b", None, 1.0)
+    table.expire(late, 1.0)
+    third = table.open("c", None, 2.0)
+    assert table.reply(1, first.call_id, OK, "stale") is None
+    assert table.reply(0, late.call_id, OK, "stale") is None
+    assert table.late_replies == 2
+    for rank in (0, 1):
+        table.reply(rank, third.call_id, OK, f"third {rank}")
+    assert third.result() == ["third 0", "third 1"]
+
+
+def test_a_deadline_names_the_ranks_that_are_missing_and_comes_once() -> None:
+    table = CallTable(3)
+    call = table.open("step", None, 5.0)
+    table.reply(1, call.call_id, OK, None)
+    table.expire(call, 4.9)
+    assert not call.done and call.missing == [0, 2]
+    table.expire(call, 5.0)
+    table.expire(call, 6.0)
+    with pytest.raises(RpcTimeoutError, match=r"worker\.0, worker\.2"):
+        call.result()
+
+
+def test_an_answered_call_does_not_expire() -> None:
+    table = CallTable(1)
+    call = table.open("step", 0, 1.0)
+    table.reply(0, call.call_id, OK, 7)
+    table.expire(call, 100.0)
+    assert call.result() == 7
+
+
+def test_a_rank_that_could_not_read_a_call_fails_the_oldest() -> None:
+    table = CallTable(2)
+    first, second = table.open("a", None, 1.0), table.open("b", None, 1.0)
+    assert table.reply(1, -1, FAILED, "unreadable") is first
+    assert first.error is not None and second.error is None
+    assert CallTable(2).reply(0, -1, FAILED, "unreadable") is None
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_does_not_exist_cannot_be_asked_to_answer(rank: int) -> None:
+    with pytest.raises(ValueError, match="output_rank"):
+        CallTable(2).open("m", rank, 1.0)
