@@ -39,7 +39,7 @@ from engine.effects import (
     WaitBell,
 )
 from engine.topology import Edge, at
-from faults.journal import digest_of
+from faults.journal import Kind, digest_of
 from faults.plan import Fate, Fault
 from sim.ring_memory import SteppedMemory, StoppedInOperation, store_place
 from sim.sockets import WAIT, SocketPort
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sim.processes import SimProcess
 
 _NEVER = float("inf")
+_OBSERVATION = Kind.OBSERVATION
 #: Effects in one instant after which a loop is called endless.
 _LIVELOCK_EFFECTS = 1_000_000
 
@@ -103,12 +104,13 @@ class _Progress(msgspec.Struct):
 class SimThread:
     """One thread of one process: runs one loop."""
 
-    __slots__ = ("_alarm_at", "_first", "_looked", "_question", "_question_with", "_stack", "_until", "error",
+    __slots__ = ("_alarm_at", "_env", "_first", "_looked", "_question", "_question_with", "_stack", "_until", "error",
                  "finished", "hung", "is_main", "name", "on_finish", "process", "result", "sim", "waking")
 
     def __init__(self, process: SimProcess, name: str, loop: Loop[Any], is_main: bool) -> None:
         self.process = process
         self.sim = process.sim
+        self._env = process.env
         self.name = name
         self.is_main = is_main
         self.result: Any = None
@@ -169,7 +171,7 @@ class SimThread:
             self._alarm_at = _NEVER
         if self._question is None:
             return
-        if self._until <= self.sim.env._now:
+        if self._until <= self._env._now:
             self.wake()
         elif self._until < self._alarm_at:
             self._alarm_at = self._until
@@ -185,7 +187,7 @@ class SimThread:
 
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
-        stack, answers = self._stack, _ANSWERS
+        stack, answers, env = self._stack, _ANSWERS, self._env
         loop = stack[-1]
         left = _LIVELOCK_EFFECTS
         while True:
@@ -209,9 +211,13 @@ class SimThread:
                     return
                 loop, error = stack[-1], raised
                 continue
+            kind = type(effect)
+            if kind is Now:
+                value = env._now
+                continue
             self._first = True
             try:
-                value = answers[type(effect)](self, effect)
+                value = answers[kind](self, effect)
             except ThreadEndedError:
                 return
             except BaseException as raised:
@@ -290,9 +296,6 @@ class SimThread:
 
     # -- answers
 
-    def _now(self, effect: Now) -> float:
-        return self.sim.env._now
-
     def _mark(self, effect: MarkPoint) -> Any:
         process = self.process
         site = process.mark_sites[effect.mark]
@@ -303,7 +306,9 @@ class SimThread:
         return None
 
     def _observe(self, effect: Observe) -> None:
-        self.process.observe(effect.name, effect.data, self.name)
+        process = self.process
+        if process.recording:
+            process.record(_OBSERVATION, effect.name, self.name, 0, effect.data)
 
     def _beat(self, effect: Beat) -> None:
         if self.process.heartbeat is not None:
@@ -323,9 +328,9 @@ class SimThread:
         deadline = effect.deadline
         if deadline is None:
             deadline = _NEVER
-        if deadline <= self.sim.env._now:
+        if deadline <= self._env._now:
             if self._first:
-                return self._ask_again(self._receive, (effect,), self.sim.env._now + self.sim.costs.look_s)
+                return self._ask_again(self._receive, (effect,), self._env._now + self.sim.costs.look_s)
             return None
         if process.death_errors:
             raise process.death_errors[0]()
@@ -350,15 +355,15 @@ class SimThread:
         deadline = effect.deadline
         if deadline is None:
             deadline = _NEVER
-        if deadline <= self.sim.env._now:
+        if deadline <= self._env._now:
             if self._first:
-                return self._ask_again(self._take, (effect,), self.sim.env._now + self.sim.costs.look_s)
+                return self._ask_again(self._take, (effect,), self._env._now + self.sim.costs.look_s)
             return []
         queue.waiter = self
         return self._ask_again(self._take, (effect,), deadline)
 
     def _attempt(self, effect: Attempt) -> Any:
-        self._looked = self.sim.env.rings
+        self._looked = self._env.rings
         process = self.process
         if not process.stepped:
             return effect.operation()
@@ -390,7 +395,7 @@ class SimThread:
         process = self.process
         spec = process.rings[effect.ring]
         data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
-        digest = digest_of(effect.parts) if self.sim.record else ""
+        digest = digest_of(effect.parts) if self.process.recording else ""
         met = None
         for site in ring_sites(process, effect.ring, effect.operation):
             fault, nth = process.note(site, self.name, digest, data, spec.channel, effect.parts)
@@ -428,7 +433,7 @@ class SimThread:
         bell = process.bells[effect.bell].bell
         if bell.rung_at > self._looked:
             return True
-        now = self.sim.env._now
+        now = self._env._now
         if self._first:
             until = now + process.recheck_s
             if effect.deadline is not None and effect.deadline < until:
@@ -453,10 +458,10 @@ class SimThread:
         return result
 
     def _sleep(self, effect: Sleep) -> Any:
-        return self._ask_again(self._slept, (), self.sim.env._now + effect.seconds)
+        return self._ask_again(self._slept, (), self._env._now + effect.seconds)
 
     def _slept(self) -> Any:
-        if self.sim.env._now < self._until:
+        if self._env._now < self._until:
             return self._ask_again(self._slept, (), self._until)
         return None
 
@@ -464,11 +469,11 @@ class SimThread:
         return self._enter_next(effect, _Progress())
 
     def _enter_next(self, effect: Enter, progress: _Progress) -> Any:
-        process = self.process
-        site = at(f"{process.name}/collective", "enter")
+        process, group = self.process, effect.group
+        site = process.collective_site
         while True:
             if progress.number is not None:
-                over, error = effect.group.outcome(process.name, progress.number)
+                over, error = group.outcome(process.name, progress.number)
                 if not over:
                     return self._ask_again(self._enter_next, (effect, progress), _NEVER)
                 progress.number = None
@@ -481,7 +486,7 @@ class SimThread:
             if fault is not None and self.befall(fault, site, nth):
                 self.go_on_with(self._enter_now, effect, progress)
                 return WAIT
-            progress.number = effect.group.enter(process.name, self)
+            progress.number = group.enter(process.name, self)
 
     def _enter_now(self, effect: Enter, progress: _Progress) -> Any:
         progress.number = effect.group.enter(self.process.name, self)
@@ -515,7 +520,6 @@ def run_loop(process: SimProcess, loop: Loop[Any], name: str = "main") -> SimThr
 
 
 _ANSWERS: dict[type, Callable[[SimThread, Any], Any]] = {
-    Now: SimThread._now,
     MarkPoint: SimThread._mark,
     Observe: SimThread._observe,
     Beat: SimThread._beat,

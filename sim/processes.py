@@ -77,6 +77,8 @@ class SimProcess:
 
     def __init__(self, sim: Simulation, node: Node, parent: SimProcess | None, pid: int) -> None:
         self.sim = sim
+        self.env = sim.env
+        self.recording = sim.record
         self.node = node
         self.name = bare(str(node))  # without life, as sites are named
         self.life = node.life
@@ -124,6 +126,7 @@ class SimProcess:
         self._watched = frozenset(site for node, life, site in sim.holds.watched
                                   if (node, life) == (self.name, self.life))
         self.mark_sites = {mark: mark_site(self.name, mark) for mark in Mark}
+        self.collective_site = at(f"{self.name}/collective", "enter")
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
         self.current_thread: SimThread | None = None
         self.ring_sites: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -195,11 +198,12 @@ class SimProcess:
 
         `channel` and `frames`: the message, for faults that match on what it says.
         """
-        nth = self.counts[site] = self.counts.get(site, 0) + 1
+        counts = self.counts
+        nth = counts[site] = counts.get(site, 0) + 1
         fault = None
         if site in self._judged:
             fault = self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames))
-        if self.sim.record:
+        if self.recording:
             occurrence = 0
             if digest:
                 key = site, digest
@@ -208,7 +212,7 @@ class SimProcess:
             if fault is not None:
                 data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
             records = self.records
-            records.append(Record(len(records), self.sim.env._now, thread, _CROSSING, site, nth, digest, occurrence,
+            records.append(Record(len(records), self.env._now, thread, _CROSSING, site, nth, digest, occurrence,
                                   data or {}))
         if fault is not None:
             self.receipt(fault, site, nth, thread)
@@ -224,24 +228,24 @@ class SimProcess:
         return nth
 
     def receipt(self, fault: Fault, site: str, nth: int, thread: str) -> None:
-        if self.sim.record:
-            self._record(Kind.RECEIPT, fault.id, thread, nth, {
+        if self.recording:
+            self.record(Kind.RECEIPT, fault.id, thread, nth, {
                 "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
         self.sim.notice_fault(fault)
 
     def released(self, fault: Fault, thread: str, site: str = "", nth: int = 0) -> None:
         """On record: what the fault held was let go."""
-        if self.sim.record and self.alive:
+        if self.recording and self.alive:
             data = {"site": site, "nth": nth} if site else {"at": self.sim.now}
-            self._record(Kind.RELEASE, fault.id, thread, nth, data)
+            self.record(Kind.RELEASE, fault.id, thread, nth, data)
 
     def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
-        if self.sim.record:
-            self._record(Kind.OBSERVATION, name, thread, 0, data)
+        if self.recording:
+            self.record(Kind.OBSERVATION, name, thread, 0, data)
 
-    def _record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
+    def record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
         records = self.records
-        records.append(Record(len(records), self.sim.env._now, thread, kind, site, nth, "", 0, data))
+        records.append(Record(len(records), self.env._now, thread, kind, site, nth, "", 0, data))
 
     def _store(self, site: str) -> Fault | None:
         """A store of a ring operation is about to be done: counted and judged, recorded only if a fault befalls it."""
@@ -251,8 +255,8 @@ class SimProcess:
         fault = self.judge.crossing(site) if site in self._judged else None
         if fault is None:
             return None
-        if self.sim.record:
-            self._record(_CROSSING, site, thread.name, nth, {"fate": fault.fate.value, "fault": fault.id})
+        if self.recording:
+            self.record(_CROSSING, site, thread.name, nth, {"fate": fault.fate.value, "fault": fault.id})
         self.receipt(fault, site, nth, thread.name)
         if fault.fate is Fate.CORRUPT:
             return fault

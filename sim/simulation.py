@@ -80,13 +80,21 @@ class Choices:
 class Happening:
     """One call at one virtual time. Looks like an event to simpy; can be called off."""
 
-    __slots__ = ("_ok", "arguments", "callbacks", "function")
+    __slots__ = ("arguments", "function")
+    _ok = True
 
     def __init__(self, function: Callable[..., Any] | None, arguments: tuple) -> None:
         self.function = function
         self.arguments = arguments
-        self.callbacks: Any = (_call,)
-        self._ok = True
+
+    @property
+    def callbacks(self) -> Any:
+        """What simpy's own loop calls; kept out of the instances, of which a play makes very many."""
+        return (_call,)
+
+    @callbacks.setter
+    def callbacks(self, _: Any) -> None:
+        """simpy marks an event as over here."""
 
     def cancel(self) -> None:
         self.function = None
@@ -106,6 +114,12 @@ class VirtualTime(simpy.Environment):
     def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> Happening:
         happening = Happening(function, arguments)
         heappush(self._queue, (when if when > self._now else self._now, 1, next(self._eid), happening))
+        return happening
+
+    def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> Happening:
+        happening = Happening(function, arguments)
+        now = self._now
+        heappush(self._queue, (now + delay_s if delay_s > 0.0 else now, 1, next(self._eid), happening))
         return happening
 
     def advance(self, guard: float) -> Ended:
@@ -144,6 +158,7 @@ class Simulation:
         self.choices = choices
         self.env = VirtualTime()
         self.call_at = self.env.call_at
+        self.after = self.env.after
         self.network = Network(self)
         self.holds = Holds(self)
         self.processes: dict[str, SimProcess] = {}  # by name with life
@@ -160,9 +175,6 @@ class Simulation:
     @property
     def now(self) -> float:
         return self.env._now
-
-    def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> Happening:
-        return self.call_at(self.env._now + delay_s, function, *arguments)
 
     def run(self, guard_s: float = 3600.0) -> Ended:
         """Play on until nothing is left to happen, `stop` was called, or virtual `guard_s` since the beginning."""
