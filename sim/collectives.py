@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sim.simulation import Simulation
 
 
+_OPEN: Any = object()
+
+
 class CollectiveError(RuntimeError):
     """A collective failed because a peer is dead, or did not take part in time."""
 
@@ -28,23 +31,34 @@ class CollectiveGroup:
         self.name = name
         self.ranks = ranks
         self.timeout_s = timeout_s
+        self._size = len(ranks)
         self._entered: dict[str, int] = dict.fromkeys(ranks, 0)
         #: number -> threads that wait in it, by rank
         self._inside: dict[int, dict[str, SimThread]] = {}
         self._results: dict[tuple[str, int], Exception | None] = {}
         self._dead: list[str] = []
+        #: rank -> (number, when it times out) of the collective it entered last. One alarm per rank is on its way:
+        #: nearly every collective is over long before, and would leave a timer behind.
+        self._waits: dict[str, tuple[int, float]] = {}
+        self._alarmed: set[str] = set()
 
     def enter(self, rank: str, thread: SimThread) -> int:
         """`rank` takes part in its next collective. -> its number; ask `outcome` when the thread is woken"""
         sim = self._sim
         number = self._entered[rank]
         self._entered[rank] = number + 1
-        inside = self._inside.setdefault(number, {})
+        inside = self._inside.get(number)
+        if inside is None:
+            inside = self._inside[number] = {}
         inside[rank] = thread
-        if len(inside) == len(self.ranks):
-            self._finish(number, list(inside), None, sim.costs.collective_s)
+        if len(inside) == self._size:
+            sim.after(sim.costs.collective_s, self._give, number, list(inside), None)
             return number
-        sim.after(self.timeout_s, self._expire, number, rank)
+        until = sim.env._now + self.timeout_s
+        self._waits[rank] = number, until
+        if rank not in self._alarmed:
+            self._alarmed.add(rank)
+            sim.call_at(until, self._alarm, rank)
         for dead in self._dead:
             if self._entered[dead] <= number:
                 self._told_of_death(number, rank, dead)
@@ -52,8 +66,8 @@ class CollectiveGroup:
 
     def outcome(self, rank: str, number: int) -> tuple[bool, Exception | None]:
         """(whether it is over for this rank, its error)"""
-        key = rank, number
-        return (True, self._results.pop(key)) if key in self._results else (False, None)
+        error = self._results.pop((rank, number), _OPEN)
+        return (False, None) if error is _OPEN else (True, error)
 
     def died(self, rank: str) -> None:
         """A rank's process is gone."""
@@ -72,17 +86,24 @@ class CollectiveGroup:
         neighbour = distance in (1, size - 1)
         if neighbour or self._sim.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
             error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
-            self._finish(number, [rank], error, self._sim.costs.collective_death_s)
+            self._sim.after(self._sim.costs.collective_death_s, self._give, number, [rank], error)
 
-    def _expire(self, number: int, rank: str) -> None:
-        error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
-        self._finish(number, [rank], error, 0.0)
-
-    def _finish(self, number: int, ranks: list[str], error: Exception | None, delay_s: float) -> None:
-        self._sim.after(delay_s, self._give, number, ranks, error)
+    def _alarm(self, rank: str) -> None:
+        """The rank's collective of then has timed out; where it sits in a later one, that one's time comes later."""
+        number, until = self._waits[rank]
+        if rank not in self._inside.get(number, ()):
+            self._alarmed.discard(rank)
+        elif until > self._sim.now:
+            self._sim.call_at(until, self._alarm, rank)
+        else:
+            self._alarmed.discard(rank)
+            error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
+            self._sim.after(0.0, self._give, number, [rank], error)
 
     def _give(self, number: int, ranks: list[str], error: Exception | None) -> None:
-        inside = self._inside.get(number, {})
+        inside = self._inside.get(number)
+        if inside is None:
+            return
         for rank in ranks:
             thread: Any = inside.pop(rank, None)
             if thread is not None:
