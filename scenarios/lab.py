@@ -79,8 +79,11 @@ def end() -> list[str]:
     global _home
     if _home is None or _home[0] != os.getpid():
         return []
+    from engine.runtime_dir import sweep
+
     path, _home = _home[1], None
     found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path])
+    found += sweep()  # now that nobody holds a lock any more
     shutil.rmtree(path, ignore_errors=True)
     return found
 
