@@ -5,6 +5,7 @@
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint
 #   make soak     the long forms: every scenario ten times, tests with ten times the examples
+#   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
 #
 # Set-up is part of each of them and costs nothing the second time.
@@ -23,7 +24,7 @@ TIMES ?= 10
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
 
-.PHONY: report test sim check soak clean setup
+.PHONY: report test sim check soak picture clean setup
 .DEFAULT_GOAL := report
 
 report: $(VENV)/.ready
@@ -49,6 +50,10 @@ clean:
 	if [ -x $(VENV)/bin/ringtwin ]; then $(VENV)/bin/ringtwin doctor --clean; fi
 	rm -rf $(OUT) .ruff_cache .pytest_cache .hypothesis .benchmarks build *.egg-info
 	find engine faults sim scenarios reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+picture:
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1200 \
+		--screenshot=docs/report.png "file://$(CURDIR)/$(OUT)/report/index.html"
 
 setup: $(VENV)/.ready
 

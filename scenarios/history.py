@@ -38,6 +38,7 @@ __all__ = [
 #: Fates that end a process, sooner (kill, exit) or later (an exception, SIGTERM).
 DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
 STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
+LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE})
 #: Fates that hold something back until the plan lets it go.
 HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 
@@ -45,6 +46,9 @@ _NUMBER = attrgetter("number")
 _AT = attrgetter("at")
 _DIGEST = attrgetter("digest")
 FOREVER = float("inf")
+#: A machine that starved for so much of a patience may have run it out; a stop for so much of a deadline, too.
+STARVED_PART = 0.25
+STOPPED_PART = 0.75
 
 
 def base(node: str) -> str:
@@ -393,6 +397,31 @@ class History:
             return not death.planned and death.node in self.by_node("bye")
         closing_at = self.closing_at(life_of(death.node))
         return death.at >= closing_at and not (death.planned and death.hit_at < closing_at)
+
+    def starved(self, patience_s: float) -> bool:
+        """Whether the machine was so slow that a time-out after `patience_s` may be nobody's fault."""
+        return not self.simulated and self.lab.longest_starvation_s > patience_s * STARVED_PART
+
+    def unprovoked_death(self, life: int) -> Death | None:
+        """The first death of that engine, if no fault explains it: nothing of the kind may happen by itself.
+
+        What explains one: a death, a stop that lasts for a step's deadline, damage to the shared memory, a payload that
+        was lost beside the ring.
+        """
+        death = self.first_death(life)
+        if death is None or death.planned or any(
+                life_of(r.node) == life and r.at <= death.at and self._may_end_the_engine(r) for r in self.receipts):
+            return None
+        return death
+
+    def _may_end_the_engine(self, receipt: Receipt) -> bool:
+        if kind_of(receipt.node) not in (NodeKind.CORE, NodeKind.WORKER):
+            return False
+        if receipt.fate in STALL_FATES or receipt.fate == Fate.DELAY:
+            ended = FOREVER if receipt.released_at is None else receipt.released_at
+            return ended - receipt.at >= self.bounds.step_s * STOPPED_PART
+        return receipt.fate in DEATH_FATES or (receipt.fate == Fate.CORRUPT and ":store." in receipt.site) or (
+            "/overflow:" in receipt.site and receipt.fate in LOSS_FATES)
 
     def first_death(self, life: int) -> Death | None:
         """The first core or worker of that engine that died without being asked to."""

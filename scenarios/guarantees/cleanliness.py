@@ -114,8 +114,15 @@ def check_start_ends(history: History) -> Finding:
             finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
                           end.data.get("reason"), at=end.at, node=node)
             continue
+        elif not hits and end.data["error"] != "ConfigError":
+            tell = finding.unclear if history.starved(bounds.handshake_s) else finding.broke
+            tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
+            continue
         else:
             _judge_all_failed(finding, startup, life)
+        if startup.ready and history.play.options.get("long_runtime_dir"):
+            finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
+                            node=node)
         if hits:
             finding.witness("{} met {} while starting, and the start ended after {:.3f} s: {}", hits[0].node,
                             hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,

@@ -65,8 +65,23 @@ def prefix_breaks(finding: Finding, flow: Flow) -> int:
             finding.broke("message {} of {} is not what was written", position, flow.name, at=receive.at,
                           node=flow.target)
             return good
+        if not _was_flagged(finding.history, flow, position, receive):
+            finding.broke("{} received message {} of {} before its flag was raised", flow.target, position, flow.name,
+                          at=receive.at, node=flow.target)
+            return good
         good += 1
     return good
+
+
+def _was_flagged(history: History, flow: Flow, position: int, receive: Record) -> bool:
+    """Whether the flag of this message was up when it was read. Faults strike before the store is done."""
+    site = f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}:store.written"
+    hit = next((r for r in history.receipts if r.site.endswith(site) and r.nth == position + 1
+                and r.fate in (Fate.KILL, Fate.STALL, Fate.HANG) and life_of(r.node) == life_of(flow.source)), None)
+    if hit is not None:
+        return hit.fate != Fate.KILL and hit.released_at is not None and hit.released_at <= receive.at
+    written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
+    return not written or (position < len(written) and written[position].at <= receive.at)
 
 
 def check_ring_exact_prefix(history: History) -> Finding:
@@ -203,7 +218,7 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
             position = flow.receives[received].data["position"] if received < len(flow.receives) else received
             published = _published_at(history, flow, sends, position)
             if published is None or published > ended or wait.data.get("outcome") in ("cancelled", "peer-dead") or \
-                    sends[position][-1].data.get("overflow"):
+                    position not in sends or sends[position][-1].data.get("overflow"):
                 continue
             since = max(published, began)
             slept = ended - since - history.frozen_s(flow.target, since, ended)

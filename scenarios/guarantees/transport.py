@@ -258,9 +258,14 @@ def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
     bad = history.observed("bad-frame")
     hits = history.hit(*DAMAGE)
-    if not bad and not hits:
+    raw = _raw_frames(history)
+    if not bad and not hits and not raw:
         return finding
-    first = min([record.at for _, record in bad] + [hit.at for hit in hits])
+    # Those that the workload sends go out with its first requests.
+    first = min([record.at for _, record in bad] + [hit.at for hit in hits]
+                + [o.began_at for o in history.operations if raw])
+    if raw and len(bad) < raw:
+        finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
     for death in history.deaths:
         if not death.planned and death.at >= first:
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
@@ -286,6 +291,13 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
     return finding
+
+
+def _raw_frames(history: History) -> int:
+    """How many messages that are no requests the workload sends and no fault loses."""
+    sent = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
+               for action in phase.get("actions", ()))
+    return max(0, sent - len(history.hit(Fate.DROP, Fate.CUT, channel="requests")))
 
 
 GUARANTEES = (

@@ -84,8 +84,11 @@ class Watched:
 
     def kill(self) -> None:
         self.killed_by_lab = True
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self.fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.fd, number)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -177,7 +180,7 @@ class Stage:
         neighbour = self._start_neighbour() if options.get("neighbour") else None
         restarts: list[dict[str, Any]] = []
         main = self._start_caller(0)
-        self._wait(lambda: main.said or main.gone)
+        self._wait_for_start(main)
         if main.has_said(caller.READY):
             self._serve(main)
         if options.get("kill_all_then_restart"):
@@ -270,10 +273,15 @@ class Stage:
         return {"alive": alive, "served": served, "touched": touched}
 
     def _kill_everything(self) -> None:
-        """SIGKILL of every process of the engine at once: nobody is left to clean up."""
-        for watched in self._watched.values():
-            if watched.ended_at is None and not watched.node.startswith("subscriber"):
-                watched.kill()
+        """SIGKILL of every process of the engine at once: nobody is left to clean up.
+
+        All are stopped first, or the last of them would have the time to clean up after the others.
+        """
+        engine = [w for w in self._watched.values() if w.ended_at is None and not w.node.startswith("subscriber")]
+        for watched in engine:
+            watched.signal(signal.SIGSTOP)
+        for watched in engine:
+            watched.kill()
         self._wait(lambda: all(w.ended_at is not None for w in self._watched.values()
                                if not w.node.startswith("subscriber")))
 
@@ -281,7 +289,7 @@ class Stage:
         """Start the engine again where it was killed. It must come up, serve, and remove what lay about."""
         before = _engine_files(self._scratch)
         again = self._start_caller(1)
-        self._wait(lambda: again.said or again.gone)
+        self._wait_for_start(again)
         ready = again.has_said(caller.READY)
         removed = sorted(set(before) - set(_engine_files(self._scratch)))
         if ready:
@@ -295,9 +303,15 @@ class Stage:
 
     # -- watching
 
-    def _wait(self, condition: Any, at_most_s: float | None = None) -> None:
-        """Look after the play until `condition()` holds, or the guard's time is over."""
-        deadline = time.monotonic() + (self._guard_s if at_most_s is None else at_most_s)
+    def _wait_for_start(self, actor: Actor) -> None:
+        """Until it is ready, has failed, or must be called a hang: judges want three times the bound for that."""
+        bounds = self._config.bounds
+        self._wait(lambda: actor.said or actor.gone,
+                   guard_s=GUARD_FACTOR * (bounds.startup_s + bounds.heartbeat_s + bounds.detection_s) + 1.0)
+
+    def _wait(self, condition: Any, at_most_s: float | None = None, guard_s: float | None = None) -> None:
+        """Look after the play until `condition()` holds, or the guard's time is over (the play's, if none is given)."""
+        deadline = time.monotonic() + (at_most_s if at_most_s is not None else guard_s or self._guard_s)
         while True:
             self._look()
             if condition():

@@ -7,12 +7,16 @@ what `scenarios.worlds.engine` does outside of real processes.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.model_config import max_model_len, read_model_config
+from engine.model_config import ModelConfig, max_model_len, read_model_config
 from engine.topology import NodeKind, frontend
 from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.workloads import Driver, Workload
@@ -60,8 +64,27 @@ class SimWorld(World):
 def play_once(play: Play, choices: Choices, *, record: bool = True) -> tuple[Simulation, Lab]:
     """One play with these outcomes."""
     simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record)
-    lab = _Lab(play, simulation).run()
+    with _no_collector():
+        lab = _Lab(play, simulation).run()
     return simulation, lab
+
+
+@contextlib.contextmanager
+def _no_collector() -> Iterator[None]:
+    """A play makes thousands of records that stay until it is judged: the collector would look at them in vain."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@lru_cache(maxsize=16)
+def _model_config(path: str) -> ModelConfig:
+    """Read once per process: a schedule takes milliseconds, and the model of a lab does not change."""
+    return read_model_config(path)
 
 
 class _Lab:
@@ -71,7 +94,7 @@ class _Lab:
         self.play, self.sim = play, simulation
         self.options = play.options
         workload = msgspec.convert(play.workload, Workload)
-        model = read_model_config(play.config.model)
+        model = _model_config(play.config.model)
         eos = model.eos_token_ids[0] if model.eos_token_ids else None
         self.stage = Stage(
             sim=simulation, topology=play.topology, config=play.config,

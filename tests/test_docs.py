@@ -1,0 +1,102 @@
+"""What the documents say exists: commands, options, paths and names; what they show as code runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from faults.plan import plan_from_json
+from scenarios.catalogue import scenarios_of
+from scenarios.command import cli
+from scenarios.conftest import pytest_addoption
+from scenarios.guarantees.document import document
+from scenarios.player import Settings, Worlds, play
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES["README.md"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of one language; one that is indented below a list counts, too."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    return ["\n".join(line.removeprefix(indent) for line in text.splitlines()) for indent, text in found]
+
+
+def commands() -> list[list[str]]:
+    """Every command of the README, as words: those in blocks, and those in the text."""
+    lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
+    lines += re.findall(r"`((?:ringtwin|make|pytest) [^`]+)`", README)
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def of(program: str) -> list[list[str]]:
+    return [words for words in commands() if words[0] == program]
+
+
+@pytest.mark.parametrize("words", of("ringtwin"), ids=" ".join)
+def test_a_command_of_the_readme_is_understood(words):
+    command = cli.get_command(None, words[1])
+    assert command is not None, words
+    if words[2:]:  # in the text a command is often named without its arguments
+        command.make_context(words[1], words[2:]).close()
+
+
+@pytest.mark.parametrize("words", of("make"), ids=" ".join)
+def test_a_make_target_of_the_readme_exists(words):
+    makefile = (ROOT / "Makefile").read_text()
+    for word in words[1:]:
+        variable, is_variable, _ = word.partition("=")
+        assert re.search(rf"^{variable} \?=" if is_variable else rf"^{word}:", makefile, re.MULTILINE), word
+
+
+@pytest.mark.parametrize("words", of("pytest"), ids=" ".join)
+def test_a_pytest_option_of_the_readme_exists(words):
+    parser = pytest.Parser(_ispytest=True)
+    pytest_addoption(parser)
+    names = {name for group in parser._groups for option in group.options for name in option.names()}
+    assert {word for word in words if word.startswith("--")} <= names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_path_that_a_page_names_exists(page):
+    text = PAGES[page]
+    named = set(re.findall(r"`([\w./-]+/[\w./*-]*)`", text)) | set(re.findall(r"\]\(([\w./-]+)\)", text))
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"out"}
+    ours = {name for name in named if "/" not in name or name.split("/")[0] in folders | {".ci", ".github"}}
+    places = (ROOT, ROOT / "docs")
+    assert [name for name in sorted(ours) if not any(list(place.glob(name.rstrip("/"))) for place in places)] == []
+
+
+@pytest.mark.parametrize("block", [block for page in PAGES.values() for block in blocks(page, "python")],
+                         ids=lambda block: block.strip().splitlines()[-1].strip()[:40])
+def test_a_block_of_python_compiles_and_imports_what_exists(block):
+    compile(block, "block", "exec")
+    for module, names in re.findall(r"^from ([\w.]+) import ([\w, ]+)$", block, re.MULTILINE):
+        for name in names.split(","):
+            assert getattr(importlib.import_module(module), name.strip()) is not None
+
+
+def test_the_scenario_of_the_readme_is_played_as_it_promises(tmp_path):
+    [block] = [block for block in blocks(README, "python") if "def test_" in block]
+    names: dict = {"__name__": "readme"}
+    exec(block, names)  # noqa: S102
+    [scenario] = scenarios_of(next(value for name, value in names.items() if name.startswith("test_")))
+    worlds = Worlds(Settings(out=tmp_path))
+    outcome = play(scenario, worlds.open("sim", scenario))
+    assert (outcome.failure, outcome.broken) == (None, None)
+
+
+def test_the_plan_of_the_readme_can_be_played():
+    from engine.topology import tensor_parallel
+
+    [block] = blocks(README, "json")
+    plan_from_json(block).check(tensor_parallel(2))
+
+
+def test_the_page_of_guarantees_is_the_registry_s():
+    assert PAGES["GUARANTEES.md"] == document(), "python -m scenarios.guarantees.document > docs/GUARANTEES.md"
