@@ -97,6 +97,7 @@ def _nothing() -> None:
 class _Progress(msgspec.Struct):
     """How far an `Enter` has come: collectives behind it, and the number of the one it is in."""
 
+    data: dict[str, Any]  # what each crossing says
     done: int = 0
     number: int | None = None
 
@@ -466,7 +467,7 @@ class SimThread:
         return None
 
     def _enter(self, effect: Enter) -> Any:
-        return self._enter_next(effect, _Progress())
+        return self._enter_next(effect, _Progress({"operation": effect.operation}))
 
     def _enter_next(self, effect: Enter, progress: _Progress) -> Any:
         process, group = self.process, effect.group
@@ -475,14 +476,15 @@ class SimThread:
             if progress.number is not None:
                 over, error = group.outcome(process.name, progress.number)
                 if not over:
-                    return self._ask_again(self._enter_next, (effect, progress), _NEVER)
+                    self.go_on_with(self._enter_next, effect, progress)
+                    return WAIT
                 progress.number = None
                 progress.done += 1
                 if error is not None:
                     raise error
             if progress.done >= effect.count:
                 return None
-            fault, nth = process.note(site, self.name, "", {"operation": effect.operation})
+            fault, nth = process.note(site, self.name, "", progress.data)
             if fault is not None and self.befall(fault, site, nth):
                 self.go_on_with(self._enter_now, effect, progress)
                 return WAIT
