@@ -30,6 +30,14 @@ def test_writer_dies_between_data_and_flag(world):
     run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
 
 
+def test_writer_stops_between_data_and_flag(world):
+    """The core stands still when a message is in its chunk and its flag is not set: readers look, and wait for it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(stall("core.0", at="core.0/rpc:store.written", nth=10, until=until(seconds=0.5))))
+    run.holds(ring_exact_prefix, workers_in_step, tokens_match_reference)
+
+
 def test_reader_dies_between_read_and_flag(world):
     """A worker is killed when it has read a message and not yet said so: the writer's wait is bounded."""
     run = world.play(

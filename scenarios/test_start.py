@@ -28,7 +28,8 @@ def test_worker_dies_while_loading(world):
 def test_hello_is_lost(world):
     """The core's HELLO never arrives: both sides give up within the bound and say why."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"), config=lab_config(bounds={"handshake_s": 1.0}),
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        config=lab_config(bounds={"handshake_s": 1.0, "startup_s": 2.0}),
         plan=plan(drop(HANDSHAKE, nth=2)))
     run.holds(start_ends, handshake_order, nothing_left_behind)
 
@@ -53,4 +54,4 @@ def test_runtime_directory_has_a_long_name(world):
     """A temporary directory too long for a socket's path: the engine finds a shorter one and starts."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("pair"), options={"long_runtime_dir": True})
-    run.holds(handshake_order, tokens_match_reference, nothing_left_behind)
+    run.holds(start_ends, handshake_order, tokens_match_reference, nothing_left_behind)

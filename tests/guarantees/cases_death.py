@@ -344,6 +344,16 @@ def the_engine_is_ready_without_its_worker() -> Builder:
 
 
 @rejects("start-ends")
+def the_start_fails_and_nothing_had_befallen_it() -> Builder:
+    return _starting().observes("frontend.0", "start-failed", error="StartupError", reason="path too long")
+
+
+@silent("start-ends")
+def a_configuration_is_refused() -> Builder:
+    return _starting().observes("frontend.0", "start-failed", error="ConfigError", reason="no such model")
+
+
+@rejects("start-ends")
 def the_start_fails_long_after_its_bound() -> Builder:
     return _starting().fires("kill", "worker.1/mark:loading").wait(9).observes(
         "frontend.0", "start-failed", error="StartupError", reason="worker.1 died")

@@ -107,6 +107,28 @@ def a_greedy_request_equals_its_reference() -> Builder:
 
 
 @rejects("tokens-match-reference")
+def a_stream_is_cut_short_by_a_core_that_dies_by_itself() -> Builder:
+    return history().started().called("a").streams("a", [7]).ends("core.0", exitcode=1).wait(0.01).dies("a")
+
+
+@silent("tokens-match-reference")
+def a_stream_is_cut_short_by_a_death_that_was_planned() -> Builder:
+    return history().started().called("a").streams("a", [7]).fires("kill", "core.0/mark:step").wait(0.01).dies("a")
+
+
+@silent("tokens-match-reference")
+def the_core_dies_of_a_worker_that_stood_still() -> Builder:
+    h = history().started().called("a").streams("a", [7]).fires("stall", "worker.1/mark:executing")
+    return h.wait(1.0).ends("core.0", exitcode=1).wait(0.01).dies("a")
+
+
+@unknown("tokens-match-reference")
+def a_core_on_a_starved_machine_dies_by_itself() -> Builder:
+    h = history("engine").started().called("a").streams("a", [7]).ends("core.0", exitcode=1)
+    return h.wait(0.01).dies("a").lab(longest_starvation_s=3.0)
+
+
+@rejects("tokens-match-reference")
 def one_token_differs() -> Builder:
     return history().started().request("a", tokens=[[7], [1, 9]])
 

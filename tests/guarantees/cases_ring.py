@@ -21,14 +21,28 @@ def the_ring_goes_round() -> Builder:
 def the_writer_dies_between_data_and_flag() -> Builder:
     h = _messages(1).crosses(f"{RPC[1]}:send", "m1", position=1, bytes=8, overflow=False)
     h.crosses("core.0/rpc:store.reset").crosses("core.0/rpc:store.data")
-    return h.fires("kill", "core.0/rpc:store.written")
+    return h.fires("kill", "core.0/rpc:store.written", nth=2)
 
 
 @rejects("ring-exact-prefix")
 def a_reader_takes_what_a_dead_writer_never_finished() -> Builder:
     h = _messages(1).crosses(f"{RPC[1]}:send", "m1", position=1, bytes=8, overflow=False)
-    h.fires("kill", "core.0/rpc:store.written")
+    h.fires("kill", "core.0/rpc:store.written", nth=2)
     return h.reads(RPC[1], 1, "half of m1")
+
+
+@rejects("ring-exact-prefix")
+def a_reader_does_not_wait_for_the_flag_of_a_stopped_writer() -> Builder:
+    h = _messages(1).crosses(f"{RPC[1]}:send", "m1", position=1, bytes=8, overflow=False)
+    h.fires("stall", "core.0/rpc:store.written", nth=2, until=Until(seconds=0.5))
+    return h.reads(RPC[1], 1).wait(0.5).releases()
+
+
+@accepts("ring-exact-prefix")
+def a_reader_waits_for_the_flag_of_a_stopped_writer() -> Builder:
+    h = _messages(1).crosses(f"{RPC[1]}:send", "m1", position=1, bytes=8, overflow=False)
+    h.fires("stall", "core.0/rpc:store.written", nth=2, until=Until(seconds=0.5))
+    return h.wait(0.5).releases().reads(RPC[1], 1)
 
 
 @rejects("ring-exact-prefix")
