@@ -107,7 +107,7 @@ class Actor:
         context = zygote.context() if start_method == "fork" else zygote.spawn_context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        with lab.starting():
+        with lab.starting(), zygote.without_main():
             self.process.start()
         theirs.close()
         self.said: list[bytes] = []

@@ -7,8 +7,12 @@ context and one thread. On GPUs nothing is forked: processes are spawned.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 _context: Any = None
@@ -21,6 +25,20 @@ def context() -> Any:
         _context = multiprocessing.get_context("forkserver")
         _context.set_forkserver_preload(["scenarios.worlds.preload"])
     return _context
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Processes started inside do not import this program's main module again, as `multiprocessing` has it.
+
+    Nothing of a play lives there, and importing the command line takes longer than the whole play.
+    """
+    kept = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = kept
 
 
 def stop() -> None:
