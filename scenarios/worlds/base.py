@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class World(ABC):
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
             config=msgspec.structs.replace(asked, tensor_parallel_size=topology.tp), promises=(),
-            options=options or {}, seed=self.seed, versions=versions())
+            options=options or {}, seed=self.seed, versions=dict(versions()))
         return self.replay(play)
 
     def replay(self, play: Play) -> PlayedRun:
@@ -133,7 +134,9 @@ def replay_command(run: Run) -> str:
     return f"ringtwin replay {run.path}"
 
 
+@lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
+    """Looking them up reads five files, and they stay as they are."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

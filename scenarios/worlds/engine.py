@@ -361,10 +361,10 @@ class Stage:
             return alive + [path for path in _engine_files(self._scratch)
                             if path not in getattr(self, "_neighbour_files", ())]
 
-        while left() and clean_expected and time.monotonic() < deadline:
-            self._look()
-            select.select([], [], [], LOOK_S)
         self._look()
+        while clean_expected and left() and time.monotonic() < deadline:
+            select.select([], [], [], LOOK_S)
+            self._look()
         return time.monotonic(), left()
 
     def close(self) -> None:
