@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import kill, marked, plan, raises, stall, terminate, until
+from faults.plan import exits, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -60,6 +60,17 @@ def test_core_raises_behind_a_full_queue(world):
             stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,
                   until=until(marked("core.0", Mark.DYING))),
             raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
+    run.holds(dead_notice, ends_once, nothing_left_behind)
+
+
+def test_core_exits_behind_a_slow_reader(world):
+    """The core leaves by sys.exit with 40 MB of outputs unsent and a frontend that stands still for a moment."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 100_000, times=400)),
+        plan=plan(
+            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(seconds=0.5)),
+            exits("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
     run.holds(dead_notice, ends_once, nothing_left_behind)
 
 

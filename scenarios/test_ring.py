@@ -66,6 +66,26 @@ def test_overflow_payload_comes_late(world):
     run.holds(ring_overflow_ordered, ring_exact_prefix, frames_intact, workers_in_step, tokens_match_reference)
 
 
+def test_overflow_payloads_overtake_each_other(world):
+    """Twenty calls that do not fit into their chunks; the payload of one comes late, those behind it wait."""
+    run = world.play(
+        topology=tensor_parallel(2),
+        workload=recorded("eight-even").then(add(0, 1), steps=3).then(
+            utility("collective_rpc", "check_health", 20), add(2, 3)),
+        config=lab_config(ring={"max_chunk_bytes": 32}),
+        plan=plan(delay("core.0->worker.1/overflow", nth=12, until=until(seconds=0.4))))
+    run.holds(ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
+
+
+def test_payload_of_an_answer_is_lost(world):
+    """The flag of an answer comes and its payload does not: the step's deadline ends the wait for it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"),
+        config=lab_config(ring={"response_chunk_bytes": 32}, bounds={"stall_s": 3.5}),
+        plan=plan(drop("worker.0->core.0/overflow", nth=6)))
+    run.holds(ring_bounded_wait, ends_once, nothing_left_behind)
+
+
 def test_doorbell_is_lost(world):
     """The wake-up for an idle reader is lost: it looks by itself within the re-check bound."""
     run = world.play(

@@ -21,6 +21,7 @@ from scenarios.guarantees.base import (
     has_workers,
     timer_s,
 )
+from scenarios.guarantees.rpc import is_answered
 from scenarios.history import FOREVER, Fate, Flow, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
@@ -268,6 +269,7 @@ def check_ring_bounded_wait(history: History) -> Finding:
         peers = _peers(history, node)
         for wait in waits:
             _judge_wait(finding, node, wait, peers)
+    _judge_open_calls(finding)
     for node, full in history.marks(Mark.RING_FULL.value):
         after = [r for r in history.records(node) if r.number > full.number and r.thread == full.thread]
         if after or history.ended(node) < full.at + bounds.rpc_s:
@@ -275,6 +277,25 @@ def check_ring_bounded_wait(history: History) -> Finding:
         finding.hangs("a write into the full ring of {}", node, bound=timer_s(bounds, max(bounds.rpc_s, bounds.step_s)),
                       since=full.at, node=node)
     return finding
+
+
+def _judge_open_calls(finding: Finding) -> None:
+    """A wait that never ended left no record of itself: a call without its answers tells of it."""
+    history, bounds = finding.history, finding.history.bounds
+    for core, calls in history.by_node("rpc-call").items():
+        replies = history.by_node("rpc-reply").get(core, [])
+        failed = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
+        dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
+        until = min(dying, history.ended(core), history.closing_at(life_of(core)), history.ended_at)
+        ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
+        for call in calls:
+            if call.data["call"] in failed or is_answered(history, call, replies):
+                continue
+            allowed = bounds.startup_s if call.at < ready else \
+                bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s
+            finding.took("the wait of {} for call {} ({})", core, call.data["call"], call.data.get("method"),
+                         bound=allowed + bounds.detection_s, at=call.at, node=core,
+                         measured=until - call.at - history.frozen_s(core, call.at, until))
 
 
 def _peers(history: History, node: str) -> list[str]:
