@@ -29,17 +29,20 @@ logger = logging.getLogger(__name__)
 STAR_BYTES = 256 << 10
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int) -> str:
-    """'cpu' or 'cuda:k'. Ranks beyond the number of GPUs share them in turn.
+def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int, world_size: int = 1) -> str:
+    """'cpu' or 'cuda:k'. With 'auto' ranks beyond the number of GPUs share them in turn.
 
     Asks CUDA, so it must not be called in a process that forks workers afterwards.
-    Raises ConfigError where CUDA was asked for and there is none.
+    Raises ConfigError where CUDA was asked for and there is none, or not one for each rank.
     """
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if count == 0:
         if wanted == "cuda":
             raise ConfigError("device 'cuda' was asked for, but torch finds no CUDA device; use --device cpu")
         return "cpu"
+    if wanted == "cuda" and world_size > count:
+        raise ConfigError(f"device 'cuda' was asked for {world_size} ranks, but torch finds {count} CUDA device(s); "
+                          "with device 'auto' ranks share GPUs, at the price of their collectives")
     return f"cuda:{rank % count}"
 
 
@@ -64,8 +67,8 @@ class ProcessGroup:
         self.backend = choose_backend(device, world_size)
         self._staged = self.backend == "gloo" and device != "cpu"
         if self._staged:
-            logger.info("rank %d of %d shares %s with other ranks: collectives use gloo through host memory",
-                        rank, world_size, device)
+            logger.warning("rank %d of %d shares %s with other ranks: collectives use gloo through host memory",
+                           rank, world_size, device)
         # One host: the loopback always exists, while the name of the host may not even resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         extra = {"device_id": torch.device(device)} if self.backend == "nccl" else {}

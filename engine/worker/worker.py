@@ -54,7 +54,7 @@ class Worker:
         """Choose the device and meet the other ranks. Reads config.json first: no rank waits for a bad one."""
         self.model_config = read_model_config(self.config.model)
         check_parallel(self.model_config, self.world_size)
-        self.device = choose_device(self.config.device, self.rank)
+        self.device = choose_device(self.config.device, self.rank, self.world_size)
         if self.device == "cpu":
             if self.world_size > 1 or self.model_config.hidden_size <= SINGLE_THREAD_HIDDEN_SIZE:
                 torch.set_num_threads(1)

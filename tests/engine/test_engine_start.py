@@ -21,6 +21,7 @@ from engine.frontend import client
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
 from engine.runtime_dir import RuntimeDir
+from engine.worker.distributed import choose_device
 from engine.worker.worker import Worker
 from scenarios.settings import MODEL
 from tests.engine.engine_lab import (
@@ -282,3 +283,18 @@ def test_shutdown_twice_and_every_call_afterwards_are_harmless() -> None:
     for call in (llm.check_health, lambda: llm.generate([PROMPT]), lambda: llm.call_utility("ping")):
         with pytest.raises(RingtwinError, match="shut down"):
             call()
+
+
+@pytest.mark.parametrize(("wanted", "gpus", "device"), [
+    ("cpu", 4, "cpu"), ("auto", 0, "cpu"), ("auto", 1, "cuda:0"), ("auto", 2, "cuda:1"), ("cuda", 4, "cuda:3"),
+])
+def test_ranks_get_a_gpu_each_or_share_where_they_may(wanted: str, gpus: int, device: str, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert choose_device(wanted, 3, 4) == device
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 3])
+def test_gpus_that_were_asked_for_by_name_and_are_too_few_are_a_config_error(gpus: int, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    with pytest.raises(ConfigError, match="cuda"):
+        choose_device("cuda", 0, 4)
