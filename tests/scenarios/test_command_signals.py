@@ -47,6 +47,14 @@ def end(process: subprocess.Popen) -> Answer:
     return Answer(process.returncode, out, err)
 
 
+def kill(process: subprocess.Popen) -> None:
+    """SIGKILL, without waiting for the ends of pipes that a stopped process still holds."""
+    process.kill()
+    process.wait(BOUND_S)
+    process.stdout.close()
+    process.stderr.close()
+
+
 MOMENTS = {
     "importing": lambda place: bool(place.processes()),
     "starting": lambda place: "EngineCore_DP0" in place.processes(),
@@ -89,8 +97,7 @@ def test_after_sigkill_of_the_lab_the_next_start_finds_and_ends_what_is_left(pla
     until(lambda: MOMENTS["playing"](place), process)
     if stopped != "nothing":
         os.kill(place.processes()[stopped], signal.SIGSTOP)  # cannot see that its parent is gone
-    process.kill()
-    end(process)
+    kill(process)
     answer = place.run("run", "--world", "engine", "--scenario", "nothing_goes_wrong_on_one_rank", "--out", tmp_path)
     assert answer.code == 0, answer.err
     assert place.left() == []
@@ -100,8 +107,7 @@ def test_doctor_shows_and_removes_what_a_killed_lab_left(place: Bench, tmp_path)
     process = place.start(*LONG, tmp_path)
     until(lambda: MOMENTS["playing"](place), process)
     os.kill(place.processes()["frontend-0"], signal.SIGSTOP)
-    process.kill()
-    end(process)
+    kill(process)
     assert "ringtwin doctor --clean" in place.run("doctor").out
     place.run("doctor", "--clean")
     assert place.left() == []
