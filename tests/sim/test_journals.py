@@ -1,0 +1,34 @@
+"""What the twin keeps in memory and what it writes to disk say the same."""
+
+import msgspec
+import pytest
+
+from engine.topology import tensor_parallel
+from faults.journal import read_journal
+from faults.plan import Fate, Fault, Plan, Until
+from scenarios.judge import judge
+from scenarios.run import Play
+from scenarios.settings import lab_config
+from scenarios.workloads import recorded
+from scenarios.worlds.sim import play_once
+from sim.simulation import Choices
+
+FAULTS = {
+    "calm": (),
+    "a stall": (Fault(id="f1", site="core.0/mark:scheduled", fate=Fate.STALL, nth=3, until=Until(seconds=0.1)),),
+    "a death": (Fault(id="f1", site="worker.1/collective:enter", fate=Fate.KILL, nth=20),),
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_a_judge_finds_the_same_in_memory_and_on_disk(faults, tmp_path):
+    play = Play(scenario="s", title="", world="sim", topology=tensor_parallel(2, subscribers=1),
+                plan=Plan(faults=faults), promises=(), workload=msgspec.to_builtins(recorded("eight-even").played()),
+                config=lab_config(tensor_parallel_size=2, kv_events={"enable_kv_cache_events": True}))
+    simulation, lab = play_once(play, Choices())
+    in_memory = judge(play, lab, simulation.journal_files())
+    simulation.write_journals(tmp_path)
+    read = [read_journal(tmp_path / f"{file.node}@{file.life}.journal") for file in simulation.journal_files()]
+    assert sum(len(file.records) for file in read) > 200
+    assert not any(file.torn for file in read)
+    assert judge(play, lab, read) == in_memory
