@@ -48,8 +48,13 @@ def interrupted_in_with(*arguments: Any) -> None:
         generate_for_ever(llm)
 
 
+#: Engines that live to the end of their program: an engine nobody refers to any more ends before.
+KEPT: list[Any] = []
+
+
 def never_shut_down(*arguments: Any) -> None:
     llm = open_llm(*arguments)
+    KEPT.append(llm)
     from tests.engine.engine_lab import PROMPT
 
     llm.generate([PROMPT])
@@ -57,7 +62,7 @@ def never_shut_down(*arguments: Any) -> None:
 
 
 def raises(*arguments: Any) -> None:
-    open_llm(*arguments)
+    KEPT.append(open_llm(*arguments))
     raise ValueError("the program's own mistake")
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import shell
 from engine.effects import Attempt, Beat, Call, Now, Put, Receive, RingBell, Send, Take, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError
 from engine.frontend.monitor import GRACE_S, CoreMonitor
@@ -146,6 +147,24 @@ def test_a_receive_ends_by_cancel_and_by_a_sentinel_but_hands_out_what_is_there(
     pair.cancel(QueueCancelledError("over"))
     with pytest.raises(QueueCancelledError, match="over"):
         pair.run(one(Receive(("in",), None)))
+
+
+def test_cancel_wakes_a_receive_that_sleeps_already(pair, monkeypatch) -> None:
+    monkeypatch.setattr(shell, "LOOK_UP_S", LONG_S)
+    sleeping = threading.Event()
+    fileno = pair.sockets["in"].fileno
+
+    def about_to_sleep() -> int:
+        sleeping.set()
+        return fileno()
+
+    monkeypatch.setattr(pair.sockets["in"], "fileno", about_to_sleep)
+    thread = later(lambda: sleeping.wait() and pair.cancel(QueueCancelledError("over")))
+    began = time.monotonic()
+    with pytest.raises(QueueCancelledError, match="over"):
+        pair.run(one(Receive(("in",), soon(pair, LONG_S))))
+    assert time.monotonic() - began < LONG_S / 3
+    thread.join()
 
 
 def test_a_beat_tells_its_number_and_when_it_was(process) -> None:
