@@ -24,6 +24,7 @@ from faults.plan import Plan, PlanError
 from scenarios.catalogue import Scenario
 from scenarios.run import Lab, Play, Run, Verdict
 from scenarios.settings import lab_config
+from scenarios.worlds import base
 from scenarios.worlds.base import BrokenPromiseError, PlayedRun, World
 
 WORLD_NAMES = ("sim", "engine")
@@ -189,7 +190,7 @@ def failed(runs: list[Run], reason: str, world: World) -> list[Run]:
 def replay_command(run: Run) -> str:
     """The one command that plays this run again."""
     if run.lab.failure is None or (run.path / "play.json").exists():
-        return f"ringtwin replay {shlex.quote(str(run.path))}"
+        return base.replay_command(run)
     return f"ringtwin run --scenario {shlex.quote(run.play.scenario)} --world {run.play.world}"
 
 

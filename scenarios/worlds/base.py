@@ -10,6 +10,7 @@ fails with the broken ones, their evidence and the command that plays the run ag
 from __future__ import annotations
 
 import platform
+import shlex
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -131,7 +132,7 @@ def _sentence(run: Run, cell: Cell) -> str:
 
 
 def replay_command(run: Run) -> str:
-    return f"ringtwin replay {run.path}"
+    return f"ringtwin replay {shlex.quote(str(run.path))}"
 
 
 @lru_cache(maxsize=1)
