@@ -402,17 +402,25 @@ class History:
         """Whether the machine was so slow that a time-out after `patience_s` may be nobody's fault."""
         return not self.simulated and self.lab.longest_starvation_s > patience_s * STARVED_PART
 
-    def unprovoked_death(self, life: int) -> Death | None:
-        """The first death of that engine, if no fault explains it: nothing of the kind may happen by itself.
+    def unprovoked_end(self, life: int) -> tuple[float, str] | None:
+        """When that engine died, and of what, if no fault explains it: nothing of the kind may happen by itself.
 
         What explains one: a death, a stop that lasts for a step's deadline, damage to the shared memory, a payload that
-        was lost beside the ring.
+        was lost beside the ring. A core that left by itself may outlive a caller that heard of it and closed at once.
         """
         death = self.first_death(life)
-        if death is None or death.planned or any(
-                life_of(r.node) == life and r.at <= death.at and self._may_end_the_engine(r) for r in self.receipts):
+        told = next((record for node, record in self.observed("engine-dead")
+                     if life_of(node) == life and self.before_closing(node, record)), None)
+        if death is not None and (told is None or death.at <= told.at):
+            at, why = death.at, f"{death.node} died, {death.how}"
+        elif told is not None:
+            at, why = told.at, str(told.data.get("reason"))
+        else:
             return None
-        return death
+        if (death is not None and death.planned) or any(
+                life_of(r.node) == life and r.at <= at and self._may_end_the_engine(r) for r in self.receipts):
+            return None
+        return at, why
 
     def _may_end_the_engine(self, receipt: Receipt) -> bool:
         if kind_of(receipt.node) not in (NodeKind.CORE, NodeKind.WORKER):

@@ -116,18 +116,11 @@ def check_tokens_match_reference(history: History) -> Finding:
 def _judge_cut_short(finding: Finding, operation: Operation) -> None:
     """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
     history = finding.history
-    death = history.unprovoked_death(life_of(operation.node))
-    if death is None:
-        return
-    told = history.told_at(life_of(operation.node), death.onset)
-    tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
-    tell("request {!r} was cut short: {} died by itself, no fault explains it ({})", operation.request, death.node,
-         _words_of(history, death.node) or death.how, at=operation.ended_at if told is None else told[0],
-         node=operation.node)
-
-
-def _words_of(history: History, node: str) -> str:
-    return next((str(record.data.get("reason", "")) for record in history.by_node("dying").get(node, ())), "")
+    end = history.unprovoked_end(life_of(operation.node))
+    if end is not None:
+        tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
+        tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],
+             at=operation.ended_at, node=operation.node)
 
 
 def _is_greedy(request: dict) -> bool:
