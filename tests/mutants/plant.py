@@ -1,0 +1,130 @@
+"""Plants a bug in a copy of the project and plays a scenario there.
+
+Promises
+- The copy is what is played: every process that is started imports our packages from the copy or not at all, and the
+  log of its imports is handed back, so a test can see that the changed file was used.
+- An edit whose old text does not stand in its file exactly once is an error: a table that lags behind the code does not
+  turn into mutants that change nothing.
+- The project itself is never written to, and two plants never share a path.
+
+    with planted(mutant.edits) as tree:            engine/ faults/ sim/ scenarios/ reports/ sitecustomize.py
+        played = play(tree, ["test_x"], "sim")     python -m scenarios.command run ... with cwd and PYTHONPATH = tree
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+PROJECT = Path(__file__).parents[2]
+PACKAGES = ("engine", "faults", "sim", "scenarios", "reports")
+#: A hang on the engine lasts until the lab's guard ends it; twice that on a busy machine.
+PLAY_S = 180.0
+
+#: Python runs this at the start of every process that has the copy in its PYTHONPATH: the lab, its fork server, and
+#: all that is spawned. Whoever is forked has imported already.
+GUARD = f'''
+import importlib.machinery, os, sys
+
+TREE = os.path.dirname(os.path.abspath(__file__))
+
+class OnlyHere:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] not in {PACKAGES!r}:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [TREE] if path is None else path)
+        if spec is None or not str(spec.origin).startswith(TREE + os.sep):
+            raise ModuleNotFoundError(f"{{name}} is not in {{TREE}}", name=name)
+        with open(os.path.join(TREE, "imported"), "a") as log:
+            log.write(f"{{os.path.relpath(spec.origin, TREE)}}\\n")
+        return spec
+
+sys.meta_path.insert(0, OnlyHere)
+'''
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """One textual change. `old` must stand in the file exactly once."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Played(msgspec.Struct, frozen=True):
+    """What the command said. `cells`: verdicts by (scenario, world, guarantee), the worst of the allowed outcomes."""
+
+    code: int
+    cells: dict[tuple[str, str, str], str]
+    evidence: dict[tuple[str, str, str], list[str]]
+    failures: list[str]
+    imported: frozenset[str]
+    said: str
+
+    def broken(self, scenario: str, world: str) -> set[str]:
+        return {cell[2] for cell, verdict in self.cells.items() if cell[:2] == (scenario, world) and
+                verdict == "BROKEN"}
+
+
+@contextmanager
+def planted(edits: Sequence[Edit]) -> Iterator[Path]:
+    """A copy of the project with these changes. Raises ValueError for an edit that does not fit."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder).resolve()
+        for package in PACKAGES:
+            shutil.copytree(PROJECT / package, tree / package)
+        shutil.copy(PROJECT / "pyproject.toml", tree)
+        (tree / "sitecustomize.py").write_text(GUARD)
+        for edit in edits:
+            apply(edit, tree)
+        yield tree
+
+
+def apply(edit: Edit, tree: Path) -> None:
+    path = tree / edit.file
+    text = path.read_text()
+    if (count := text.count(edit.old)) != 1:
+        raise ValueError(f"{edit.file}: the text to change stands there {count} times, not once:\n{edit.old}")
+    path.write_text(text.replace(edit.old, edit.new))
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def play(tree: Path, scenarios: Sequence[str], world: str) -> Played:
+    """Play these scenarios as a user would, in a process of its own."""
+    file = tree / "out" / "mutant.json"
+    named = [word for scenario in scenarios for word in ("--scenario", scenario)]
+    environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "scenarios.command", "run", "--world", world, *named, "--out", "out",
+         "--device", "cpu", "--json", str(file)],
+        cwd=tree, env=environment | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, timeout=PLAY_S,
+        check=False)
+    said = ended.stdout + ended.stderr
+    if not file.exists():
+        return Played(ended.returncode, {}, {}, [said], _imported(tree), said)
+    cells: dict[tuple[str, str, str], str] = {}
+    evidence: dict[tuple[str, str, str], list[str]] = {}
+    runs: list[dict[str, Any]] = msgspec.json.decode(file.read_bytes())["scenarios"]
+    for run in runs:
+        for cell in run["verdicts"]:
+            key = (run["name"], run["world"], cell["guarantee"])
+            if cells.get(key) != "BROKEN":
+                cells[key] = cell["verdict"]
+                evidence[key] = [entry["text"] for entry in cell["evidence"]]
+    return Played(ended.returncode, cells, evidence, [run["failure"] for run in runs if "failure" in run],
+                  _imported(tree), said)
+
+
+def _imported(tree: Path) -> frozenset[str]:
+    return frozenset((tree / "imported").read_text().split())

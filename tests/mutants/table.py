@@ -1,0 +1,245 @@
+"""Bugs that real engines had, as small changes of this one; and each mechanism that stands against them, taken out.
+
+A mutant is planted into a copy (plant.py), its scenario is played there, and these guarantees must be BROKEN. In the
+twin, where time is exact, nothing may break beside them but what `along` names: their consequences. `not_in` says why
+a world cannot have the bug; where the two worlds show it by different promises, `breaks_in` has a set for each.
+
+`H..` ids are those of the list of known bugs that this project is held against; where more than one witness stands
+against a bug in this engine, the mutant takes out all but the one that the engine with the bug had.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.mutants.plant import Edit
+
+WORLDS = ("sim", "engine")
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """One bug. `bug` says what goes wrong with it."""
+
+    id: str
+    bug: str
+    scenario: str
+    edits: tuple[Edit, ...]
+    breaks: frozenset[str] = frozenset()
+    breaks_in: dict[str, frozenset[str]] = {}
+    along: frozenset[str] = frozenset()
+    not_in: dict[str, str] = {}
+    alone: bool = False  # another engine that starts on this host at the same time would hide it
+
+    def broken_in(self, world: str) -> frozenset[str]:
+        return self.breaks_in.get(world, self.breaks)
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        return tuple(world for world in WORLDS if world not in self.not_in)
+
+
+def these(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+# -- known bugs ----------------------------------------------------------------------------------------------------
+
+SILENT_RANK = Mutant(
+    id="H17", scenario="test_silent_rank_raises",
+    bug="Only the rank whose answer counts reports that it failed; the failure of another one is a time-out of all.",
+    breaks=these("rpc-any-rank-fails-fast"),
+    edits=(Edit(
+        "engine/worker/worker_loop.py",
+        """            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+            continue
+        if output_rank""",
+        """            if output_rank is None or output_rank == rank:
+                yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+            continue
+        if output_rank"""),))
+
+INHERITED_PIPE_ENDS = Mutant(
+    id="H25", scenario="test_frontend_dies",
+    bug="Forked children keep the pipe ends of their parent, so the pipe that tells of its death never reads EOF.",
+    not_in={"sim": "who inherits which descriptor is a fact of fork; the twin's processes share nothing"},
+    breaks=these("no-orphans", "nothing-left-behind"),
+    edits=(
+        Edit("engine/launch.py", "    for end in _own_ends:\n        end.close()\n    _own_ends.clear()\n", ""),
+        # The second witness: without it the pipe alone tells.
+        Edit("engine/launch.py",
+             """            self._sentinel = os.pidfd_open(pid)
+        self._gone = self._sentinel < 0 or os.getppid() != pid  # it died before it could be watched
+""",
+             """            self._sentinel = connection.fileno()
+        self._gone = False
+""")))
+
+NO_SENTINEL = Mutant(
+    id="H32", scenario="test_core_dies_in_mid_step",
+    bug="The frontend does not watch the core's process: it waits for a notice that a killed core cannot send.",
+    breaks=these("death-is-told", "health-is-true"),
+    edits=(
+        Edit("engine/frontend/monitor.py", "            self._gone_since, self._exit = now, how\n",
+             "            pass\n"),
+        Edit("engine/frontend/client.py",
+             """            if self._core is not None and not self._core.alive():
+                self.ports.observe("health", """,
+             """            if self._core is None:
+                self.ports.observe("health", """),
+        Edit("sim/nodes/frontend.py", "healthy = dead is None and self.core.alive\n", "healthy = dead is None\n")))
+
+INPUT_THREAD_DIES = Mutant(
+    id="H36", scenario="test_frames_that_are_no_requests",
+    bug="A frame that cannot be decoded ends the thread that reads the socket, and with it the core.",
+    breaks=these("bad-frame-isolated"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/core/io_loops.py", "        except BadFrameError as error:\n",
+                "        except ZeroDivisionError as error:\n"),))
+
+INPUT_THREAD_DIES_IN_SILENCE = Mutant(
+    id="H36-in-silence", scenario="test_frames_that_are_no_requests",
+    bug="The same, and nobody looks after the thread: the core lives on, and no request ever arrives again.",
+    breaks=these("bad-frame-isolated", "hwm0-no-loss"),
+    edits=(
+        *INPUT_THREAD_DIES.edits,
+        Edit("engine/core/engine_core_proc.py",
+             "                if not self._leaving.is_set():\n                    logger.exception(",
+             "                if self._gone.is_set():\n                    logger.exception("),
+        Edit("sim/nodes/core.py", "        if thread.error is not None and not self.leaving",
+             "        if thread.error is None and not self.leaving")))
+
+EXTERNAL_ID = Mutant(
+    id="H44", scenario="test_abort_comes_behind_a_new_request_of_the_same_id",
+    bug="A request has its caller's id inside, too: a late abort of the old one kills the new one.",
+    breaks_in={"sim": these("abort-is-final"), "engine": these("ends-once")},
+    edits=(Edit("engine/frontend/session.py", 'internal_id = f"{request_id}-{self._suffix()}"',
+                "internal_id = request_id"),))
+
+HANDSHAKE_FOR_EVER = Mutant(
+    id="H88", scenario="test_hello_is_lost",
+    bug="Neither side of the handshake has a deadline: one lost message, and the start never ends.",
+    breaks=these("start-ends", "handshake-order"), along=these("nothing-left-behind"),
+    edits=(
+        Edit("engine/ipc/handshake.py", "        got = yield Receive((HANDSHAKE,), deadline)\n",
+             "        got = yield Receive((HANDSHAKE,), None)\n"),
+        Edit("engine/ipc/handshake.py",
+             "limit = deadline if len(greeted) == engines else min(hello_deadline, deadline)", "limit = None")))
+
+LONG_PATH = Mutant(
+    id="H91", scenario="test_runtime_directory_has_a_long_name",
+    bug="Sockets lie where the user's temporary directory is, however long its name.",
+    not_in={"sim": "a socket's address has no length in the twin, and its engines have no directory"},
+    breaks=these("start-ends"),
+    edits=(Edit("engine/runtime_dir.py", 'return folder if longest <= _SUN_PATH_BYTES else Path("/tmp")',
+                "return folder"),))
+
+NO_SWEEP = Mutant(
+    id="H92", scenario="test_everything_is_killed_and_started_again_beside_a_neighbour", alone=True,
+    bug="A start does not remove what a killed engine has left, so /dev/shm fills up.",
+    breaks=these("nothing-left-behind"),
+    edits=(
+        Edit("engine/frontend/client.py", "        self._check_model()\n        sweep()\n",
+             "        self._check_model()\n"),
+        Edit("sim/nodes/frontend.py", "        sweep(stage.sim)\n", "")))
+
+SKIPPED_SLOT = Mutant(
+    id="H01", scenario="test_reader_stalls_until_the_ring_is_full",
+    bug="A writer that finds its chunk in use goes on to the next one.",
+    breaks=these("ring-exact-prefix", "ring-no-overwrite", "workers-in-step"),
+    along=these("edge-fifo", "rpc-matched", "tokens-match-reference"),
+    edits=(Edit(
+        "engine/ipc/ring.py", "        return not flags[0] or 0 not in flags[1:]\n",
+        """        ready = not flags[0] or 0 not in flags[1:]
+        self._position += not ready
+        return ready
+"""),))
+
+NO_RECHECK = Mutant(
+    id="H06", scenario="test_doorbell_is_lost",
+    bug="An idle reader sleeps until its doorbell rings, and only then looks again.",
+    breaks=these("ring-no-lost-wakeup"),
+    along=these("tokens-match-reference", "ring-bounded-wait", "workers-in-step"),
+    edits=(
+        Edit("engine/worker/worker_loop.py", "rpc.dequeue((yield Now()) + bounds.ring_recheck_s)", "rpc.dequeue(None)"),
+        Edit("engine/shell.py", "self._left(effect.deadline, self.recheck_s))", "self._left(effect.deadline, 1e6))"),
+        Edit("sim/interpreter.py", "            until = now + process.recheck_s\n", "            until = now + 1e6\n")))
+
+EXPIRED_DEADLINE = Mutant(
+    id="H19", scenario="test_payload_of_an_answer_is_lost",
+    bug="A deadline that has passed already means: wait for ever.",
+    breaks=these("ring-bounded-wait"),
+    edits=(Edit("engine/ipc/queue.py", "_AT_ONCE = 0.0\n", "_AT_ONCE = None\n"),))
+
+REPLIES_BY_TURN = Mutant(
+    id="H20", scenario="test_reader_stalls_until_the_ring_is_full",
+    bug="A reply answers the oldest open call, whichever call it names.",
+    breaks=these("rpc-matched", "tokens-match-reference"),
+    edits=(Edit("engine/executor/calls.py",
+                "        call = self._open.get(call_id)\n        if call is None and call_id < 0 and self._open:\n",
+                "        call = None\n        if self._open:\n"),))
+
+ABORT_BEFORE_BLOCKS = Mutant(
+    id="H51", scenario="test_nothing_goes_wrong",
+    bug="The clean-up of an abort takes for granted that the request has blocks.",
+    breaks=these("tokens-match-reference"),
+    edits=(Edit("engine/core/scheduler.py",
+                """                del self.waiting[request_id]
+            self._end(""",
+                """                self.cache.get_block_ids(request_id)[0]
+                del self.waiting[request_id]
+            self._end("""),))
+
+# -- mechanisms, taken out -----------------------------------------------------------------------------------------
+
+NO_LINGER = Mutant(
+    id="no-linger", scenario="test_core_exits_behind_a_slow_reader",
+    bug="The core closes its output socket without linger, whatever is configured.",
+    breaks=these("dead-notice"),
+    edits=(Edit("engine/wiring.py", "linger_s=config.sockets.output_linger_s", "linger_s=0.0"),))
+
+OVERFLOW_BY_ARRIVAL = Mutant(
+    id="overflow-by-arrival", scenario="test_overflow_payloads_overtake_each_other",
+    bug="The next payload beside the ring is taken for the one that is owed.",
+    breaks=these("ring-overflow-ordered", "ring-exact-prefix", "workers-in-step"),
+    along=these("tokens-match-reference"),
+    edits=(Edit("engine/ipc/queue.py", "            self._payloads[position] = parts\n",
+                "            self._unmarked.append(parts)\n"),))
+
+OVERFLOW_FORGOTTEN = Mutant(
+    id="overflow-forgotten", scenario="test_overflow_payload_comes_late",
+    bug="A wait that runs out between flag and payload forgets that a payload is owed.",
+    breaks=these("tokens-match-reference"),
+    edits=(Edit("engine/ipc/queue.py",
+                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")\n',
+                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")\n'
+                "            look.__self__.owed = None\n"),))
+
+REPLAY_IGNORED = Mutant(
+    id="replay-ignored", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
+    bug="The publisher answers every request for a replay with nothing.",
+    breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
+    edits=(Edit("engine/core/kv_log.py", "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
+                "        first = len(batches)\n"),))
+
+REPLAY_NOT_ASKED = Mutant(
+    id="replay-not-asked", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
+    bug="A subscriber that sees a hole does not ask for what it lacks.",
+    breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
+    edits=(Edit("engine/kv_subscriber.py", "        self._out.append(Question(request_frames(start, tag)))",
+                "        if self.next >= self.wire:\n"
+                "            self._out.append(Question(request_frames(start, tag)))"),))
+
+BLOCKS_KEPT = Mutant(
+    id="blocks-kept-on-abort", scenario="test_nothing_goes_wrong",
+    bug="The blocks of an aborted request stay its own for ever.",
+    breaks=these("blocks-conserved"), along=these("abort-is-final"),
+    edits=(Edit("engine/core/scheduler.py", "        self.cache.free(request)\n        del self.requests",
+                "        if status is not RequestStatus.FINISHED_ABORTED:\n            self.cache.free(request)\n"
+                "        del self.requests"),))
+
+NO_RESET = Mutant(
+    id="flag-not-reset", scenario="test_writer_stops_between_data_and_flag",
+    bug="A write does not take the old flag back first: with the readers' flags cleared, the chunk looks published.",
+    breaks=these("ring-exact-prefix"),
+    edits=(Edit("engine/ipc/ring.py", "        memory[self._written[chunk]] = _ZERO\n", ""),))
+
+MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -1,0 +1,104 @@
+"""Planted bugs turn their scenarios red, in every world that can have them; without them the same plays are green."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scenarios.catalogue import catalogue
+from scenarios.guarantees.registry import GUARANTEES
+from scenarios.player import can_play
+from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
+from tests.mutants.table import MUTANTS, WORLDS, Mutant
+
+PLAYS = [(mutant, world) for mutant in MUTANTS for world in mutant.worlds]
+
+
+def _mark(world: str) -> list[pytest.MarkDecorator]:
+    reason = can_play(world)
+    return [] if reason is None else [pytest.mark.skip(reason=reason)]
+
+
+def _parameters(pairs: list[tuple], name) -> list:
+    return [pytest.param(*pair, id=f"{name(pair[0])}-{pair[1]}", marks=_mark(pair[1])) for pair in pairs]
+
+
+@contextmanager
+def _host(world: str, alone: bool = False) -> Iterator[None]:
+    """Real plays of these tests share the host; one that must be alone waits for the others, and they for it."""
+    with open(Path(tempfile.gettempdir()) / "ringtwin-mutants.lock", "w") as lock:
+        if world == "engine":
+            fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.mark.parametrize(("mutant", "world"), _parameters(PLAYS, lambda mutant: mutant.id))
+def test_a_planted_bug_turns_its_scenario_red(mutant: Mutant, world: str) -> None:
+    """The guarantees concerned are BROKEN, not unknown; in the twin, no other than they and their consequences."""
+    with planted(mutant.edits) as tree, _host(world, mutant.alone):
+        played = play(tree, [mutant.scenario], world)
+    assert {edit.file for edit in mutant.edits} & played.imported, "what was changed was never imported"
+    assert not played.failures, played.said
+    broken = played.broken(mutant.scenario, world)
+    assert mutant.broken_in(world) <= broken, played.said
+    assert played.code == 1
+    if world == "sim":
+        assert broken <= mutant.broken_in(world) | mutant.along, played.said
+
+
+SCENARIOS = sorted({(mutant.scenario, world) for mutant, world in PLAYS})
+
+
+@pytest.fixture(scope="module")
+def unharmed(request: pytest.FixtureRequest) -> dict[str, Played]:
+    """A copy without any bug, playing all scenarios that are asked for; one process for each world."""
+    wanted = {(item.callspec.params["scenario"], item.callspec.params["world"]) for item in request.session.items
+              if getattr(item, "originalname", "") == test_the_same_play_without_the_bug_is_green.__name__}
+    found = {}
+    for world in WORLDS:
+        names = [scenario for scenario, where in SCENARIOS if where == world and (scenario, where) in wanted]
+        if names and can_play(world) is None:
+            with planted(()) as tree, _host(world):
+                found[world] = play(tree, names, world)
+    return found
+
+
+@pytest.mark.xdist_group("mutants-unharmed")
+@pytest.mark.parametrize(("scenario", "world"), _parameters(SCENARIOS, lambda scenario: scenario))
+def test_the_same_play_without_the_bug_is_green(unharmed: dict[str, Played], scenario: str, world: str) -> None:
+    """Whatever turns red above does so because of the bug."""
+    played = unharmed[world]
+    assert played.imported and all(name.startswith(PACKAGES) for name in played.imported)
+    cells = {cell[2]: verdict for cell, verdict in played.cells.items() if cell[:2] == (scenario, world)}
+    assert cells, played.said
+    assert "BROKEN" not in cells.values(), played.said
+    promised = frozenset().union(*(m.broken_in(world) for m in MUTANTS if m.scenario == scenario and world in m.worlds))
+    assert {name: cells[name] for name in promised if cells[name] not in ("HELD", "UNTESTED")} == {}
+
+
+# -- the table itself
+
+
+def test_every_mutant_names_a_scenario_and_guarantees_that_exist() -> None:
+    names = {scenario.name for scenario in catalogue()}
+    for mutant in MUTANTS:
+        assert mutant.scenario in names
+        for world in mutant.worlds:
+            assert mutant.broken_in(world)
+            assert mutant.broken_in(world) | mutant.along <= set(GUARANTEES)
+
+
+def test_no_two_mutants_share_an_id() -> None:
+    assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_an_edit_that_no_longer_fits_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text("a = 1\na = 1\n")
+    for old in ("a = 1", "b = 1"):
+        with pytest.raises(ValueError, match="stands there"):
+            apply(Edit("file.py", old, "a = 2"), tmp_path)
