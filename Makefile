@@ -4,7 +4,7 @@
 #   make test     lint, tests, and the scenarios as tests
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint
-#   make soak     the long forms: every scenario ten times, tests with ten times the examples
+#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored
 #   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
 #
@@ -44,6 +44,7 @@ check: $(VENV)/.ready
 
 soak: $(VENV)/.ready
 	SCHEDULER_EXAMPLES=1500 RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 $(VENV)/bin/python -m pytest tests
+	$(VENV)/bin/python -m tests.explorer --full
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
 
 clean:

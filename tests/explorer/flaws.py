@@ -1,0 +1,112 @@
+"""Small changes to the ring's code, each with what must become of it under the explorer.
+
+A flaw is a text that stands in engine/ipc/ring.py exactly once and what it is replaced by; the changed source is run
+as a module of its own. So a flaw is a flaw of the shipped code, and one that no longer fits is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from engine.ipc import ring
+from tests.explorer.ring import Case, Explorer
+from tests.explorer.table import Counterexample
+
+RESET = "        memory[self._written[chunk]] = _ZERO\n"
+DATA = ('        if size <= GATHER_BYTES:\n            memory[offset:offset + size] = b"".join(parts)\n'
+        "        else:\n            for part in parts:\n                memory[offset:offset + len(part)] = part\n"
+        "                offset += len(part)\n")
+READERS = "        memory[self._readers[chunk]] = self._unread\n"
+WRITTEN = "        memory[self._written[chunk]] = _ONE\n"
+FENCE = "        self._fence()\n"
+#: From the reset to the end of a write, as it is shipped.
+WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
+
+_FULL = "        if flags[0] and 0 in flags[1:]:\n            return False\n"
+_FIRST_LOOK_OVER = "        self._fence()  # our own flag first, `written` second\n"
+_OWN = "        if memory[own][0]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
+_WRITTEN_FLAG = "        if not memory[self._written[chunk]][0]:\n            return EMPTY\n"
+_TAKE = "        view = memory[self._data[chunk]]\n"
+_FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = _ONE\n"
+_FREED = _FREE + "        self._fence()  # seen before any doorbell\n"
+
+
+class Flaw(NamedTuple):
+    name: str
+    old: str
+    new: str
+    case: Case  # a small one in which it shows
+    says: str  # part of the violation
+    culprit: str  # the store that is seen too early, or at all; "" where a store is missing
+    missing: str  # the store that the culprit has overtaken, or that is never made
+
+
+def flawed(old: str, new: str) -> tuple[type, type]:
+    """-> RingWriter and RingReader with one change. Raises ValueError where the text does not stand exactly once."""
+    source = inspect.getsource(ring)
+    if (count := source.count(old)) != 1:
+        raise ValueError(f"the text to change stands {count} times in ring.py, not once:\n{old}")
+    module: Any = ModuleType("flawed_ring")
+    exec(compile(source.replace(old, new), "flawed_ring", "exec", dont_inherit=True), module.__dict__)
+    # Both worlds must agree on what "nothing" is.
+    module.EMPTY = ring.EMPTY
+    return module.RingWriter, module.RingReader
+
+
+def hunt(old: str, new: str, case: Case) -> Counterexample | None:
+    writer, reader = flawed(old, new)
+    return Explorer(case, writer=writer, reader=reader).explore()
+
+
+PSO = Case("PSO", 1, 2, 4)
+SC = Case("SC", 1, 2, 4)
+
+FLAWS = (
+    Flaw("no fence after the reset", RESET + FENCE, RESET, PSO, "took 01 01 as message 3", "readers", "reset"),
+    Flaw("no fence before the flag", READERS + FENCE, READERS, PSO, "took 00 00 as message 1", "written", "data"),
+    Flaw("data and written are swapped (flag before data)", WRITE,
+         RESET + FENCE + WRITTEN + READERS + FENCE + DATA + FENCE, SC, "took 00 00 as message 1", "written", "data"),
+    Flaw("reset and readers are swapped", WRITE, READERS + FENCE + DATA + RESET + FENCE + WRITTEN + FENCE, SC,
+         "took 01 01 as message 3", "readers", "reset"),
+    Flaw("readers and written are swapped", WRITE, RESET + FENCE + DATA + WRITTEN + FENCE + READERS + FENCE, SC,
+         "took 01 01 as message 3", "written", "readers"),
+    Flaw("reset and written are swapped", WRITE, WRITTEN + FENCE + DATA + READERS + FENCE + RESET + FENCE, SC,
+         "took 00 00 as message 1", "written", "data"),
+    Flaw("the flag is never reset", WRITE, FENCE + DATA + READERS + FENCE + WRITTEN + FENCE, Case("SC", 1, 2, 4, 1),
+         "never published", "readers", "reset"),
+    Flaw("the readers' flags are not reset", READERS + FENCE, FENCE, SC, "waits for ever", "", "readers"),
+    Flaw("the writer skips a slot that is not free", _FULL,
+         _FULL.replace("return False", "self._position += 1\n            return False"), SC, "took 04 04 as message 3",
+         "written", ""),
+    Flaw("the writer does not look whether there is room", _FULL, "", SC, "message 3 is written over message 1",
+         "reset", "read"),
+    Flaw("the writer waits for the first reader only", _FULL, _FULL.replace("0 in flags[1:]", "not any(flags[1:])"),
+         Case("SC", 2, 2, 4), "message 3 is written over message 1", "reset", ""),
+    Flaw("a reader skips a slot that is not ready", _WRITTEN_FLAG,
+         _WRITTEN_FLAG.replace("return EMPTY", "self._position += 1\n            return EMPTY"), SC,
+         "took 02 02 as message 1", "written", ""),
+    Flaw("a reader looks at written before its own flag", _OWN + _WRITTEN_FLAG,
+         _WRITTEN_FLAG + "        self._fence()\n" + _OWN, PSO, "took 01 01 as message 3", "readers", "data"),
+    Flaw("a reader does not look at its own flag", _OWN, "", SC, "took 01 01 as message 3", "read", ""),
+    Flaw("a reader sets its flag before it has taken the message", _TAKE, "        memory[own] = _ONE\n" + _TAKE,
+         SC, "message 3 is written over message 1", "read", ""),
+    Flaw("a reader does not set its flag", _FREE, "        self._fence()\n", SC, "took 01 01 as message 3", "", "read"),
+)
+
+#: Changes after which everything is still right where loads stay in order, with the reason.
+HARMLESS = {
+    "data and readers are swapped: both lie between the same two fences":
+        (WRITE, RESET + FENCE + READERS + DATA + FENCE + WRITTEN + FENCE),
+    "reset and data are swapped: with all flags set nobody looks at the data":
+        (WRITE, DATA + RESET + FENCE + READERS + FENCE + WRITTEN + FENCE),
+    "no fence before the reset: it orders loads before stores":
+        ("        self._fence()  # the readers' last loads of the old message are over\n", ""),
+    "no fence after the flag: it is for the doorbell": (WRITTEN + FENCE, WRITTEN),
+    "no fence between a reader's two looks: it orders loads":
+        (_FIRST_LOOK_OVER, ""),
+    "no fence before the data: it orders loads": ("        self._fence()  # `written` first, data second\n", ""),
+    "no fence before a reader's flag: it orders loads before a store": (_FREE, "        self._memory[own] = _ONE\n"),
+    "no fence after a reader's flag: it is for the doorbell": (_FREED, _FREE),
+}

@@ -1,0 +1,483 @@
+"""Every interleaving of a small ring, under three memory orders, with a crash after any store: the shipped code itself.
+
+Promises
+- What runs is `RingWriter.try_write` and `RingReader.try_read`, unchanged. To stop inside of them, an operation is run
+  again from the answers it had, up to the first action that has none.
+- Every schedule of loads and of stores becoming visible is covered, and every choice of at most `crashes` parties that
+  stop for ever before one of their stores. What a dead party had stored still becomes visible.
+- The first broken property ends the search, and its shortest schedule is handed back as a table.
+
+    SC    stores are seen at once
+    TSO   stores leave their process's buffer in order (x86)
+    PSO   stores to different bytes leave in any order; loads stay in order
+
+Properties
+- A reader takes exactly the next message, whole, each time.
+- No store of a message becomes visible before every reader, alive or dead, has read what stood in that chunk.
+- Where nothing can move any more, each live reader has taken all that was published, and a live writer has published
+  all or waits for a dead reader that holds the chunk. Without a crash everything was read.
+
+What keeps it small
+- Steps that nobody else can see (a store into the own buffer, a fence with an empty buffer, the end of an operation)
+  are part of the step before them. `folded=False` takes each by itself, to check that.
+- A crash counts only just before a store: until then a dead party is like one that is merely late.
+- A party's next step is worked out once per state of that party, not once per state of the whole.
+- A whole state is one integer: an index for the memory and one for each party.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from engine.ipc.ring import EMPTY, RingLayout, RingReader, RingWriter
+from tests.explorer.table import Counterexample, Row, memory_text, store_text
+
+WIDTH = 2  # bytes per message: two, so that a torn one is seen
+BITS = 20  # of a party's index within a state
+_MASK = (1 << BITS) - 1
+
+
+class Case(NamedTuple):
+    order: str  # SC, TSO or PSO
+    readers: int
+    chunks: int
+    messages: int
+    crashes: int = 0
+
+    def __str__(self) -> str:
+        return (f"{self.order} {self.readers} readers x {self.chunks} chunks x {self.messages} messages, "
+                f"{self.crashes} crashes")
+
+
+class Local(NamedTuple):
+    """All there is to know about one party."""
+
+    count: int = 0  # messages published or taken, counted here
+    position: int = 0  # what the ring's code remembers
+    log: tuple[int | None, ...] = ()  # answers of the running operation: a load's byte, None for stores and fences
+    buffer: tuple[tuple[int, int, int], ...] = ()  # (address, byte, message), oldest first
+    dead: bool = False
+
+
+class Outcome(NamedTuple):
+    """Where a step leads. `crashes`: the same step, and then dead before one of the stores that follow."""
+
+    local: int
+    delta: int
+    crashes: tuple[int, ...]
+    rows: tuple[tuple[str, int, int], ...]
+    violation: str | None
+
+
+class Next(NamedTuple):
+    """What a party can do next, and what may leave its buffer.
+
+    kind: `load`; `store` that is seen at once; `own` for what nobody else sees (not folded only); else `none`
+    """
+
+    kind: str
+    address: int
+    value: int | None  # of a store, or of a load that the own buffer answers
+    message: int
+    answers: dict[int, Outcome]
+    leaving: tuple[tuple[int, int, int, Outcome], ...]
+    idle: bool  # between two operations, nothing buffered
+    local: Local
+
+
+class _Pending(BaseException):
+    """The operation has reached an action without an answer."""
+
+    def __init__(self, kind: str, address: int = 0, value: int = 0) -> None:
+        self.action = (kind, address, value)
+
+
+class _View:
+    """A chunk that is loaded byte by byte, where and when it is looked at."""
+
+    def __init__(self, memory: _Replay, start: int) -> None:
+        self._memory, self._start = memory, start
+
+    def __getitem__(self, index: int) -> int:
+        return self._memory.load(self._start + index)
+
+
+class _Replay:
+    """A memory that answers from a log."""
+
+    def __init__(self, log: tuple[int | None, ...], metadata_offset: int) -> None:
+        self._log, self._next, self._data_end = log, 0, metadata_offset
+
+    def _answer(self, kind: str, address: int = 0, value: int = 0) -> Any:
+        if self._next == len(self._log):
+            raise _Pending(kind, address, value)
+        self._next += 1
+        return self._log[self._next - 1]
+
+    def load(self, address: int) -> int:
+        return self._answer("load", address)
+
+    def fence(self) -> None:
+        self._answer("fence")
+
+    def __getitem__(self, where: slice) -> Any:
+        if where.start < self._data_end:
+            return _View(self, where.start)
+        return bytes(self.load(address) for address in range(where.start, where.stop))
+
+    def __setitem__(self, where: slice, value: bytes) -> None:
+        for address, byte in zip(range(where.start, where.stop), value, strict=True):
+            self._answer("store", address, byte)
+
+
+class _Party:
+    """One end, as a table: what it does next in each of its states. Party 0 is the writer."""
+
+    def __init__(self, index: int, case: Case, layout: RingLayout, make: Callable[..., Any], folded: bool) -> None:
+        self.index, self.shift, self._folded = index, BITS * index, folded
+        self.name = f"reader {index - 1}" if index else "writer"
+        self._case, self._layout, self._make = case, layout, make
+        self._ids: dict[Local, int] = {}
+        self._next: list[Next | None] = []
+        self._locals: list[Local] = []
+        self.start = self._settle(0, Local())
+
+    def next(self, number: int) -> Next:
+        found = self._next[number]
+        if found is None:
+            found = self._next[number] = self._work_out(number)
+        return found
+
+    def answer(self, number: int, following: Next, value: int) -> Outcome:
+        """Where a load of `value`, or a store that is done, leads."""
+        local = following.local
+        given = value if following.kind == "load" else None
+        buffer = local.buffer
+        if following.kind == "own" and following.value is not None:
+            buffer = (*buffer, (following.address, following.value, local.count))
+        outcome = self._settle(number, local._replace(log=(*local.log, given), buffer=buffer))
+        following.answers[value] = outcome
+        return outcome
+
+    def _number(self, local: Local) -> int:
+        number = self._ids.get(local)
+        if number is None:
+            number = self._ids[local] = len(self._locals)
+            assert number <= _MASK, "too many states of one party"
+            self._locals.append(local)
+            self._next.append(None)
+        return number
+
+    def _work_out(self, number: int) -> Next:
+        local = self._locals[number]
+        kind, address, value = self._action(local)[0] if self._runs(local) else ("none", 0, 0)
+        leaving = []
+        for at in self._may_leave(local.buffer):
+            byte = local.buffer[at]
+            outcome = self._settle(number, local._replace(buffer=local.buffer[:at] + local.buffer[at + 1:]))
+            leaving.append((*byte, outcome))
+        if kind == "load":
+            own = [byte for at, byte, _ in local.buffer if at == address]
+            value = own[-1] if own else None
+        elif kind == "fence":
+            kind, value = "none" if self._folded or local.buffer else "own", None
+        elif kind == "store" and self._case.order != "SC":
+            kind = "own"
+        return Next(kind, address, value, local.count, {}, tuple(leaving), not local.log and not local.buffer, local)
+
+    def _may_leave(self, buffer: tuple[tuple[int, int, int], ...]) -> list[int]:
+        """Which entries of a store buffer may become visible next."""
+        if self._case.order == "TSO":
+            return [0] if buffer else []
+        first: dict[int, int] = {}
+        for at, (address, _, _) in enumerate(buffer):
+            first.setdefault(address, at)
+        return list(first.values())
+
+    def _runs(self, local: Local) -> bool:
+        return not local.dead and local.count < self._case.messages
+
+    def _action(self, local: Local) -> tuple[tuple[str, int, int], Any, int]:
+        """-> the next action of the running operation, or ("end", 0, 0), its result and its position"""
+        replay = _Replay(local.log, self._layout.metadata_offset)
+        rest = (self.index - 1,) if self.index else ()
+        end = self._make(self._layout, replay, replay.fence, *rest)
+        end._position = local.position
+        try:
+            if self.index:
+                result = end.try_read(lambda view: bytes(view[k] for k in range(WIDTH)))
+            else:
+                result = end.try_write([bytes([local.count + 1]) * WIDTH])
+        except _Pending as pending:
+            return pending.action, None, 0
+        return ("end", 0, 0), result, end._position
+
+    def _settle(self, number: int, local: Local) -> Outcome:
+        """Go on until the next step is one that others can see."""
+        rows: list[tuple[str, int, int]] = []
+        crashes: list[int] = []
+        while self._runs(local):
+            (kind, address, value), result, position = self._action(local)
+            if kind == "end":
+                done = result is not EMPTY and result is not False
+                rows.append((("took" if self.index else "wrote") if done else "nothing", local.count + 1, 0))
+                if self.index and done and result != bytes([local.count + 1]) * WIDTH:
+                    rows[-1] = ("took wrong", local.count + 1, 0)
+                    return Outcome(number, 0, (), tuple(rows), f"{self.name} took {result.hex(' ')} as message "
+                                                               f"{local.count + 1}")
+                local = Local(local.count + done, position, (), local.buffer)
+                continue
+            if kind == "store":
+                crashes.append(self._number(Local(local.count, 0, (), local.buffer, True)))
+                if self._case.order == "SC" or not self._folded:
+                    break
+                rows.append(("store", address, value))
+                local = local._replace(buffer=(*local.buffer, (address, value, local.count)))
+            elif kind == "load" or local.buffer or not self._folded:
+                break  # a load, or a fence that has to wait
+            else:
+                rows.append(("fence", 0, 0))
+            local = local._replace(log=(*local.log, None))
+        found = self._number(local)
+        return Outcome(found, (found - number) << self.shift,
+                       tuple((crash - number) << self.shift for crash in crashes), tuple(rows), None)
+
+
+class Explorer:
+    """Searches one case. `writer` and `reader` make the ends; others than the shipped ones plant flaws."""
+
+    def __init__(self, case: Case, *, writer: Callable[..., Any] = RingWriter,
+                 reader: Callable[..., Any] = RingReader, folded: bool = True) -> None:
+        self.case, self._folded = case, folded
+        self.layout = RingLayout(case.readers, 8, case.chunks)
+        self.finished = self.crashed_ends = 0
+        self._seen: set[int] = set()
+        self.seconds = 0.0
+        self._parties = [_Party(index, case, self.layout, reader if index else writer, folded)
+                         for index in range(1 + case.readers)]
+        self._memories = [bytes(self.layout.vllm_bytes)]
+        self._memory_ids = {self._memories[0]: 0}
+        self._stored: dict[tuple[int, int, int], int] = {}
+        self._memory_shift = BITS * len(self._parties)
+
+    def explore(self, most: int = 100_000_000) -> Counterexample | None:
+        """Search all states. -> the shortest way to a violation, or None. Raises RuntimeError beyond `most` states."""
+        began = time.perf_counter()
+        start = sum(party.start.local << party.shift for party in self._parties)
+        seen, todo = {start}, deque([start])
+        self._seen, violation = seen, None
+        while todo and violation is None:
+            following, violation = self._following(todo.popleft())
+            for after in following:
+                if after not in seen:
+                    seen.add(after)
+                    todo.append(after)
+            if len(seen) > most:
+                raise RuntimeError(f"{self.case}: more than {most} states")
+        self.seconds = time.perf_counter() - began
+        return None if violation is None else self._shortest(start)
+
+    @property
+    def states(self) -> int:
+        return len(self._seen)
+
+    def between_operations(self) -> set[tuple[bytes, tuple[Local, ...]]]:
+        """The states that were reached in which nobody is inside an operation and nothing is buffered."""
+        return {(self._memories[state >> self._memory_shift], tuple(self._locals(state))) for state in self._seen
+                if all(party.next((state >> party.shift) & _MASK).idle for party in self._parties)}
+
+    def _following(self, state: int) -> tuple[list[int], str | None]:
+        memory_id = state >> self._memory_shift
+        memory = self._memories[memory_id]
+        following: list[int] = []
+        idle = True
+        for party in self._parties:
+            number = (state >> party.shift) & _MASK
+            step = party._next[number] or party.next(number)
+            idle = idle and step.idle
+            if step.kind == "load":
+                value = memory[step.address] if step.value is None else step.value
+                outcome = step.answers.get(value) or party.answer(number, step, value)
+                if outcome.violation:
+                    return [], outcome.violation
+                following.append(state + outcome.delta)
+                if outcome.crashes:
+                    self._crash(state, outcome, following)
+            elif step.kind == "own":
+                outcome = step.answers.get(0) or party.answer(number, step, 0)
+                if outcome.violation:
+                    return [], outcome.violation
+                following.append(state + outcome.delta)
+                if outcome.crashes:
+                    self._crash(state, outcome, following)
+            elif step.kind == "store":
+                if not party.index and (violation := self._overwrites(state, step.message)):
+                    return [], violation
+                outcome = step.answers.get(0) or party.answer(number, step, 0)
+                if outcome.violation:
+                    return [], outcome.violation
+                after = state + self._store(memory_id, step.address, step.value)
+                following.append(after + outcome.delta)
+                if outcome.crashes:
+                    self._crash(after, outcome, following)
+            for address, value, message, outcome in step.leaving:
+                if not party.index and (violation := self._overwrites(state, message)):
+                    return [], violation
+                if outcome.violation:
+                    return [], outcome.violation
+                after = state + self._store(memory_id, address, value)
+                following.append(after + outcome.delta)
+                if outcome.crashes:
+                    self._crash(after, outcome, following)
+        return following, self._at_rest(state, memory) if idle else None
+
+    def _crash(self, state: int, outcome: Outcome, following: list[int]) -> None:
+        if self.case.crashes and sum(local.dead for local in self._locals(state)) < self.case.crashes:
+            following += [state + delta for delta in outcome.crashes]
+
+    def _store(self, memory_id: int, address: int, value: int) -> int:
+        """-> what a visible store adds to a state"""
+        key = (memory_id, address, value)
+        delta = self._stored.get(key)
+        if delta is None:
+            changed = bytearray(self._memories[memory_id])
+            changed[address] = value
+            after = bytes(changed)
+            if after not in self._memory_ids:
+                self._memory_ids[after] = len(self._memories)
+                self._memories.append(after)
+            delta = self._stored[key] = (self._memory_ids[after] - memory_id) << self._memory_shift
+        return delta
+
+    def _locals(self, state: int) -> list[Local]:
+        return [party._locals[(state >> party.shift) & _MASK] for party in self._parties]
+
+    def _overwrites(self, state: int, message: int) -> str | None:
+        """Whether a store of this message (from 0) may not be seen yet."""
+        old = message - self.case.chunks
+        if old < 0 or not self._folded:  # with steps by themselves, a reader that has set its flag still has to return
+            return None
+        for party in self._parties[1:]:
+            if party._locals[(state >> party.shift) & _MASK].count <= old:
+                return f"message {message + 1} is written over message {old + 1}, which {party.name} has not read"
+        return None
+
+    def _at_rest(self, state: int, memory: bytes) -> str | None:
+        """Judge a state from which nobody moves. -> what is wrong with it"""
+        numbers = [(state >> party.shift) & _MASK for party in self._parties]
+        if any(self._moves(party, number, memory) for party, number in zip(self._parties, numbers, strict=True)):
+            return None
+        writer, *readers = self._locals(state)
+        crashed = sum(local.dead for local in (writer, *readers))
+        self.finished += not crashed
+        self.crashed_ends += bool(crashed)
+        for reader, local in enumerate(readers):
+            if local.count > writer.count:
+                return f"reader {reader} took message {local.count}, which was never published"
+            if not local.dead and local.count < writer.count:
+                return f"reader {reader} waits for ever: it took {local.count} of {writer.count} messages"
+        if not writer.dead and writer.count < self.case.messages and not any(
+                local.dead and local.count <= writer.count - self.case.chunks for local in readers):
+            return f"the writer waits for ever before message {writer.count + 1}, and nobody holds its chunk"
+        return None
+
+    def _moves(self, party: _Party, number: int, memory: bytes) -> bool:
+        """Whether this party, alone, gets further than looking."""
+        begin = number
+        while (step := party.next(number)).kind == "load" or (step.kind == "own" and step.value is None):
+            value = 0 if step.kind == "own" else memory[step.address] if step.value is None else step.value
+            outcome = step.answers.get(value) or party.answer(number, step, value)
+            number = outcome.local
+            if outcome.violation:
+                return True
+            if not party._locals[number].log:
+                return number != begin
+        return step.kind != "none" or number != begin
+
+    # -- the way to a violation
+
+    def _shortest(self, start: int) -> Counterexample:
+        came: dict[int, int] = {start: start}
+        todo = deque([start])
+        while True:
+            state = todo.popleft()
+            following, violation = self._following(state)
+            if violation:
+                break
+            for after in following:
+                if after not in came:
+                    came[after] = state
+                    todo.append(after)
+        path = [state]
+        while path[-1] != start:
+            path.append(came[path[-1]])
+        path.reverse()
+        rows = [row for before, after in zip(path, path[1:], strict=False) for row in self._rows(before, after)]
+        rows += self._last_rows(state, violation)
+        return Counterexample(str(self.case), violation, tuple(rows))
+
+    def _steps(self, state: int) -> Iterator[tuple[int, _Party, str, int, int, Outcome]]:
+        """Each step that is possible: the state after it, who, what, where, which byte, and where it leads."""
+        memory_id = state >> self._memory_shift
+        for party in self._parties:
+            number = (state >> party.shift) & _MASK
+            step = party.next(number)
+            if step.kind == "load":
+                value = self._memories[memory_id][step.address] if step.value is None else step.value
+                outcome = step.answers.get(value) or party.answer(number, step, value)
+                yield state, party, "load", step.address, value, outcome
+            elif step.kind == "store":
+                outcome = step.answers.get(0) or party.answer(number, step, 0)
+                yield (state + self._store(memory_id, step.address, step.value), party, "store", step.address,
+                       step.value, outcome)
+            elif step.kind == "own":
+                outcome = step.answers.get(0) or party.answer(number, step, 0)
+                yield state, party, "fence" if step.value is None else "buffered", step.address, step.value, outcome
+            for address, value, _, outcome in step.leaving:
+                yield state + self._store(memory_id, address, value), party, "seen", address, value, outcome
+
+    def _rows(self, before: int, after: int) -> list[Row]:
+        for state, party, what, address, value, outcome in self._steps(before):
+            if state + outcome.delta == after:
+                return self._told(before, state, party, what, address, value, outcome.rows)
+            for crash in outcome.crashes:
+                if state + crash == after:
+                    buffered = len(self._locals(after)[party.index].buffer)
+                    stored = 0
+                    rows = []
+                    held = len(self._locals(before)[party.index].buffer) - (what == "seen")
+                    for row in outcome.rows:
+                        if row[0] == "store":
+                            if held + stored == buffered:
+                                break
+                            stored += 1
+                        rows.append(row)
+                    return self._told(before, state, party, what, address, value, (*rows, ("dies", 0, 0)))
+        raise AssertionError("no step leads there")
+
+    def _last_rows(self, state: int, violation: str) -> list[Row]:
+        for after, party, what, address, value, outcome in self._steps(state):
+            if outcome.violation == violation or (what in ("store", "seen") and not party.index
+                                                  and violation == self._overwrites(state, self._message(
+                                                      state, party, what, address))):
+                return self._told(state, after, party, what, address, value, outcome.rows)
+        return []
+
+    def _message(self, state: int, party: _Party, what: str, address: int) -> int:
+        local = self._locals(state)[party.index]
+        return local.count if what == "store" else next(m for a, _, m in local.buffer if a == address)
+
+    def _told(self, before: int, after: int, party: _Party, what: str, address: int, value: int,
+              rows: tuple[tuple[str, int, int], ...]) -> list[Row]:
+        visible = memory_text(self._memories[after >> self._memory_shift], self.layout, WIDTH)
+        verb = "read" if party.index else "write"
+        message = self._locals(before)[party.index].count + 1
+        told = []
+        for kind, where, byte in ((what, address, value), *rows):
+            text = store_text(kind, where, byte, party.index, self.layout, buffered=self.case.order != "SC")
+            told.append(Row(party.name, f"{verb} {message}", text, visible))
+            message += kind in ("took", "wrote")
+        return told
