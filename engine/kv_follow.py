@@ -1,7 +1,8 @@
 """The subscriber's loop: it follows a publisher and keeps a mirror, in both worlds. Pure.
 
 Promises
-- What the follower reports is observed in that order: kv-batch, kv-gap, kv-healed, kv-unrecoverable, kv-restarted.
+- What the follower reports is observed in that order: kv-batch, kv-gap, kv-healed, kv-unrecoverable, kv-restarted,
+  kv-snapshot.
 - `kv-mirror` is observed when the mirror is settled and has changed, and at the end.
 - Neither socket starves the other: they are looked at in turns, and a reader in a hurry gets what is there.
 """
@@ -15,18 +16,19 @@ from typing import Any
 from engine.effects import Loop, Now, Observe, Receive, Send
 from engine.errors import QueueCancelledError, UnroutableError
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import (
+from engine.kv_reports import (
     Applied,
     Gap,
     Healed,
-    KVEventFollower,
     Malformed,
     Question,
     Report,
     Restarted,
     Settled,
+    Snapshot,
     Unrecoverable,
 )
+from engine.kv_subscriber import KVEventFollower
 from engine.ports import Unroutable
 
 #: Messages read in a row before what they brought is handed on.
@@ -67,7 +69,7 @@ def subscriber_loop(follower: KVEventFollower, mirror: KVCacheMirror, *, live: s
                 observation = observed(report)
                 if observation is not None:
                     yield observation
-            if any(isinstance(report, Settled) for report in reports) and follower.next == follower.wire:
+            if any(isinstance(report, Settled | Snapshot) for report in reports) and follower.next == follower.wire:
                 state = (follower.epoch, mirror.next_seq, mirror.unknown_since)
                 if state != shown:
                     shown = state
@@ -86,6 +88,8 @@ def feed(mirror: KVCacheMirror, report: Report) -> None:
         mirror.lose(report.first, report.last)
     elif isinstance(report, Restarted):
         mirror.restart()
+    elif isinstance(report, Snapshot):
+        mirror.begin_from(report.next, report.blocks)
 
 
 def observed(report: Report) -> Observe | None:
@@ -101,6 +105,8 @@ def observed(report: Report) -> Observe | None:
             return Observe("kv-unrecoverable", {"first": first, "last": last, "reason": reason})
         case Restarted(epoch=epoch):
             return Observe("kv-restarted", {"epoch": epoch})
+        case Snapshot(next=number, blocks=blocks):
+            return Observe("kv-snapshot", {"next_seq": number, "blocks": len(blocks)})
         case Malformed(channel=channel, error=error):
             return Observe("bad-frame", {"edge": channel, "error": error})
     return None

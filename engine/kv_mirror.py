@@ -3,7 +3,7 @@
 Promises
 - Fed every batch in order, it holds exactly the blocks that the cache holds, with parent, tokens and medium.
 - After a loss that cannot be healed it says so: `unknown_since` is the first lost number, until the publisher clears
-  its cache or starts anew, for then nothing that was lost matters any more.
+  its cache, starts anew or tells its whole state, for then nothing that was lost matters any more.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ class KVCacheMirror:
         self.blocks.clear()
         self.next_seq = 0
         self.unknown_since = None
+
+    def begin_from(self, number: int, blocks: list[BlockStored]) -> None:
+        """A snapshot: what the publisher held before batch `number`. Raises ValueError where another is next."""
+        if number != self.next_seq:
+            raise ValueError(f"the mirror expects batch {self.next_seq}, got a snapshot before {number}")
+        self.blocks.clear()
+        self.unknown_since = None
+        for event in blocks:
+            self._store(number, event)
 
     def hashes(self) -> list[BlockHash]:
         """Sorted, each once: integers first, then bytes."""

@@ -5,6 +5,8 @@ Promises
 - Every loss is known: by the next batch, or in silence by asking the replay socket every `poll_s`.
 - A hole is told as a Gap when it is seen, and ends in Healed or in Unrecoverable: when the publisher no longer has it,
   when the publisher proves that it was never sent, or when `tries` questions in a row brought nothing.
+- After a loss for good the publisher is asked for its present state; what comes is told as Snapshot, in its place
+  between two batches (kv_fetch). Where there is none to be had, the batches go on without it.
 - A new life of the publisher is told as Restarted, after what was still open of the old one was told as lost.
   Its numbers begin at 0 and are asked for from 0: so does a late subscriber.
 - Nothing is waited for here: frames and the time go in, reports and questions come out.
@@ -25,67 +27,34 @@ from typing import Any
 
 import msgspec
 
-from engine.core.kv_codec import EndReport, LivedBatch, read_answer, read_live, request_frames
+from engine.core.kv_codec import (
+    EndReport,
+    LivedBatch,
+    Place,
+    read_answer,
+    read_live,
+    request_frames,
+    snapshot_request,
+)
 from engine.errors import BadFrameError
+from engine.kv_fetch import Fetching
+from engine.kv_reports import (
+    Applied,
+    Gap,
+    Healed,
+    Malformed,
+    Notice,
+    Question,
+    Report,
+    Restarted,
+    Settled,
+    Snapshot,
+    Unrecoverable,
+)
+from engine.messages import AllBlocksCleared
 
-
-class Applied(msgspec.Struct, frozen=True, tag=True):
-    """The next batch."""
-
-    number: int
-    batch: LivedBatch
-    source: str  # "live" or "replay"
-
-
-class Gap(msgspec.Struct, frozen=True, tag=True):
-    """Batches `first` to `last` exist and did not come; they are asked for if there is a replay socket."""
-
-    first: int
-    last: int
-
-
-class Healed(msgspec.Struct, frozen=True, tag=True):
-    """Batches `first` to `last` of a gap have all been applied."""
-
-    first: int
-    last: int
-
-
-class Unrecoverable(msgspec.Struct, frozen=True, tag=True):
-    """Batches `first` to `last` will never come."""
-
-    first: int
-    last: int
-    reason: str
-
-
-class Restarted(msgspec.Struct, frozen=True, tag=True):
-    """The publisher began a new life (`epoch` is None if it does not say which): numbers begin at 0 again."""
-
-    epoch: int | None
-
-
-class Malformed(msgspec.Struct, frozen=True, tag=True):
-    """A message was dropped because it is none. If it was a batch, its number will be missed."""
-
-    channel: str  # "kv" or "replay"
-    error: str
-
-
-class Question(msgspec.Struct, frozen=True, tag=True):
-    """Send this to the replay socket."""
-
-    frames: list[bytes]
-
-
-class Settled(msgspec.Struct, frozen=True, tag=True):
-    """The publisher said that there is nothing before `next` that has not been applied or told as lost."""
-
-    next: int
-
-
-Notice = Gap | Healed | Unrecoverable | Restarted
-Report = Applied | Notice | Malformed | Question | Settled
+__all__ = ["Applied", "Gap", "Healed", "KVEventFollower", "Malformed", "Notice", "Question", "Report", "Restarted",
+           "Settled", "Snapshot", "Unrecoverable"]
 
 
 class _Held(msgspec.Struct):
@@ -103,6 +72,7 @@ class _Asked(msgspec.Struct):
     arrivals: int  # messages that had come when it was asked
     next: int  # what was to be applied then
     numbers: set[int] = msgspec.field(default_factory=set)  # that its answer brought
+    snapshot: bool = False
 
 
 class KVEventFollower:
@@ -112,15 +82,18 @@ class KVEventFollower:
     counts as lost. `tries`: answers without progress, or lost ones, until a hole counts as unrecoverable.
     `max_held`: live batches kept while a hole is open; further ones are asked for later. `tag` (below 2**62): where
     the tags of its questions begin, so that answers to an earlier life of this subscriber are known as such.
+    `snapshots`: what is lost for good makes it ask for the publisher's state.
     """
 
     def __init__(self, *, replay: bool = True, poll_s: float = 5.0, answer_s: float = 5.0, tries: int = 3,
-                 max_held: int = 100_000, tag: int = 0) -> None:
+                 max_held: int = 100_000, tag: int = 0, snapshots: bool = True) -> None:
         self.replay = replay
         self.poll_s = poll_s
         self.answer_s = answer_s
         self.tries = tries
         self.max_held = max_held
+        self.snapshots = snapshots and replay
+        self.fetching = Fetching(tries, poll_s)
         self.next = 0
         self.wire = 0
         self.epoch: int | None = None
@@ -168,7 +141,9 @@ class KVEventFollower:
             return self._done(now)
         if self._asked is not None:
             self._asked.deadline = now + self.answer_s
-        if answer.batch is not None:
+        if answer.place is not None:
+            self._on_piece(answer.place, answer.batch, now)
+        elif answer.batch is not None:
             self._on_replayed(answer.number, answer.batch)
         elif answer.report is not None:
             self._on_report(answer.report, now)
@@ -182,6 +157,10 @@ class KVEventFollower:
         if asked is not None and now >= asked.deadline:
             self._asked = None
             self._tell_unseen()
+            if asked.snapshot:
+                self.fetching.fail(now)
+                self._apply()
+                return self._done(now)
             if self.tags is None:
                 self._plain_turn = asked.tag is not None  # it may not know tags: take turns
             self._fail("no answer to replay requests", now)
@@ -193,7 +172,15 @@ class KVEventFollower:
         """When `on_time` has something to do; None: not before the next message."""
         if self._asked is not None:
             return self._asked.deadline
-        return self._poll_at if self.replay else None
+        if not self.replay:
+            return None
+        times = [time for time in (self._poll_at, self._snapshot_at()) if time is not None]
+        return min(times, default=None)
+
+    @property
+    def caught_up(self) -> bool:
+        """Nothing that was seen is missing, and nothing is being fetched."""
+        return self.next == self.wire and not self.fetching.wanted
 
     @property
     def held(self) -> int:
@@ -235,6 +222,21 @@ class KVEventFollower:
             self._lose_holes(asked.start, report.next, "lost in the publisher, before it was sent")
         self._apply()
         self._judge_progress(asked, now)
+
+    def _on_piece(self, place: Place, piece: LivedBatch, now: float) -> None:
+        asked = self._asked
+        if asked is None or not asked.snapshot or asked.tag != place.tag:
+            return  # a piece of an answer that was given up
+        if self.epoch is not None and place.epoch != self.epoch:
+            self._epochs.discard(place.epoch)
+            self._restart(place.epoch)
+            return
+        self.fetching.take(place, piece, self.next, now)
+        if not self.fetching.under_way:
+            self._asked = None
+            if self.fetching.complete:
+                self._see_upto(place.next)
+        self._apply()
 
     def _on_plain_end(self, now: float) -> None:
         asked = self._asked
@@ -288,6 +290,7 @@ class KVEventFollower:
         self.gaps.clear()
         self.next = self.wire = self._unseen_upto = self._failed = self._went_back = 0
         self._asked = self._last = self._poll_at = None
+        self.fetching.forget()
         self.epoch = epoch
         self._out.append(Restarted(epoch))
 
@@ -320,7 +323,8 @@ class KVEventFollower:
             self._held[number] = _Held(batch, source, self._arrivals)
 
     def _apply(self) -> None:
-        while self.next < self.wire and self.next in self._held:
+        self._place_snapshot()
+        while self.next < min(self.wire, self.fetching.limit(self.next)) and self.next in self._held:
             held = self._held.pop(self.next)
             self._out.append(Applied(self.next, held.batch, held.source))
             self._last = (self.next, held.batch.ts)
@@ -328,6 +332,20 @@ class KVEventFollower:
             self._failed = 0
             if self.gaps and self.gaps[0][1] < self.next:
                 self._out.append(Healed(*self.gaps.pop(0)))
+            if self.fetching.wanted:
+                if any(isinstance(event, AllBlocksCleared) for event in held.batch.events):
+                    self._forget_snapshot()  # whatever was lost, it was cleared
+                self._place_snapshot()
+
+    def _place_snapshot(self) -> None:
+        snapshot = self.fetching.arrive(self.next)
+        if snapshot is not None:
+            self._out.append(snapshot)
+
+    def _forget_snapshot(self) -> None:
+        if self._asked is not None and self._asked.snapshot:
+            self._asked = None
+        self.fetching.forget()
 
     def _lose_upto(self, upto: int, reason: str) -> None:
         """Numbers from `next` up to `upto` that are not held will never come; those that are, are applied."""
@@ -347,6 +365,8 @@ class KVEventFollower:
         self._out.append(Unrecoverable(self.next, last, reason))
         self.next = last + 1
         self._failed = 0
+        if self.snapshots:
+            self.fetching.want()
         while self.gaps and self.gaps[0][0] < self.next:
             _, end = self.gaps.pop(0)
             if end >= self.next:
@@ -376,10 +396,21 @@ class KVEventFollower:
     def _done(self, now: float) -> list[Report]:
         if not self.replay:
             self._lose_upto(self.wire, "there is no replay socket to ask")
+        elif self._asked is None and self.tags and self.fetching.due(now):
+            self._ask_for_snapshot(now)
         elif self._asked is None and (self.next < self.wire or self._poll_at is None or now >= self._poll_at):
             self._ask(now)
         out, self._out = self._out, []
         return out
+
+    def _snapshot_at(self) -> float | None:
+        return self.fetching.next_at if self.tags else None
+
+    def _ask_for_snapshot(self, now: float) -> None:
+        self._tag += 1
+        self.fetching.begin()
+        self._asked = _Asked(self.next, self._tag, now + self.answer_s, self._arrivals, self.next, snapshot=True)
+        self._out.append(Question(snapshot_request(self._tag)))
 
     def _ask(self, now: float) -> None:
         plain = self.tags is False or (self.tags is None and self._plain_turn)

@@ -23,7 +23,8 @@ from engine.errors import QueueCancelledError
 from engine.ipc.presence import start_time
 from engine.kv_follow import feed, next_reports, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import KVEventFollower, Report, Settled
+from engine.kv_reports import Report, Settled
+from engine.kv_subscriber import KVEventFollower
 from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.config import EngineConfig, KVEventsConfig
+from engine.config import EngineConfig
 from engine.ipc.handshake import HANDSHAKE, REQUESTS
 from engine.ports import RingSpec, SocketSpec
 from engine.topology import Channel, NodeKind, core, worker
@@ -124,6 +124,6 @@ def subscriber_sockets(endpoint: str, replay_endpoint: str | None, topic: str = 
     return sockets
 
 
-def replay_hwm(config: KVEventsConfig) -> int:
-    """Room for two whole windows and their ends."""
-    return 2 * config.buffer_steps + 2
+def replay_hwm(buffer_steps: int) -> int:
+    """Room for two whole windows and their ends, and for the pieces of a snapshot where the window is small."""
+    return max(2 * buffer_steps + 2, 4096)

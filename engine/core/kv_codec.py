@@ -2,7 +2,8 @@
 
 Promises
 - Whoever reads vLLM's format reads ours, and the other way round. What we add stands behind what the original
-  reads: a fourth element of a batch (the epoch), a third frame of a request, a fifth of an end marker.
+  reads: a fourth element of a batch (the epoch), further frames of a request, a fifth of an end marker. Who does not
+  ask for a report or a snapshot gets none.
 - Bytes that are not a message raise BadFrameError, nothing else.
 
     live       (topic, number, payload)                   number: 8 bytes big-endian, from 0
@@ -11,6 +12,11 @@ Promises
     answer     (b"", topic, number, payload) ...          one message a batch, ascending
     end        (b"", b"", -1, b"")                        -1: 8 bytes big-endian, signed
                (b"", b"", -1, b"", report)                to a request with a tag
+
+    snapshot   (b"", 0, tag, b"snapshot")                 asks for the publisher's present state
+    piece      (b"", b"", -2, payload, place)             payload: a batch that stores blocks; in any order
+    place      tag | epoch | next | piece | pieces | known        6 x 8 bytes big-endian
+               the state before batch `next`; with known = 0 the publisher does not know it, and there is one piece
 
     report     tag | start | epoch | oldest | next | count        6 x 8 bytes big-endian
                every number in [oldest, next) is in this answer or was lost before it was sent; `count` batches
@@ -32,9 +38,12 @@ from engine.errors import BadFrameError
 from engine.messages import EventBatch, KVEventBatch
 
 END = (-1).to_bytes(8, "big", signed=True)
+PIECE = (-2).to_bytes(8, "big", signed=True)
+SNAPSHOT = b"snapshot"
 NUMBER_BYTES = 8
 LARGEST = 2**63 - 1
 _REPORT = struct.Struct(">6Q")
+_PLACE = struct.Struct(">6Q")
 _PLAIN_FIELDS = EventBatch.__struct_fields__
 
 
@@ -47,6 +56,7 @@ class LivedBatch(KVEventBatch, frozen=True):
 class ReplayRequest(msgspec.Struct, frozen=True):
     start: int
     tag: int | None = None
+    snapshot: bool = False
 
 
 class EndReport(msgspec.Struct, frozen=True):
@@ -58,12 +68,24 @@ class EndReport(msgspec.Struct, frozen=True):
     count: int
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a piece belongs: `piece` of `pieces` of the state that life `epoch` had before batch `next`."""
+
+    tag: int
+    epoch: int
+    next: int
+    piece: int = 0
+    pieces: int = 1
+    known: int = 1
+
+
 class ReplayAnswer(msgspec.Struct, frozen=True):
-    """One message from the replay socket: a numbered batch, or the end (`batch` is None)."""
+    """One message from the replay socket: a numbered batch, a piece of a snapshot (`place`), or the end (neither)."""
 
     number: int = -1
     batch: LivedBatch | None = None
     report: EndReport | None = None
+    place: Place | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -98,11 +120,20 @@ def request_frames(start: int, tag: int | None = None) -> list[bytes]:
     return [b"", number_frame(start)] if tag is None else [b"", number_frame(start), number_frame(tag)]
 
 
+def snapshot_request(tag: int) -> list[bytes]:
+    return [b"", number_frame(0), number_frame(tag), SNAPSHOT]
+
+
 def read_request(frames: Sequence[Any]) -> ReplayRequest:
-    if len(frames) not in (2, 3) or len(frames[0]):
+    if len(frames) not in (2, 3, 4) or len(frames[0]) or (len(frames) == 4 and bytes(frames[3]) != SNAPSHOT):
         raise BadFrameError(f"a replay request is an empty frame, a number and at most a tag, got {len(frames)} frames "
                             f"of {[len(frame) for frame in frames]} bytes")
-    return ReplayRequest(_number(frames[1]), _number(frames[2], "tag") if len(frames) == 3 else None)
+    tag = _number(frames[2], "tag") if len(frames) > 2 else None
+    return ReplayRequest(_number(frames[1]), tag, len(frames) == 4)
+
+
+def piece_frames(place: Place, payload: bytes) -> list[bytes]:
+    return [b"", b"", PIECE, payload, _PLACE.pack(*msgspec.structs.astuple(place))]
 
 
 def end_frames(report: EndReport | None = None) -> list[bytes]:
@@ -115,6 +146,8 @@ def end_frames(report: EndReport | None = None) -> list[bytes]:
 def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
     if len(frames) not in (4, 5) or len(frames[0]):
         raise BadFrameError(f"a replay answer has 4 frames, the first of them empty, got {len(frames)}")
+    if bytes(frames[2]) == PIECE and len(frames) == 5:
+        return _piece(frames)
     if bytes(frames[2]) != END:
         if len(frames) != 4:
             raise BadFrameError("a replayed batch has 4 frames, got 5")
@@ -126,6 +159,15 @@ def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
     if len(frames[4]) != _REPORT.size:
         raise BadFrameError(f"the report of an end marker has {_REPORT.size} bytes, got {len(frames[4])}")
     return ReplayAnswer(report=EndReport(*_REPORT.unpack(frames[4])))
+
+
+def _piece(frames: Sequence[Any]) -> ReplayAnswer:
+    if len(frames[4]) != _PLACE.size:
+        raise BadFrameError(f"the place of a piece has {_PLACE.size} bytes, got {len(frames[4])}")
+    place = Place(*_PLACE.unpack(frames[4]))
+    if place.piece >= place.pieces:
+        raise BadFrameError(f"piece {place.piece} of {place.pieces} of a snapshot")
+    return ReplayAnswer(batch=_batch(frames[3]), place=place)
 
 
 def _number(frame: Any, what: str = "number") -> int:

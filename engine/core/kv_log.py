@@ -10,8 +10,10 @@ Promises
 - Replays of several peers take turns, `chunk_batches` at a time. A malformed request is told and not answered:
   an end marker would claim that there was nothing to send.
 
+- What all sent batches amount to is kept as well (kv_state), for whoever fell out of the window.
+
     step loop            publish_loop                 replay_loop
-    hand_over --queue--> encode, window, send         request -> snapshot of the window, in chunks, end marker
+    hand_over --queue--> encode, window, state, send  request -> a copy of the window or of the state, in chunks
 
 Each counter below is written by one thread only, so the three loops share the log without a lock.
 """
@@ -26,6 +28,7 @@ from operator import itemgetter
 from typing import Any
 
 from engine.core.kv_codec import EndReport, ReplayRequest, encode_batch, end_frames, number_frame, read_request
+from engine.core.kv_state import PublishedState
 from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError, QueueCancelledError, UnroutableError
 from engine.messages import EventBatch
@@ -59,6 +62,7 @@ class KVEventLog:
         self._processed = 0
         self._processed_next = 0
         self.lost_unencodable = 0
+        self.state = PublishedState()
         self.stopped = False
 
     @property
@@ -94,6 +98,7 @@ class KVEventLog:
         try:
             payload = encode_batch(batch, self.data_parallel_rank, self.epoch)
             self._window.append((number, payload))
+            self.state.apply(number, batch)
         except Exception:
             self.lost_unencodable += 1
             raise
@@ -103,7 +108,14 @@ class KVEventLog:
         return [self.topic, number_frame(number), payload]
 
     def answer(self, request: ReplayRequest) -> Iterator[list[bytes]]:
-        """The messages that answer a request, as of now, the end marker last."""
+        """The messages that answer a request, as of now, the end marker last.
+
+        Raises BadFrameError for a snapshot of a life without an epoch: nobody could tell what it is a state of.
+        """
+        if request.snapshot:
+            if self.epoch is None:
+                raise BadFrameError("this publisher speaks the original's format and has no snapshots")
+            return self.state.pieces(request.tag, self.epoch, self.numbered_when_idle(), self.data_parallel_rank)
         upto, batches = self._snapshot()
         first = bisect_left(batches, request.start, key=itemgetter(0))
         oldest = batches[0][0] if batches else upto
@@ -118,12 +130,17 @@ class KVEventLog:
             yield [b"", self.topic, number_frame(number), payload]
         yield end_frames(report)
 
-    def _snapshot(self) -> tuple[int, list[tuple[int, bytes]]]:
-        """(next, batches): every number below `next` is in the window, too old, or lost."""
+    def numbered_when_idle(self) -> int:
+        """Every number below this was published or lost."""
         numbered, accepted = self._numbered, self._accepted  # in this order
-        upto = self._processed_next  # before the window is copied
+        upto = self._processed_next
         if self._processed >= accepted:  # nothing waits, so the last numbers were lost at the full queue
             upto = max(upto, numbered)
+        return upto
+
+    def _snapshot(self) -> tuple[int, list[tuple[int, bytes]]]:
+        """(next, batches): every number below `next` is in the window, too old, or lost."""
+        upto = self.numbered_when_idle()  # before the window is copied
         while True:
             try:
                 return upto, list(self._window)

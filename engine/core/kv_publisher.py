@@ -24,7 +24,7 @@ from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import LocalQueue, Process
 from engine.topology import core
-from engine.wiring import kv_socket, replay_socket
+from engine.wiring import kv_socket, replay_hwm, replay_socket
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
 
@@ -95,7 +95,7 @@ class ZmqEventPublisher(EventPublisher):
             loops: dict[str, Any] = {"zmq-publisher": publish_loop(self.log)}
             if replay_endpoint is not None:
                 replay = self._process.sockets["replay"] = ports.open_socket(replay_socket(
-                    offset_endpoint_port(replay_endpoint, data_parallel_rank), hwm=2 * buffer_steps + 2,
+                    offset_endpoint_port(replay_endpoint, data_parallel_rank), hwm=replay_hwm(buffer_steps),
                     buffer_bytes=socket_buffer_bytes))
                 self.replay_address = replay.address
                 loops["zmq-replay"] = replay_loop(self.log)

@@ -61,7 +61,7 @@ class _Until:
             return True
         if self._asked_at_stop is None:
             self._asked_at_stop = follower.answers
-        return follower.answers > self._asked_at_stop and follower.next == follower.wire
+        return follower.answers > self._asked_at_stop and follower.caught_up
 
 
 def main(recipe: bytes, connection: Connection) -> None:

@@ -129,7 +129,7 @@ class _Core:
         process.open_socket(kv_socket(stage.address("kv"), hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
         process.start("zmq-publisher", publish_loop(log))
         if events.replay:
-            process.open_socket(replay_socket(stage.address("replay"), hwm=replay_hwm(events),
+            process.open_socket(replay_socket(stage.address("replay"), hwm=replay_hwm(events.buffer_steps),
                                               buffer_bytes=events.socket_buffer_bytes))
             process.start("zmq-replay", replay_loop(log))
         return log

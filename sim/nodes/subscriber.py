@@ -37,7 +37,7 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
             return True
         if state["asked"] is None:
             state["asked"] = follower.answers
-        return follower.answers > state["asked"] and follower.next == follower.wire
+        return follower.answers > state["asked"] and follower.caught_up
 
     yield from subscriber_loop(follower, KVCacheMirror(), until=until)
     yield Observe("bye", {"reason": "done"})

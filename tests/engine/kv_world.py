@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.core.kv_state import PublishedState
 from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
 from engine.kv_follow import feed
 from engine.kv_mirror import KVCacheMirror
@@ -49,6 +50,7 @@ class Life:
     def __init__(self, world: KVWorld, epoch: int | None, buffer_steps: int, max_queue_size: int) -> None:
         self.world = world
         self.log = KVEventLog(buffer_steps=buffer_steps, max_queue_size=max_queue_size, topic="kv", epoch=epoch)
+        self.log.state = PublishedState(piece_blocks=2)  # a snapshot of several pieces
         self.cache: dict[int, tuple[int | None, tuple[int, ...]]] = {}
         self.batches: list[KVEventBatch] = []
         self.queue: list[Any] = []

@@ -23,7 +23,7 @@ from engine.core.kv_events import (  # noqa: E402
     NullEventPublisher,
     ZmqEventPublisher,
 )
-from engine.kv_subscriber import Applied, Gap, Healed, Report, Restarted, Unrecoverable  # noqa: E402
+from engine.kv_subscriber import Applied, Gap, Healed, Report, Restarted, Snapshot, Unrecoverable  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber, SubscriberRecipe  # noqa: E402
 from engine.launch import Envelope, start_child  # noqa: E402
 from engine.real_ports import RealPorts  # noqa: E402
@@ -142,17 +142,18 @@ def test_a_reader_slower_than_its_high_water_mark_loses_live_and_regains_by_repl
 
 
 def test_a_gap_beyond_the_window_is_told(endpoints: tuple[str, str], closing: ExitStack) -> None:
-    """Fifty batches into a window of ten."""
+    """Fifty batches into a window of ten; what they amount to comes as a snapshot."""
     publisher = _publisher(closing, endpoints, buffer_steps=10)
     for number in range(50):
         publisher.publish(_batch(number))
     _until(lambda: publisher.log.waiting == 0)
     subscriber = _subscriber(closing, publisher)
-    reports = _read_until(subscriber, lambda seen: len(_numbers(seen)) == 10)
+    reports = _read_until(subscriber, lambda seen: any(isinstance(report, Snapshot) for report in seen))
     lost = [report for report in reports if isinstance(report, Unrecoverable)]
     assert [(report.first, report.last) for report in lost] == [(0, 39)]
     assert _numbers(reports) == list(range(40, 50))
-    assert subscriber.mirror.unknown_since == 0
+    assert subscriber.mirror.unknown_since is None
+    assert subscriber.mirror.hashes() == list(range(50))
 
 
 def test_a_restarted_publisher_is_told_apart_from_a_gap(tmp_path: Path, closing: ExitStack) -> None:

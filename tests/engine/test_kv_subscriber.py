@@ -92,7 +92,7 @@ def test_a_late_subscriber_asks_from_the_beginning() -> None:
 
 def test_what_the_window_no_longer_holds_is_told_as_lost() -> None:
     """Ten batches into a window of four: 0 to 5 are gone, 6 to 9 heal, and the mirror knows what it does not know."""
-    world = KVWorld(buffer_steps=4)
+    world = KVWorld(buffer_steps=4, snapshots=False)
     _published(world, 10)
     world.live.clear()
     world.pass_time()

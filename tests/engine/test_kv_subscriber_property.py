@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.kv_subscriber import Applied, Gap, Healed, Restarted, Unrecoverable
+from engine.kv_subscriber import Applied, Gap, Healed, Restarted, Snapshot, Unrecoverable
 from tests.engine.kv_world import KVWorld
 
 small = st.integers(0, 5)
@@ -68,6 +68,9 @@ def check(world: KVWorld) -> None:
     assert world.follower.next == world.follower.wire == world.life.log.numbered
     assert world.mirror.next_seq == world.life.log.numbered
     assert world.follower.held == 0
+    assert world.follower.caught_up
+    if world.life.log.epoch is not None and not world.life.log.lost_at_full_queue + world.life.log.lost_unencodable:
+        assert world.mirror.unknown_since is None, "the publisher could have told its state"
     if world.mirror.unknown_since is None:
         assert world.mirrored() == world.truth()
         assert world.mirror.check_integrity() == []
@@ -87,6 +90,8 @@ def check(world: KVWorld) -> None:
                 assert expected == first and set(range(first, last + 1)) <= missing
                 missing -= set(range(first, last + 1))
                 expected = last + 1
+            case Snapshot(next=number):
+                assert number == expected
             case Restarted():
                 assert not missing
                 expected = 0

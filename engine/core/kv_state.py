@@ -1,0 +1,99 @@
+"""What all the batches that a publisher sent amount to: the state a snapshot tells. Pure.
+
+Promises
+- A copy is the state between two batches, with the number of the later one, whatever thread publishes meanwhile.
+- After a batch that was never sent the state is not known, and says so, until the cache is cleared: a snapshot that
+  guessed would be wrong in silence.
+- Publishing pays one entry of a dictionary for a block, and nothing is encoded before somebody asks. The step loop
+  pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from engine.core.kv_codec import LivedBatch, Place, encode_batch, piece_frames
+from engine.messages import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
+
+#: Blocks in one message of a snapshot: some 30 kB with 16 tokens a block.
+PIECE_BLOCKS = 256
+
+#: As in kv_mirror: a hash, a medium, a cache group.
+_Key = tuple[BlockHash, str | None, int | None]
+
+
+class PublishedState:
+    """`apply` is called by whoever publishes, `pieces` by whoever answers."""
+
+    def __init__(self, piece_blocks: int = PIECE_BLOCKS) -> None:
+        self._piece_blocks = piece_blocks
+        self._blocks: dict[_Key, tuple[BlockStored, int]] = {}  # the event that stored it, and its place in there
+        self._next = 0
+        self._known = True
+        self._writes = 0  # odd while a batch is being applied
+
+    def apply(self, number: int, batch: Any) -> None:
+        """Batch `number` was sent. Raises nothing: what cannot be understood makes the state unknown."""
+        self._writes += 1
+        if number != self._next:
+            self._known = False
+        self._next = number + 1
+        try:
+            for event in batch.events:
+                self._apply(event)
+        except Exception:
+            self._known = False
+        self._writes += 1
+
+    def _apply(self, event: Any) -> None:
+        kind = type(event)
+        if kind is BlockStored:
+            for position, block_hash in enumerate(event.block_hashes):
+                self._blocks[(block_hash, event.medium, event.group_idx)] = (event, position)
+        elif kind is BlockRemoved:
+            for block_hash in event.block_hashes:
+                self._blocks.pop((block_hash, event.medium, event.group_idx), None)
+        elif kind is AllBlocksCleared:
+            self._blocks.clear()
+            self._known = True
+
+    def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None) -> Iterator[list[bytes]]:
+        """The messages of a snapshot as of now. `upto`: numbers below it were sent or lost before this call."""
+        number, known, blocks = self._copy()
+        if not known or upto > number:
+            place = Place(tag, epoch, max(number, upto), known=0)
+            return iter([piece_frames(place, encode_batch(LivedBatch(0.0, []), data_parallel_rank, epoch))])
+        return _encoded(blocks, self._piece_blocks, Place(tag, epoch, number), data_parallel_rank)
+
+    def _copy(self) -> tuple[int, bool, list[tuple[BlockStored, int]]]:
+        while True:
+            writes = self._writes
+            try:
+                copy = self._next, self._known, list(self._blocks.values())
+            except RuntimeError:  # a batch came in while the state was copied
+                continue
+            if writes % 2 == 0 and writes == self._writes:
+                return copy
+
+
+def _encoded(blocks: list[tuple[BlockStored, int]], size: int, place: Place,
+             rank: int | None) -> Iterator[list[bytes]]:
+    count = max(1, -(-len(blocks) // size))
+    for piece in range(count):
+        chosen = islice(blocks, piece * size, (piece + 1) * size)
+        payload = encode_batch(LivedBatch(0.0, [_alone(*block) for block in chosen]), rank, place.epoch)
+        yield piece_frames(msgspec.structs.replace(place, piece=piece, pieces=count), payload)
+
+
+def _alone(event: BlockStored, position: int) -> BlockStored:
+    """One block of an event, as an event."""
+    start = position * event.block_size
+    return msgspec.structs.replace(
+        event, block_hashes=[event.block_hashes[position]],
+        parent_block_hash=event.block_hashes[position - 1] if position else event.parent_block_hash,
+        token_ids=event.token_ids[start:start + event.block_size],
+        extra_keys=None if event.extra_keys is None else event.extra_keys[position:position + 1])
