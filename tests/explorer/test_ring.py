@@ -13,6 +13,7 @@ from tests.explorer.flaws import FLAWS, HARMLESS, Flaw, flawed, hunt
 from tests.explorer.ring import Case, Explorer
 from tests.explorer.table import Counterexample, Row
 
+
 @pytest.mark.parametrize("case", SHORT, ids=str)
 def test_every_reader_gets_an_exact_prefix_whoever_dies_where(case):
     explorer = Explorer(case)
