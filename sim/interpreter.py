@@ -188,7 +188,7 @@ class SimThread:
 
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
-        stack, answers, env = self._stack, _ANSWERS, self._env
+        stack, answers, env, process, name = self._stack, _ANSWERS, self._env, self.process, self.name
         loop = stack[-1]
         left = _LIVELOCK_EFFECTS
         while True:
@@ -213,8 +213,13 @@ class SimThread:
                 loop, error = stack[-1], raised
                 continue
             kind = type(effect)
-            if kind is Now:
+            if kind is Now:  # the two that are asked for most, and never wait
                 value = env._now
+                continue
+            if kind is Observe:
+                value = None
+                if process.recording:
+                    process.record(_OBSERVATION, effect.name, name, 0, effect.data)
                 continue
             self._first = True
             try:
@@ -305,11 +310,6 @@ class SimThread:
             self.go_on_with(_nothing)
             return WAIT
         return None
-
-    def _observe(self, effect: Observe) -> None:
-        process = self.process
-        if process.recording:
-            process.record(_OBSERVATION, effect.name, self.name, 0, effect.data)
 
     def _beat(self, effect: Beat) -> None:
         if self.process.heartbeat is not None:
@@ -470,29 +470,30 @@ class SimThread:
         return self._enter_next(effect, _Progress({"operation": effect.operation}))
 
     def _enter_next(self, effect: Enter, progress: _Progress) -> Any:
-        process, group = self.process, effect.group
-        site = process.collective_site
-        while True:
-            if progress.number is not None:
-                over, error = group.outcome(process.name, progress.number)
-                if not over:
-                    self.go_on_with(self._enter_next, effect, progress)
-                    return WAIT
+        process = self.process
+        if progress.number is not None:
+            over, error = effect.group.outcome(process.name, progress.number)
+            if over:
                 progress.number = None
                 progress.done += 1
                 if error is not None:
                     raise error
+        if progress.number is None:
             if progress.done >= effect.count:
                 return None
+            site = process.collective_site
             fault, nth = process.note(site, self.name, "", progress.data)
             if fault is not None and self.befall(fault, site, nth):
                 self.go_on_with(self._enter_now, effect, progress)
                 return WAIT
-            progress.number = group.enter(process.name, self)
+            progress.number = effect.group.enter(process.name, self)
+        self.go_on_with(self._enter_next, effect, progress)
+        return WAIT
 
     def _enter_now(self, effect: Enter, progress: _Progress) -> Any:
         progress.number = effect.group.enter(self.process.name, self)
-        return self._enter_next(effect, progress)
+        self.go_on_with(self._enter_next, effect, progress)
+        return WAIT
 
     def _leave(self, effect: Leave) -> Any:
         self.process.leave(effect.code)
@@ -523,7 +524,6 @@ def run_loop(process: SimProcess, loop: Loop[Any], name: str = "main") -> SimThr
 
 _ANSWERS: dict[type, Callable[[SimThread, Any], Any]] = {
     MarkPoint: SimThread._mark,
-    Observe: SimThread._observe,
     Beat: SimThread._beat,
     Send: SimThread._send,
     Receive: SimThread._receive,
