@@ -212,6 +212,9 @@ class SimThread:
                     return
                 loop, error = stack[-1], raised
                 continue
+            left -= 1
+            if not left:
+                raise LivelockError(f"{process.label}/{name} runs without waiting at {env._now} s")
             kind = type(effect)
             if kind is Now:  # the two that are asked for most, and never wait
                 value = env._now
@@ -233,9 +236,6 @@ class SimThread:
                 return
             if value is _DEEPER:
                 loop, value = stack[-1], None
-            left -= 1
-            if not left:
-                raise LivelockError(f"{self.process.label}/{self.name} runs without waiting at {self.sim.now} s")
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self.finished = True
