@@ -426,10 +426,16 @@ class History:
         if kind_of(receipt.node) not in (NodeKind.CORE, NodeKind.WORKER):
             return False
         if receipt.fate in STALL_FATES or receipt.fate == Fate.DELAY:
-            ended = FOREVER if receipt.released_at is None else receipt.released_at
-            return ended - receipt.at >= self.bounds.step_s * STOPPED_PART
+            return self._lasted_s(receipt) >= self.bounds.step_s * STOPPED_PART
         return receipt.fate in DEATH_FATES or (receipt.fate == Fate.CORRUPT and ":store." in receipt.site) or (
             "/overflow:" in receipt.site and receipt.fate in LOSS_FATES)
+
+    def _lasted_s(self, receipt: Receipt) -> float:
+        """How long something was held up. What was asked for, where whoever is hit did not come back to tell."""
+        if receipt.released_at is not None:
+            return receipt.released_at - receipt.at
+        until = receipt.fault.until if receipt.fault is not None else None
+        return FOREVER if until is None or until.seconds is None else until.seconds
 
     def first_death(self, life: int) -> Death | None:
         """The first core or worker of that engine that died without being asked to."""

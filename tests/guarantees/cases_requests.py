@@ -122,6 +122,13 @@ def the_core_dies_of_a_worker_that_stood_still() -> Builder:
     return h.wait(1.0).ends("core.0", exitcode=1).wait(0.01).dies("a")
 
 
+@rejects("tokens-match-reference")
+def the_core_dies_of_a_payload_that_was_to_come_late_and_not_to_be_lost() -> Builder:
+    h = history("engine").started().called("a").streams("a", [7]).fires(
+        "delay", "core.0->worker.1/overflow:receive", until=Until(seconds=0.2))
+    return h.wait(1.0).ends("core.0", exitcode=1).wait(0.01).dies("a")
+
+
 @unknown("tokens-match-reference")
 def a_core_on_a_starved_machine_dies_by_itself() -> Builder:
     h = history("engine").started().called("a").streams("a", [7]).ends("core.0", exitcode=1)

@@ -5,7 +5,8 @@ Promises
   log of its imports is handed back, so a test can see that the changed file was used.
 - An edit whose old text does not stand in its file exactly once is an error: a table that lags behind the code does not
   turn into mutants that change nothing.
-- The project itself is never written to, and two plants never share a path.
+- The project itself is never written to. Two plants never share a path, and a copy has a /dev/shm of its own: no engine
+  that starts on this host meanwhile sweeps up what a bug leaves, and no bug does harm to it.
 
     with planted(mutant.edits) as tree:            engine/ faults/ sim/ scenarios/ reports/ sitecustomize.py
         played = play(tree, ["test_x"], "sim")     python -m scenarios.command run ... with cwd and PYTHONPATH = tree
@@ -85,9 +86,16 @@ def planted(edits: Sequence[Edit]) -> Iterator[Path]:
             shutil.copytree(PROJECT / package, tree / package)
         shutil.copy(PROJECT / "pyproject.toml", tree)
         (tree / "sitecustomize.py").write_text(GUARD)
-        for edit in edits:
+        (tree / "shm").mkdir()
+        for edit in (*own_memory(tree), *edits):
             apply(edit, tree)
         yield tree
+
+
+def own_memory(tree: Path) -> tuple[Edit, ...]:
+    """Segments and lock files lie in the copy instead of in /dev/shm."""
+    return (Edit("engine/runtime_dir.py", 'SHM = Path("/dev/shm")', f'SHM = Path("{tree}/shm")'),
+            Edit("engine/ipc/segment.py", 'FOLDER = "/dev/shm"', f'FOLDER = "{tree}/shm"'))
 
 
 def apply(edit: Edit, tree: Path) -> None:

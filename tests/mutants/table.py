@@ -28,7 +28,6 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     breaks_in: dict[str, frozenset[str]] = {}
     along: frozenset[str] = frozenset()
     not_in: dict[str, str] = {}
-    alone: bool = False  # another engine that starts on this host at the same time would hide it
 
     def broken_in(self, world: str) -> frozenset[str]:
         return self.breaks_in.get(world, self.breaks)
@@ -133,7 +132,7 @@ LONG_PATH = Mutant(
                 "return folder"),))
 
 NO_SWEEP = Mutant(
-    id="H92", scenario="test_everything_is_killed_and_started_again_beside_a_neighbour", alone=True,
+    id="H92", scenario="test_everything_is_killed_and_started_again_beside_a_neighbour",
     bug="A start does not remove what a killed engine has left, so /dev/shm fills up.",
     breaks=these("nothing-left-behind"),
     edits=(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,19 +24,10 @@ def _parameters(pairs: list[tuple], name) -> list:
     return [pytest.param(*pair, id=f"{name(pair[0])}-{pair[1]}", marks=_mark(pair[1])) for pair in pairs]
 
 
-@contextmanager
-def _host(world: str, alone: bool = False) -> Iterator[None]:
-    """Real plays of these tests share the host; one that must be alone waits for the others, and they for it."""
-    with open(Path(tempfile.gettempdir()) / "ringtwin-mutants.lock", "w") as lock:
-        if world == "engine":
-            fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-
-
 @pytest.mark.parametrize(("mutant", "world"), _parameters(PLAYS, lambda mutant: mutant.id))
 def test_a_planted_bug_turns_its_scenario_red(mutant: Mutant, world: str) -> None:
     """The guarantees concerned are BROKEN, not unknown; in the twin, no other than they and their consequences."""
-    with planted(mutant.edits) as tree, _host(world, mutant.alone):
+    with planted(mutant.edits) as tree:
         played = play(tree, [mutant.scenario], world)
     assert {edit.file for edit in mutant.edits} & played.imported, "what was changed was never imported"
     assert not played.failures, played.said
@@ -63,7 +50,7 @@ def unharmed(request: pytest.FixtureRequest) -> dict[str, Played]:
     for world in WORLDS:
         names = [scenario for scenario, where in SCENARIOS if where == world and (scenario, where) in wanted]
         if names and can_play(world) is None:
-            with planted(()) as tree, _host(world):
+            with planted(()) as tree:
                 found[world] = play(tree, names, world)
     return found
 
