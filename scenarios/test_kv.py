@@ -27,10 +27,10 @@ def churn():
 
 
 def test_subscriber_is_too_slow_for_its_high_water_mark(world):
-    """A subscriber pauses until 150 batches were sent; PUB has dropped some, and replay brings them."""
+    """A subscriber pauses until 90 batches were sent; PUB has dropped some, and replay brings them."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(), config=lab_config(kv_events=NARROW),
-        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 90))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, blocks_conserved)
 
 
@@ -56,5 +56,5 @@ def test_gap_is_older_than_the_window(world):
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(),
         config=lab_config(kv_events={**NARROW, "buffer_steps": 4}),
-        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
+        plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 90))))
     run.holds(kv_gap_seen, kv_gap_too_old, kv_never_stalls)
