@@ -7,15 +7,20 @@
 Promises
 - Batches come once each and in order; every loss is told, and healed by replay where the publisher still has it.
 - No thread runs: reading, asking and detecting happen while the caller polls. What comes between two calls waits in
-  ZMQ, up to its high-water mark, and a loss beyond it is a gap.
+  ZMQ, up to its high-water mark, and a loss beyond it is a gap. Only `async for` polls on a thread of its own.
+- Who leaves an iteration early finds the rest with the next poll or iteration.
 - `mirror` is the publisher's cache as far as the reports returned so far tell.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
@@ -30,6 +35,9 @@ from engine.real_ports import RealPorts
 from engine.shell import Process
 from engine.topology import Mark, subscriber
 from engine.wiring import subscriber_sockets
+
+#: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
+ASYNC_POLL_S = 0.2
 
 
 class KVEventSubscriber:
@@ -50,6 +58,9 @@ class KVEventSubscriber:
                                         tries=tries, tag=int.from_bytes(os.urandom(6), "big"))
         self.mirror = KVCacheMirror()
         self._closed = False
+        self._ready: deque[Report] = deque()  # returned by a poll, and not yet by an iteration
+        self._thread: ThreadPoolExecutor | None = None
+        self._polling: Future[list[Report]] | None = None
         try:
             for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
                                            identity=identity, core_index=core_index):
@@ -65,6 +76,15 @@ class KVEventSubscriber:
         """
         if self._closed:
             raise RuntimeError("the subscriber is closed")
+        if self._polling is not None:
+            self._ready += self._polling.result()
+            self._polling = None
+        if self._ready:
+            told, self._ready = list(self._ready), deque()
+            return told
+        return self._poll(timeout_s)
+
+    def _poll(self, timeout_s: float | None) -> list[Report]:
         clock = self._process.ports.clock
         deadline = None if timeout_s is None else clock.monotonic() + timeout_s
         while True:
@@ -80,13 +100,32 @@ class KVEventSubscriber:
         if self._closed:
             return
         self._closed = True
+        if self._thread is not None:
+            self._process.cancel(QueueCancelledError("the subscriber was closed"))
+            self._thread.shutdown()
         self._process.close()
         if self._own_ports is not None:
             self._own_ports.close()
 
     def __iter__(self) -> Iterator[Report]:
         while not self._closed:
-            yield from self.poll()
+            self._ready += self.poll()
+            while self._ready:
+                yield self._ready.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[Report]:
+        """Ends when the subscriber is closed."""
+        self._thread = self._thread or ThreadPoolExecutor(1, "kv-subscriber")
+        while True:
+            while self._ready:
+                yield self._ready.popleft()
+            if self._closed:
+                return
+            self._polling = self._polling or self._thread.submit(self._poll, ASYNC_POLL_S)
+            polling = self._polling
+            with contextlib.suppress(QueueCancelledError):
+                self._ready += await asyncio.shield(asyncio.wrap_future(polling))
+            self._polling = None
 
     def __enter__(self) -> KVEventSubscriber:
         return self

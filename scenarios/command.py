@@ -291,6 +291,22 @@ def generate(model: Path, prompt: str, tp: int, device: str, **sampling: Any) ->
     return 0
 
 
+@cli.command("kv-tail")
+@click.argument("endpoint")
+@click.option("--replay", default=None, metavar="ENDPOINT", help="Where missing batches can be asked for.")
+@click.option("--topic", default="", help="Only messages whose topic begins so.")
+@click.option("--json", "json_lines", is_flag=True, help="One JSON object a line.")
+@click.option("--mirror", is_flag=True, help="Tell how many blocks and prefix chains are cached.")
+@click.option("--seconds", type=click.FloatRange(0), default=None, help="Stop after this time. Default: at Ctrl-C.")
+def kv_tail(endpoint: str, replay: str | None, topic: str, json_lines: bool, mirror: bool,
+            seconds: float | None) -> int:
+    """Show the KV-cache events of a running engine, Ringtwin's or vLLM's: batches, gaps, replays, a rate."""
+    from scenarios.kv_tail import tail
+
+    tail(endpoint, replay, topic, click.echo, json=json_lines, mirror=mirror, seconds=seconds)
+    return 0
+
+
 # -- what there is
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -315,6 +316,101 @@ def test_the_subscriber_iterates_and_closes(closing: ExitStack) -> None:
                 break
     with pytest.raises(RuntimeError, match="closed"):
         subscriber.poll(0)
+
+
+def test_the_subscriber_iterates_beside_an_event_loop(closing: ExitStack) -> None:
+    """`async for` yields reports while other tasks run, and close ends it; no thread is left."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def follow(subscriber: KVEventSubscriber) -> list[int]:
+        beside = asyncio.create_task(others())
+        numbers = []
+        async for report in subscriber:
+            if isinstance(report, Applied):
+                numbers.append(report.number)
+                publisher.publish(_batch(len(numbers)))
+            if len(numbers) == 5:
+                subscriber.close()
+        beside.cancel()
+        return numbers
+
+    publisher.publish(_batch())
+    subscriber = closing.enter_context(KVEventSubscriber(publisher.address, publisher.replay_address, poll_s=0.1))
+    assert asyncio.run(asyncio.wait_for(follow(subscriber), BOUND_S))[:5] == [0, 1, 2, 3, 4]
+    assert turns > 10
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kv-subscriber")]
+
+
+def test_who_leaves_an_asynchronous_iteration_finds_the_rest_by_polling(closing: ExitStack) -> None:
+    """Five batches, of which the iteration takes one: poll brings the other four, in order."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    for number in range(5):
+        publisher.publish(_batch(number))
+    subscriber = closing.enter_context(KVEventSubscriber(publisher.address, publisher.replay_address, poll_s=0.1))
+
+    async def first() -> int:
+        async for report in subscriber:
+            if isinstance(report, Applied):
+                return report.number
+        raise AssertionError
+
+    assert asyncio.run(first()) == 0
+    assert _numbers(_read_until(subscriber, lambda seen: len(_numbers(seen)) == 4)) == [1, 2, 3, 4]
+
+
+def test_publishers_of_two_ranks_live_on_neighbouring_ports(closing: ExitStack) -> None:
+    """One endpoint for all ranks: rank 1 is one port further, live and replay; each has numbers of its own."""
+    live, replay = free_ports_with_neighbours(2)
+    ranks = []
+    for rank in (0, 1):
+        ranks.append(ZmqEventPublisher(rank, f"tcp://*:{live}", f"tcp://127.0.0.1:{replay}"))
+        closing.callback(ranks[-1].shutdown)
+    for rank, publisher in enumerate(ranks):
+        for number in range(3 + rank):
+            publisher.publish(_batch(10 * rank + number))
+    for rank in (0, 1):
+        follower = closing.enter_context(KVEventSubscriber(
+            f"tcp://127.0.0.1:{live + rank}", f"tcp://127.0.0.1:{replay + rank}", poll_s=0.2, core_index=rank))
+        reports = _read_until(follower, lambda seen, count=3 + rank: len(_numbers(seen)) == count)
+        assert follower.mirror.hashes() == [10 * rank + number for number in range(3 + rank)]
+        assert {r.batch.data_parallel_rank for r in reports if isinstance(r, Applied)} == {rank}
+
+
+def test_a_subscriber_that_died_begins_anew_under_its_old_name(closing: ExitStack) -> None:
+    """The first life leaves in the middle of an answer; the second, with the same identity, misses nothing."""
+    publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
+    for number in range(500):
+        publisher.publish(_batch(number))
+    _until(lambda: publisher.log.waiting == 0)
+    first = KVEventSubscriber(publisher.address, publisher.replay_address, identity=b"me", poll_s=0.2)
+    first.poll(BOUND_S)
+    first.close()
+    second = closing.enter_context(
+        KVEventSubscriber(publisher.address, publisher.replay_address, identity=b"me", poll_s=0.2, answer_s=0.5))
+    reports = _read_until(second, lambda seen: len(_numbers(seen)) >= 500)
+    assert _numbers(reports) == list(range(500))
+    assert not [report for report in reports if isinstance(report, Unrecoverable)]
+
+
+def free_ports_with_neighbours(count: int) -> list[int]:
+    """Ports of which the next one is free, too."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            one = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            try:
+                stack.enter_context(socket.create_server(("127.0.0.1", one + 1)))
+            except OSError:
+                continue
+            found.append(one)
+    return found
 
 
 def _until(condition: Callable[[], bool]) -> None:
