@@ -26,6 +26,12 @@ _SUBSCRIBER = Where(PROCESS - STALLS, nodes="subscriber.*", why="the subscriber 
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
 _REPLAY_DAMAGED = Where(DAMAGE, sites="*/replay:*", why="the wire has no checksum")
 _PUBLISHER = Where(PROCESS, nodes="core.*", why="who should replay is hit")
+#: The core is stopped as a whole, or a thread of it that is neither the publisher's nor the one that replays.
+_STEP_STOPPED = (
+    Where(frozenset({Fate.STALL}), nodes="core.*", why="the step itself is stopped"),
+    *(Where(frozenset({Fate.HANG}), nodes="core.*", sites=sites, why="the step itself is stopped")
+      for sites in ("*/[!kr]*", "*/rpc:*", "*/re[!p]*")),
+)
 _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
 
 
@@ -394,6 +400,6 @@ GUARANTEES = (
         sentence="A slow or dead subscriber or publisher never delays a step.",
         wrong="waits for room in a full queue in the middle of a step",
         witness="batches were handed over after a subscriber, its connection or the queue was in trouble",
-        envelope=Envelope(outside=(Where(STALLS, nodes="core.*", why="the step itself is stopped"),)),
+        envelope=Envelope(outside=_STEP_STOPPED),
     ),
 )
