@@ -29,6 +29,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.ipc.presence import start_time
+from engine.launch import readable
 from engine.runtime_dir import PREFIX, SHM, sweep
 from engine.topology import NodeKind
 from faults.board import create_board
@@ -79,7 +80,8 @@ class Watched:
             self.ended_at = started_at
 
     def look(self, now: float) -> None:
-        if self.ended_at is None and start_time(self.pid) != self.ticks:
+        # By pidfd: /proc calls a process dead when its main thread is, while others may still hold its locks.
+        if self.ended_at is None and readable([self.fd], 0):
             self.ended_at = now
 
     def kill(self) -> None:
