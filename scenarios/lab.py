@@ -61,8 +61,11 @@ def scratch() -> Path:
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
     """Processes started inside carry the home of this lab, and Ctrl-C is not for them: the lab ends them."""
+    from multiprocessing import resource_tracker
+
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = str(home())
+    resource_tracker.ensure_running()  # before the mask: starting it unblocks SIGINT, whatever was blocked
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited, also through exec
     try:
         yield
