@@ -9,9 +9,12 @@ import pytest
 from scenarios.catalogue import catalogue
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.player import can_play
+from tests.mutants import table
 from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
-from tests.mutants.table import MUTANTS, WORLDS, Mutant
+from tests.mutants.table import WORLDS, Mutant
+from tests.mutants.table_kv import KV_MUTANTS
 
+MUTANTS = (*table.MUTANTS, *KV_MUTANTS)
 PLAYS = [(mutant, world) for mutant in MUTANTS for world in mutant.worlds]
 
 

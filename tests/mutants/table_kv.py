@@ -1,0 +1,70 @@
+"""Bugs of the KV-event path: three that others had, three that make a mirror wrong in silence.
+
+A mirror refuses a batch that is not the next one; where a bug shall be silent, that guard is taken out with it.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.plant import Edit
+from tests.mutants.table import Mutant, these
+
+UNGUARDED = Edit(
+    "engine/kv_mirror.py",
+    """        if number != self.next_seq:
+            raise ValueError(f"the mirror expects batch {self.next_seq}, got {number}")
+        self.next_seq = number + 1
+""",
+    "        self.next_seq = number + 1\n")
+
+TOPIC_DROPPED = Mutant(
+    id="H68", scenario="test_replayed_batch_is_lost",
+    bug="Replayed batches lack the topic frame that live ones have: whoever reads four frames reads none of them.",
+    breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
+    edits=(Edit("engine/core/kv_log.py", "            yield [b\"\", self.topic, number_frame(number), payload]\n",
+                "            yield [b\"\", number_frame(number), payload]\n"),))
+
+PUBLISHING_BLOCKS = Mutant(
+    id="H69", scenario="test_publisher_thread_is_stalled_and_its_queue_full",
+    bug="The step loop waits for room in the publisher's queue.",
+    breaks=these("kv-never-stalls"), along=these("kv-seq", "kv-gap-too-old", "blocks-conserved"),
+    edits=(
+        Edit("engine/core/kv_log.py", "    number, room = log.number()\n    if not room:\n",
+             "    while log.waiting >= log.max_queue_size:\n"
+             "        yield MarkPoint(Mark.KV_DROPPED, {})\n"
+             "        yield Receive((), (yield Now()) + 0.5)\n"
+             "    number, room = log.number()\n    if not room:\n"),))
+
+GAP_IGNORED = Mutant(
+    id="H73", scenario="test_connection_of_a_subscriber_is_cut",
+    bug="A subscriber takes the next batch that comes, whatever its number.",
+    breaks=these("kv-gap-seen", "kv-replay-complete", "kv-mirror-true"), along=these("kv-gap-too-old"),
+    edits=(
+        UNGUARDED,
+        Edit("engine/kv_subscriber.py", "                self._see(number)\n",
+             "                self.next, self.wire = max(self.next, number), max(self.wire, number + 1)\n")))
+
+EVICTION_UNTOLD = Mutant(
+    id="eviction-untold", scenario="test_live_batches_go_on_during_a_replay",
+    bug="A block that is evicted is told to nobody: mirrors keep it for ever.",
+    breaks=these("kv-mirror-true"),
+    edits=(Edit("engine/core/block_pool.py",
+                "                self._events.append(BlockRemoved(block_hashes=[block_hash]))\n",
+                "                pass\n"),))
+
+STALE_SNAPSHOT = Mutant(
+    id="stale-snapshot", scenario="test_window_is_overrun_during_a_replay",
+    bug="The publisher's own state forgets removals: who begins from a snapshot has blocks that are long gone.",
+    breaks=these("kv-mirror-true"),
+    edits=(Edit("engine/core/kv_state.py",
+                "                self._blocks.pop((block_hash, event.medium, event.group_idx), None)\n",
+                "                pass\n"),))
+
+LOSS_KEPT_FROM_MIRROR = Mutant(
+    id="loss-kept-from-mirror", scenario="test_window_is_overrun_during_a_replay",
+    bug="A loss for good is told and then forgotten: the mirror goes on as if it still knew everything.",
+    breaks=these("kv-mirror-true"),
+    edits=(
+        Edit("engine/kv_mirror.py", "            self.unknown_since = first\n", "            pass\n"),
+        Edit("engine/kv_subscriber.py", "            self.fetching.want()\n", "            pass\n")))
+
+KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
