@@ -67,10 +67,10 @@ def test_core_exits_behind_a_slow_reader(world):
     """The core leaves by sys.exit with 40 MB of outputs unsent and a frontend that stands still for a moment."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), utility("ping", "x", 100_000, times=400)),
+        workload=recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=400)),
         plan=plan(
-            stall("frontend.0", at=f"{OUTPUTS}:receive", nth=5, until=until(seconds=0.5)),
-            exits("core.0", at=marked("core.0", Mark.SCHEDULED), nth=1)))
+            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=1.0)),
+            exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
     run.holds(dead_notice, ends_once, nothing_left_behind)
 
 
