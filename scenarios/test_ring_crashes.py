@@ -1,4 +1,4 @@
-"""The writer or a reader of a ring is killed at each of its stores: with one, two and four readers.
+"""The writer or a reader of a ring is killed at each of its stores, or stands still there: one, two and four readers.
 
     one reader       the answers of a worker: it writes, the core reads
     two and four     the broadcast of the core: it writes, each worker reads
@@ -10,7 +10,15 @@ import pytest
 
 from engine.topology import Mark, tensor_parallel
 from faults.plan import kill, marked, plan, stall, until
-from scenarios.guarantees.all import death_is_told, ends_once, nothing_left_behind, ring_bounded_wait, ring_exact_prefix
+from scenarios.guarantees.all import (
+    death_is_told,
+    ends_once,
+    nothing_left_behind,
+    ring_bounded_wait,
+    ring_exact_prefix,
+    tokens_match_reference,
+    workers_in_step,
+)
 from scenarios.workloads import add, recorded, utility
 
 WRITES = ("reset", "data", "readers", "written")
@@ -78,3 +86,12 @@ def test_reader_dies_while_the_writer_waits_for_it(world):
                         until=until(marked("core.0", Mark.RING_FULL))),
                   kill("worker.1", at="worker.1/rpc:store.read", nth=8)))
     run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
+
+
+@pytest.mark.parametrize("store", ("reset", "data", "readers"))
+def test_writer_stops_at_a_store(world, store):
+    """The core stands still at a store of a step, for longer than readers sleep: they look, and take nothing yet."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        plan=plan(stall("core.0", at=f"core.0/rpc:store.{store}", nth=9, until=until(seconds=0.5))))
+    run.holds(ring_exact_prefix, workers_in_step, tokens_match_reference)

@@ -13,8 +13,9 @@ from tests.mutants import table
 from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
 from tests.mutants.table import WORLDS, Mutant
 from tests.mutants.table_kv import KV_MUTANTS
+from tests.mutants.table_ring import RING_MUTANTS
 
-MUTANTS = (*table.MUTANTS, *KV_MUTANTS)
+MUTANTS = (*table.MUTANTS, *KV_MUTANTS, *RING_MUTANTS)
 PLAYS = [(mutant, world) for mutant in MUTANTS for world in mutant.worlds]
 
 
