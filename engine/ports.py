@@ -88,6 +88,9 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 0.0
     buffer_bytes: int = 0
     topic: bytes = b""
+    more_topics: tuple[bytes, ...] = ()
+    #: CURVE keys, Z85: own public, own secret, the other end's public. A connected socket then notices its peer's end.
+    curve: tuple[str, str, str] | None = None
     mandatory: bool = True  # ROUTER: an unroutable frame is an error
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes

@@ -44,6 +44,10 @@ class RealPorts:
 
         if spec.address.startswith("inproc://"):  # its peers are in this process, in the context that all share
             return ZmqSocket(zmq.Context.instance(), spec)
+        if spec.curve is not None and spec.bind:
+            from engine.ipc.curve import GuardedSocket
+
+            return GuardedSocket(spec)
         if self._context is None:
             self._context = zmq.Context()
         return ZmqSocket(self._context, spec)

@@ -36,6 +36,7 @@ PURE = (
     "engine/frontend/detokenizer.py", "engine/frontend/monitor.py", "engine/frontend/output_processor.py",
     "engine/frontend/session.py",
     "engine/ipc/framing.py", "engine/ipc/handshake.py", "engine/ipc/queue.py", "engine/ipc/ring.py",
+    "engine/ipc/stats.py",
     "engine/worker/worker_loop.py",
 )
 #: What waits, tells the time, rolls dice, or reaches the outside.

@@ -89,6 +89,7 @@ class EngineCore:
             "reset_prefix_cache": self._reset_prefix_cache,
             "collective_rpc": self._collective_rpc,
             "get_stats": self._get_stats,
+            "get_queue_stats": self._get_queue_stats,
             "ping": self._ping,
         }
 
@@ -291,6 +292,10 @@ class EngineCore:
     def _get_stats(self) -> Loop[Any]:
         return msgspec.to_builtins(self.scheduler.stats())
         yield
+
+    def _get_queue_stats(self) -> Loop[Any]:
+        """A dict per queue end of this process, by the fields of `QueueStats`; none where there are no workers."""
+        return msgspec.to_builtins((yield from self.executor.queue_stats()))
 
     def _ping(self, payload: Any = None, repeat: int = 1) -> Loop[Any]:
         """The payload comes back; a text `repeat` times, so that a small question has a large answer."""

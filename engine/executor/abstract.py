@@ -12,6 +12,7 @@ from typing import Any
 from engine.config import Bounds
 from engine.effects import Loop
 from engine.executor.calls import PendingCall
+from engine.ipc.stats import QueueStats
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 
 #: The rank whose answer to a step counts: all ranks compute the same.
@@ -51,6 +52,11 @@ class Executor(ABC):
     def execute_model(self, scheduler_output: SchedulerOutput) -> Loop[ModelRunnerOutput]:
         return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
                                                output_rank=OUTPUT_RANK))
+
+    def queue_stats(self) -> Loop[list[QueueStats]]:
+        """One entry for each end of a queue to or from the workers, the broadcast first."""
+        return []
+        yield
 
     def initialize(self) -> Loop[int]:
         """Size the KV cache alike on all ranks. -> number of blocks"""

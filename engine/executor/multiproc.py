@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from engine.config import Bounds
-from engine.effects import Loop, Now, Observe, WaitBell
+from engine.effects import Attempt, Loop, Now, Observe, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError, RpcTimeoutError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.framing import decode, encode
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY
+from engine.ipc.stats import QueueStats
 
 #: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
 CORE_BELL = "core"
@@ -68,6 +71,13 @@ class MultiprocExecutor(Executor):
         if error is not None:
             raise error
         return call.result()
+
+    def queue_stats(self) -> Loop[list[QueueStats]]:
+        stats = []
+        for queue in (self.rpc, *self.responses):
+            depth = yield Attempt(queue.name, queue.depth)
+            stats.append(msgspec.structs.replace(queue.stats, messages=queue.position, depth=depth))
+        return stats
 
     def _read_answers(self) -> Loop[bool]:
         """Take one answer of each rank that has one."""

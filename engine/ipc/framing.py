@@ -1,7 +1,8 @@
 """How an object becomes the buffers of a message, and a message the bytes of a chunk (vLLM's format).
 
 Promises
-- `decode(encode(x))` equals `x`; buffers of at least 1 MiB that support it travel beside the pickle, uncopied.
+- `decode(encode(x))` equals `x`; buffers of at least 1 MiB travel beside the pickle, uncopied: those of objects that
+  support it, and `bytes` and `bytearray` that are the object or lie in its tuples, lists and dicts.
 - A message of at least the chunk's size (header included) overflows: its chunk holds the flag alone, and its
   buffers travel by ZMQ as `overflow_frames`.
 - Bytes that are no message are a `QueueDecodeError`, never a crash and never a longer read than the chunk.
@@ -10,7 +11,11 @@ Promises
 
     chunk     0 | count: 2, big-endian | length: 4, big-endian | bytes | length | bytes | ...
               1                                                     overflow: the rest of the chunk is undefined
+    buffer 0  the pickle, which ends with its STOP, then, if buffers are lent: "RTlent" + one byte per further buffer
     frames    buffer 0 (the pickle) | buffer 1 | ... | "RTpos" + position: 8, big-endian
+
+A lent buffer is one of which unpickling makes a copy of its own (`bytes` of it), so that it may be read where it lies.
+Unpickling stops at STOP: who does not know of loans (vLLM) finds the same objects.
 
 Only what one process of an engine wrote for another is unpickled here; no socket bound to a network gets this far.
 """
@@ -19,7 +24,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from engine.errors import QueueDecodeError
@@ -29,6 +34,10 @@ OUT_OF_BAND_BYTES = 1 << 20
 #: The buffer count has two bytes.
 MAX_BUFFERS = (1 << 16) - 1
 
+#: How deep, and in containers of at most how many items, `encode` looks for large `bytes`.
+_LOOK_DEPTH, _LOOK_ITEMS = 3, 16
+_LOOKED_INTO = frozenset({bytes, bytearray, tuple, list, dict})
+_LENT = b"RTlent"
 _HEADER_BYTES = 3
 _LENGTH_BYTES = 4
 _HEAD = struct.Struct(">BHI")  # flag, buffer count, length of the first buffer
@@ -48,22 +57,82 @@ class _Overflow:
 OVERFLOW: Final = _Overflow()
 
 
+class _Lent:
+    """Stands for a large `bytes` or `bytearray` in what is pickled, and unpickles as that."""
+
+    __slots__ = ("buffer", "kind")
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.kind, self.buffer = type(data), pickle.PickleBuffer(data)
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return self.kind, (self.buffer,)
+
+
+def _lend(obj: Any, loans: dict[int, Any], depth: int = _LOOK_DEPTH) -> Any:
+    """`obj` with each large `bytes` replaced, in copies of the containers around it. `loans`: what was met, by id."""
+    kind = type(obj)
+    if kind is bytes or kind is bytearray:
+        if len(obj) < OUT_OF_BAND_BYTES:
+            return obj
+        return loans.setdefault(id(obj), _Lent(obj))
+    if not depth or len(obj) > _LOOK_ITEMS:
+        return obj
+    if id(obj) in loans:
+        return loans[id(obj)]
+    loans[id(obj)] = obj
+    new = [_lend(item, loans, depth - 1) if type(item) in _LOOKED_INTO else item for item in _items(obj)]
+    if any(one is not other for one, other in zip(_items(obj), new, strict=True)):
+        loans[id(obj)] = obj = dict(zip(obj, new, strict=True)) if kind is dict else kind(new)
+    return obj
+
+
+def _items(obj: Any) -> Any:
+    return obj.values() if type(obj) is dict else obj
+
+
+def _has_large(obj: Any, depth: int = _LOOK_DEPTH) -> bool:
+    """Whether `_lend` would find something: nearly never, so this is what has to be fast."""
+    kind = type(obj)
+    if kind is bytes or kind is bytearray:
+        return len(obj) >= OUT_OF_BAND_BYTES
+    if depth and len(obj) <= _LOOK_ITEMS:
+        for item in obj.values() if kind is dict else obj:
+            if type(item) in _LOOKED_INTO and _has_large(item, depth - 1):
+                return True
+    return False
+
+
 def encode(obj: Any) -> list[Any]:
     """-> buffers: the pickle, then its out-of-band buffers as flat memoryviews of the object's own memory.
 
     Raises what `pickle` raises for an object that it cannot take.
     """
+    loans: dict[int, Any] = {}
+    if type(obj) in _LOOKED_INTO and _has_large(obj):
+        obj = _lend(obj, loans)
     buffers: list[Any] = [b""]
+    lent = bytearray()
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) >= MAX_BUFFERS:
             return True
         buffers.append(raw)
+        lent.append(any(type(loan) is _Lent and loan.buffer is buffer for loan in loans.values()))
         return False
 
     buffers[0] = pickle.dumps(obj, protocol=5, buffer_callback=keep_in_band)
+    if any(lent):
+        buffers[0] += _LENT + lent
     return buffers
+
+
+def loans_of(parts: Sequence[Any]) -> Sequence[int]:
+    """For each buffer after the pickle: 1 where it may be lent to `decode`, 0 where objects will keep views of it."""
+    count = len(parts) - 1
+    end = bytes(parts[0][-count - len(_LENT):]) if count else b""
+    return end[len(_LENT):] if end.startswith(_LENT) and len(end) == len(_LENT) + count else bytes(count)
 
 
 def decode(parts: Sequence[Any]) -> Any:
@@ -75,9 +144,14 @@ def decode(parts: Sequence[Any]) -> Any:
                                f"{type(error).__name__}: {error}") from error
 
 
+def message_bytes(parts: Sequence[Any]) -> int:
+    """What these buffers take in a chunk by vLLM's count, which leaves out the flag's byte."""
+    return 2 + _LENGTH_BYTES * len(parts) + sum(map(len, parts))
+
+
 def is_overflow(parts: Sequence[Any], max_chunk_bytes: int) -> bool:
-    """Whether these buffers go by ZMQ: vLLM's count (the flag's byte left out) reaches the chunk's size."""
-    return 2 + _LENGTH_BYTES * len(parts) + sum(map(len, parts)) >= max_chunk_bytes
+    """Whether these buffers go by ZMQ: they reach the chunk's size."""
+    return message_bytes(parts) >= max_chunk_bytes
 
 
 def pack(parts: Sequence[Any]) -> list[Any]:
@@ -117,19 +191,20 @@ def unpack(view: Any) -> list[bytes] | _Overflow:
     return parts if parts is OVERFLOW else [bytes(part) for part in parts]
 
 
-def unpack_object(view: Any) -> Any:
-    """The object in a chunk, decoded where it lies, or OVERFLOW. For `RingReader.try_read`.
+def unpack_object(view: Any, own: Callable[[Any], Any] = bytearray) -> Any:
+    """(object, its bytes in the chunk), the object decoded where it lies, or OVERFLOW. For `RingReader.try_read`.
 
-    Out-of-band buffers are copied first: objects keep views of them, and the chunk is reused. (bytearray, not
-    bytes: what was writable, such as an array, stays so.) Raises QueueDecodeError.
+    Out-of-band buffers that are not lent are copied first: objects keep views of them, and the chunk is reused.
+    (By `own`, into bytearrays, not bytes: what was writable, such as an array, stays so.) Raises QueueDecodeError.
     """
     flag, count, length = _HEAD.unpack_from(view)
     if flag == 0 and count == 1 and length <= len(view) - _HEAD.size:  # nearly all messages
-        return decode((view[_HEAD.size:_HEAD.size + length],))
+        return decode((view[_HEAD.size:_HEAD.size + length],)), length
     parts = slices(view)
     if parts is OVERFLOW:
         return OVERFLOW
-    return decode([parts[0], *map(bytearray, parts[1:])])
+    kept = [part if lent else own(part) for part, lent in zip(parts[1:], loans_of(parts), strict=True)]
+    return decode([parts[0], *kept]), sum(map(len, parts))
 
 
 def overflow_frames(parts: Sequence[Any], position: int) -> list[Any]:

@@ -34,6 +34,7 @@ from engine.ipc.framing import (
     unpack,
 )
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
+from engine.ipc.stats import QueueStats
 from engine.topology import Mark
 
 #: The single frame by which a writer says that all its readers have subscribed. No payload.
@@ -56,6 +57,9 @@ class QueueWriter:
         self.bell = bell
         self.space_bell = space_bell
         self.overflow_outbox = overflow_outbox
+        #: Where readers on other hosts are: every message goes there too.
+        self.remote_outbox: str | None = None
+        self.stats = QueueStats(ring=name, end="writer")
         #: What to do while there is no room: readers may wait for this process before they read on.
         self.meanwhile: Callable[[], Loop[Any]] | None = None
 
@@ -81,15 +85,23 @@ class QueueWriter:
             oldest = position - self.writer.layout.max_chunks
             yield from wait_until(self.name, self._look, self._sleep, deadline,
                                   f"message {position} found no room and was not sent: not all of its "
-                                  f"{self.n_readers} readers have read message {oldest}")
+                                  f"{self.n_readers} readers have read message {oldest}", self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
         assert written, f"{self.name}: room for message {position} was taken away"
         if overflow:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
+        if self.remote_outbox is not None:
+            yield Send(self.remote_outbox, overflow_frames(parts, position))
+        self.stats.bytes += sum(map(len, parts))
+        self.stats.overflows += overflow
         yield RingBell(self.bell)
         return position
+
+    def depth(self) -> int:
+        """How many published messages some reader has not read yet."""
+        return self.writer.depth()
 
     def _look(self) -> Loop[Any]:
         # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
@@ -125,6 +137,7 @@ class QueueReader:
         self._payloads: dict[int, list[Any]] = {}
         self._unmarked: deque[list[Any]] = deque()
         self._gap_began: float | None = None
+        self.stats = QueueStats(ring=name, end="reader")
 
     @property
     def position(self) -> int:
@@ -140,7 +153,7 @@ class QueueReader:
         message = yield from self.try_dequeue()
         if message is EMPTY:
             message = yield from wait_until(self.name, self.try_dequeue, self._sleep, deadline,
-                                            f"message {self.position} did not come", last_look=True)
+                                            f"message {self.position} did not come", self.stats, last_look=True)
         return message
 
     def try_dequeue(self) -> Loop[Any]:
@@ -159,12 +172,19 @@ class QueueReader:
             yield RingBell(self.space_bell)
             if not overflow:
                 yield RingCrossing(self.name, "receive", self.reader.position - 1, message, False)
+                self.stats.bytes += _bytes_of(message)
                 return message
         message = yield from self._claim()
         if message is not EMPTY:
             position, self.owed, self._gap_began = self.owed, None, None
             yield RingCrossing(self.name, "receive", position, message, True)
+            self.stats.bytes += _bytes_of(message)
+            self.stats.overflows += 1
         return message
+
+    def depth(self) -> int:
+        """How many published messages this end has not read yet."""
+        return self.reader.depth() + (self.owed is not None)
 
     def owe_payload(self) -> None:
         """The flag of an overflow was just read: its payload comes next."""
@@ -218,8 +238,13 @@ class QueueReader:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 
 
+def _bytes_of(message: Any) -> int:
+    # A take of its own may have made something else of the buffers: (object, bytes).
+    return message[1] if type(message) is tuple else sum(map(len, message))
+
+
 def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],
-               deadline: float | None, refusal: str, *, last_look: bool = False) -> Loop[Any]:
+               deadline: float | None, refusal: str, stats: QueueStats, *, last_look: bool = False) -> Loop[Any]:
     """Sleep and look until `look` finds something. -> what it found
 
     Raises QueueTimeoutError(refusal) at the deadline. A cancellation passes through, with `last_look` after one more
@@ -239,6 +264,7 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
         now = yield Now()
         if found is EMPTY and error is None and deadline is not None and now >= deadline:
             outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")
+    stats.waited(now - began)
     yield Observe("queue-wait", {"ring": name, "began": began, "deadline": deadline, "ended": now,
                                  "outcome": "ok" if found is not EMPTY else outcome})
     if found is EMPTY:

@@ -17,6 +17,7 @@ Layout of a segment (vLLM's, then ours; offsets in bytes)
     readers_bell       word, sleepers: readers sleep on it         4 + 4 bytes, 64-byte aligned
     writer_bell        word, sleepers: the writer sleeps on it     4 + 4 bytes, on its own cache line
     presence           [writer] [r0] [r1] ...                      pid, has left, start time: 4 + 4 + 8 bytes each
+    epoch              a random number, also in the handle         8 bytes
 
 States of a chunk (written, flags of the readers)
 
@@ -54,6 +55,7 @@ import msgspec
 
 CACHE_LINE_BYTES = 64
 PRESENCE_BYTES = 16
+EPOCH_BYTES = 8
 #: Up to here the parts of a message are joined and stored at once.
 GATHER_BYTES = 64 << 10
 #: Lengths within a chunk are four bytes.
@@ -140,8 +142,14 @@ class RingLayout(msgspec.Struct, frozen=True):
         return slice(begin, begin + PRESENCE_BYTES)
 
     @property
+    def epoch(self) -> slice:
+        """Where the number is by which a segment and a handle know that they belong together."""
+        begin = self.presence_of(self.n_reader).start
+        return slice(begin, begin + EPOCH_BYTES)
+
+    @property
     def total_bytes(self) -> int:
-        return -(-self.presence_of(self.n_reader).start // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        return -(-self.epoch.stop // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
     def data_offset(self, chunk: int) -> int:
         return chunk * self.max_chunk_bytes
@@ -235,6 +243,11 @@ class RingWriter:
         self._position += 1
         return True
 
+    def depth(self) -> int:
+        """How many messages wait for a reader."""
+        flags = [bytes(self._memory[where]) for where in self._flags]
+        return sum(1 for chunk in flags if chunk[0] and 0 in chunk[1:])
+
     def check_integrity(self) -> list[str]:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
         errors = _flag_errors(self.layout, self._memory)
@@ -298,6 +311,11 @@ class RingReader:
         self._memory[own] = _ONE
         self._fence()  # seen before any doorbell
         self._position += 1
+
+    def depth(self) -> int:
+        """How many messages wait for this reader."""
+        memory, chunks = self._memory, range(self._max_chunks)
+        return sum(1 for k in chunks if memory[self._written[k]][0] and not memory[self._own[k]][0])
 
     def check_integrity(self) -> list[str]:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""

@@ -5,6 +5,7 @@ Promises
 - Frames of 64 KiB and more travel without a copy; each such frame is kept, with its own tracker, until ZMQ is
   done with it. (A tracker of the whole message would cover its last frame only.)
 - A ROUTER never drops in silence: an unconnected peer is `Unroutable`.
+- With CURVE keys a bound socket takes only its client's bytes, a connected one only its server's.
 - A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
 """
 
@@ -22,6 +23,8 @@ from engine.ports import SocketSpec, Unroutable
 ZERO_COPY_BYTES = 64 << 10
 #: Linux: sizeof(sockaddr_un.sun_path) is 108 with its end mark.
 IPC_PATH_BYTES = 107
+#: Authenticated connections cross a network: a host that is silent for five of these is gone.
+HEARTBEAT_MS = 1000
 _IDENTITY_BYTES = 2
 
 
@@ -37,6 +40,7 @@ class ZmqSocket:
         self.spec = spec
         self._socket = socket = context.socket(getattr(zmq, spec.kind))
         self._routes = spec.kind == "ROUTER"
+        self._lost = False
         self._kept: deque[zmq.Frame] = deque()
         socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
         socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
@@ -52,16 +56,20 @@ class ZmqSocket:
         if spec.kind == "XPUB":
             socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         if spec.kind == "SUB":
-            socket.setsockopt(zmq.SUBSCRIBE, spec.topic)
+            for topic in (spec.topic, *spec.more_topics):
+                socket.setsockopt(zmq.SUBSCRIBE, topic)
         if spec.address.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)
+        self._monitor: zmq.Socket | None = None
+        if spec.curve is not None:
+            self._authenticate(*spec.curve)
         try:
             if spec.bind:
                 socket.bind(spec.address)
             else:
                 socket.connect(spec.address)
         except BaseException:
-            socket.close(0)
+            self.close(0)
             raise
         self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT) if spec.bind else spec.address
         self._fd = socket.getsockopt(zmq.FD)
@@ -103,8 +111,30 @@ class ZmqSocket:
     def fileno(self) -> int:
         return self._fd
 
+    def lost_peer(self) -> bool:
+        """Whether the connection to an authenticated peer was refused or has ended; what arrived before stays."""
+        if self._monitor is not None and self._monitor.poll(0):
+            self._lost = True
+        return self._lost
+
     def close(self, linger_s: float | None = None) -> None:
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
         self._socket.close(None if linger_s is None else round(linger_s * 1000))
+
+    def _authenticate(self, public: str, secret: str, other: str) -> None:
+        socket = self._socket
+        socket.curve_publickey, socket.curve_secretkey = public.encode(), secret.encode()
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
+        if self.spec.bind:
+            socket.curve_server = True
+        else:
+            socket.curve_serverkey = other.encode()
+            self._monitor = socket.get_monitor_socket(
+                zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 
     def _as_frame(self, data: Any) -> Any:
         if isinstance(data, bytes) and len(data) < ZERO_COPY_BYTES:

@@ -34,6 +34,9 @@ from engine.ports import Doorbell
 WORD_BYTES = 4
 #: Looks at the word before sleeping: about 50 us, the time a peer needs for a short answer.
 SPIN_TURNS = 100
+#: Who was woken this soon after falling asleep spins longer the next time: a peer that has to wake up first needs
+#: about 100 us for its answer, and to sleep meanwhile would cost a second wake-up.
+SHORT_SLEEP_S, LONGER = 0.0003, 5
 
 _FUTEX_WAIT, _FUTEX_WAKE, _EVERYBODY = 0, 1, 0x7FFFFFFF
 _MASK = 0xFFFFFFFF
@@ -68,13 +71,14 @@ def has_futex() -> bool:
 class FutexDoorbell:
     """A bell at `offset` of shared `memory` (a writable buffer; 8 bytes, aligned to 4). See `ports.Doorbell`.
 
-    `spin` is the number of looks before sleeping. One process may hold several objects on one bell.
+    `spin` is the number of looks before sleeping, several times that after a sleep that turned out short. One
+    process may hold several objects on one bell.
     """
 
     def __init__(self, memory: Any, offset: int, spin: int = SPIN_TURNS) -> None:
         if offset % WORD_BYTES:
             raise ValueError(f"a bell must be aligned to {WORD_BYTES} bytes, got offset {offset}")
-        self.spin = spin
+        self.spin = self._spin = spin
         self._word: Any = ctypes.c_uint32.from_buffer(memory, offset)
         self._sleepers: Any = ctypes.c_uint32.from_buffer(memory, offset + WORD_BYTES)
         self._address = ctypes.addressof(self._word)
@@ -102,13 +106,14 @@ class FutexDoorbell:
 
     def wait(self, seen: int, timeout_s: float) -> bool:
         word = self._word
-        for _ in range(self.spin if timeout_s > 0 else 0):
+        for _ in range(self._spin if timeout_s > 0 else 0):
             if word.value != seen:
                 return True
             os.sched_yield()
         if word.value != seen or timeout_s <= 0:
             return word.value != seen
-        until = time.monotonic() + timeout_s
+        began = time.monotonic()
+        until = began + timeout_s
         while word.value == seen and timeout_s > 0:
             if _futex is None:
                 time.sleep(min(timeout_s, 0.0005))
@@ -117,7 +122,8 @@ class FutexDoorbell:
                 limit = _Timespec(whole, int((timeout_s - whole) * 1e9))
                 self._sleepers.value = 1
                 _futex[0](_futex[1], self._address, _FUTEX_WAIT, seen, ctypes.addressof(limit))
-            timeout_s = until - time.monotonic()
+            timeout_s = until - (now := time.monotonic())
+            self._spin = self.spin * LONGER if now - began < SHORT_SLEEP_S else self.spin
         return word.value != seen
 
     def close(self) -> None:
