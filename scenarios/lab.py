@@ -15,15 +15,20 @@ import atexit
 import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PREFIX = "rt-"
 LOCK = "lab.lock"
 VARIABLE = "RINGTWIN_LAB"
+#: A process that SIGKILL does not end within this sits in the kernel, and nobody can end it.
+KILL_S = 5.0
+LOOK_S = 0.005
 #: Socket paths have 107 bytes; a home in a deeper temporary directory would leave too few of them.
 _LONGEST_FOLDER_BYTES = 30
 
@@ -82,11 +87,8 @@ def end() -> list[str]:
     global _home
     if _home is None or _home[0] != os.getpid():
         return []
-    from engine.runtime_dir import sweep
-
     path, _home = _home[1], None
-    found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path])
-    found += sweep()  # now that nobody holds a lock any more
+    found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path]) + _sweep_engines([path])
     shutil.rmtree(path, ignore_errors=True)
     return found
 
@@ -103,36 +105,55 @@ def dead_homes() -> list[Path]:
 
 def sweep_labs() -> list[str]:
     """End and remove what dead labs left. -> what it was, as text."""
-    from engine.runtime_dir import sweep
-
-    found = _kill(orphans)
-    for path in dead_homes():
+    homes = dead_homes()
+    found = _kill(orphans) + _sweep_engines(homes)
+    for path in homes:
         shutil.rmtree(path, ignore_errors=True)
         found.append(str(path))
-    return found + sweep()
-
-
-def _kill(guilty: Callable[[], list[int]]) -> list[str]:
-    """SIGKILL all of them and wait until they are gone."""
-    found = []
-    for pid in guilty():
-        with contextlib.suppress(OSError):
-            gone = os.pidfd_open(pid)
-            try:
-                if pid in guilty():  # the pid is still that process, now that it cannot be given away
-                    signal.pidfd_send_signal(gone, signal.SIGKILL)
-                    _wait_for(gone)
-                    found.append(f"process {pid}")
-            finally:
-                os.close(gone)
     return found
 
 
-def _wait_for(pidfd: int, at_most_s: float = 5.0) -> None:
-    """A killed process still holds its locks for a moment, and the broom must not find it alive."""
-    import select
+def _kill(guilty: Callable[[], list[int]]) -> list[str]:
+    """SIGKILL all of them and wait until they are gone; then again, because one may just have started another."""
+    found = []
+    deadline = time.monotonic() + KILL_S
+    while (pids := guilty()) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                gone = os.pidfd_open(pid)
+                try:
+                    if pid in guilty():  # the pid is still that process, now that it cannot be given away
+                        signal.pidfd_send_signal(gone, signal.SIGKILL)
+                        # A killed process still holds its locks for a moment, and the broom must not find it alive.
+                        select.select([gone], [], [], KILL_S)
+                        found.append(f"process {pid}")
+                finally:
+                    os.close(gone)
+    return found
 
-    select.select([pidfd], [], [], at_most_s)
+
+def _sweep_engines(homes: Sequence[Path]) -> list[str]:
+    """Remove what dead engines left, those below these homes for certain.
+
+    A process that is just leaving has no environment any more and still holds its lock: it cannot be found, only
+    waited for.
+    """
+    from engine.runtime_dir import PREFIX as ENGINE_PREFIX
+    from engine.runtime_dir import SHM, sweep
+
+    def held() -> bool:
+        for lock in SHM.glob(f"{ENGINE_PREFIX}*.lock"):
+            with contextlib.suppress(OSError):
+                if set(homes) & set(Path(os.fsdecode(lock.read_bytes())).parents):
+                    return True
+        return False
+
+    found = sweep()
+    deadline = time.monotonic() + KILL_S
+    while held() and time.monotonic() < deadline:
+        select.select([], [], [], LOOK_S)
+        found += sweep()
+    return found
 
 
 def _marked_processes() -> Iterator[tuple[int, Path]]:
