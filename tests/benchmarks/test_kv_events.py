@@ -1,0 +1,206 @@
+"""Publishing KV-cache events: rate, what a call costs, a replay of a whole window; beside vLLM's where it is installed.
+
+Both publishers take turns within one run, so that a busy machine hits them alike; what counts is the ratio of medians.
+Figures say how many batches a second a reader got, not how fast they could be thrown away.
+
+    pytest tests/benchmarks/test_kv_events.py -s
+    KV_VLLM_PYTHONPATH=/somewhere/site-packages pytest ...      vLLM from an environment of its own
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+
+from engine.core import kv_events as ours  # noqa: E402
+from engine.kv_reports import Applied  # noqa: E402
+from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+
+TURNS = 5
+BATCHES = 20_000
+WINDOW = 10_000
+BOUND_S = 60.0
+END = (-1).to_bytes(8, "big", signed=True)
+
+
+def _vllm() -> Any:
+    """The module, or None where it cannot be imported."""
+    folder = os.environ.get("KV_VLLM_PYTHONPATH")
+    if folder:
+        sys.path.append(folder)
+    try:
+        from vllm.distributed import kv_events
+    except Exception:
+        return None
+    return kv_events
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Any]:
+    found = {"ours": ours}
+    theirs = _vllm()
+    if theirs is not None:
+        found["vllm"] = theirs
+    return found
+
+
+class Stand:
+    """One publisher on free ports, and plain sockets that read from it."""
+
+    def __init__(self, module: Any, buffer_steps: int = WINDOW) -> None:
+        self.module = module
+        self.context = zmq.Context()
+        live, replay = _free_ports(2)
+        self.publisher = module.ZmqEventPublisher(
+            0, endpoint=f"tcp://*:{live}", replay_endpoint=f"tcp://127.0.0.1:{replay}", buffer_steps=buffer_steps,
+            max_queue_size=10 * BATCHES)
+        self.live = f"tcp://127.0.0.1:{live}"
+        self.replay = f"tcp://127.0.0.1:{replay}"
+
+    def batch(self, events: int) -> Any:
+        stored = [self.module.BlockStored(block_hashes=[number], parent_block_hash=None, token_ids=list(range(16)),
+                                          block_size=16, lora_id=None, medium="GPU", lora_name=None)
+                  for number in range(events)]
+        return self.module.KVEventBatch(ts=1.0, events=stored)
+
+    def reader(self) -> Any:
+        """A SUB socket that is connected: a batch was received."""
+        socket = self.context.socket(zmq.SUB)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.connect(self.live)
+        end = time.monotonic() + BOUND_S
+        while not socket.poll(20):
+            assert time.monotonic() < end
+            self.publisher.publish(self.batch(1))
+        while socket.poll(50):
+            socket.recv_multipart()
+        return socket
+
+    def close(self) -> None:
+        self.publisher.shutdown()
+        self.context.destroy(0)
+
+
+@pytest.fixture
+def stand() -> Iterator[Callable[..., Stand]]:
+    opened: list[Stand] = []
+
+    def make(module: Any, **more: Any) -> Stand:
+        opened.append(Stand(module, **more))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    from scenarios.worlds.engine import free_ports
+
+    return free_ports(count)
+
+
+def _say(title: str, unit: str, found: dict[str, list[float]]) -> dict[str, float]:
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    ratio = f", ours / vllm {medians['ours'] / medians['vllm']:.2f}" if "vllm" in medians else ""
+    print(f"\n{title}: " + ", ".join(f"{name} {value:,.2f} {unit}" for name, value in medians.items()) + ratio)
+    return medians
+
+
+@pytest.mark.parametrize("events", [1, 10])
+def test_batches_per_second_reach_a_reader(modules, stand, events: int) -> None:
+    """From the first `publish` to the last of 20,000 batches in a reader."""
+    rates: dict[str, list[float]] = {name: [] for name in modules}
+    stands = {name: stand(module) for name, module in modules.items()}
+    readers = {name: one.reader() for name, one in stands.items()}
+    for _ in range(TURNS):
+        for name, one in stands.items():
+            batch, receive, publish = one.batch(events), readers[name].recv_multipart, one.publisher.publish
+            began = time.perf_counter()
+            for _ in range(BATCHES):
+                publish(batch)
+            for _ in range(BATCHES):
+                receive()
+            rates[name].append(BATCHES / (time.perf_counter() - began))
+    medians = _say(f"batches of {events} events", "batches/s", rates)
+    assert medians["ours"] > 1000
+    if "vllm" in medians:
+        assert medians["ours"] >= 1.3 * medians["vllm"]
+
+
+def test_a_call_of_publish_costs(modules, stand) -> None:
+    """The median of single calls at a pace that the publisher follows, as in a step loop."""
+    times: dict[str, list[float]] = {name: [] for name in modules}
+    stands = {name: stand(module) for name, module in modules.items()}
+    for _ in range(TURNS):
+        for name, one in stands.items():
+            batch, publish, clock = one.batch(10), one.publisher.publish, time.perf_counter_ns
+            for _ in range(2000):
+                began = clock()
+                publish(batch)
+                times[name].append((clock() - began) / 1000)
+                time.sleep(0)  # the publisher's thread may run
+    medians = _say("a call of publish", "µs", times)
+    assert medians["ours"] < 20.0
+
+
+def test_a_window_of_ten_thousand_batches_is_replayed(modules, stand) -> None:
+    """From the question to the end marker, by the same plain DEALER for both."""
+    seconds: dict[str, list[float]] = {name: [] for name in modules}
+    stands = {name: stand(module) for name, module in modules.items()}
+    for one in stands.values():
+        reader = one.reader()
+        batch = one.batch(1)
+        for _ in range(WINDOW):
+            one.publisher.publish(batch)
+        for _ in range(WINDOW):
+            reader.recv_multipart()
+        reader.close(0)
+    for _ in range(TURNS):
+        for name, one in stands.items():
+            seconds[name].append(_replayed(one))
+    medians = _say("replay of 10,000 batches", "s", seconds)
+    assert medians["ours"] < 5.0
+    if "vllm" in medians:
+        assert medians["ours"] <= 0.5 * medians["vllm"]
+
+
+def _replayed(one: Stand) -> float:
+    dealer = one.context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.RCVHWM, 0)
+    dealer.connect(one.replay)
+    began = time.perf_counter()
+    dealer.send_multipart([b"", (0).to_bytes(8, "big")])
+    count = 0
+    while (frames := dealer.recv_multipart())[-2] != END:
+        assert len(frames) >= 3
+        count += 1
+    took = time.perf_counter() - began
+    dealer.close(0)
+    assert count == WINDOW
+    return took
+
+
+def test_our_subscriber_catches_up_with_a_whole_window(stand) -> None:
+    """The same replay through follower and mirror, and then a snapshot of as many blocks."""
+    one = stand(ours)
+    for number in range(WINDOW):
+        one.publisher.publish(ours.KVEventBatch(1.0, [ours.BlockStored([number], None, list(range(16)), 16, None)]))
+    gc.collect()
+    began = time.perf_counter()
+    with KVEventSubscriber(one.live, one.replay, poll_s=0.1) as subscriber:
+        seen = 0
+        while seen < WINDOW:
+            seen += sum(isinstance(report, Applied) for report in subscriber.poll(BOUND_S))
+        print(f"\nfollower and mirror over 10,000 batches: {time.perf_counter() - began:.3f} s")
+        assert len(subscriber.mirror.blocks) == WINDOW
