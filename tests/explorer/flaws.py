@@ -82,6 +82,8 @@ FLAWS = (
          "written", ""),
     Flaw("the writer does not look whether there is room", _FULL, "", SC, "message 3 is written over message 1",
          "reset", "read"),
+    Flaw("the writer waits for readers of a chunk that is free", _FULL, _FULL.replace("flags[0] and ", ""), SC,
+         "the writer waits for ever before message 1", "", "reset"),
     Flaw("the writer waits for the first reader only", _FULL, _FULL.replace("0 in flags[1:]", "not any(flags[1:])"),
          Case("SC", 2, 2, 4), "message 3 is written over message 1", "reset", ""),
     Flaw("a reader skips a slot that is not ready", _WRITTEN_FLAG,
