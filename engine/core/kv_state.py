@@ -43,23 +43,25 @@ class PublishedState:
             self._known = False
         self._next = number + 1
         try:
-            for event in batch.events:
-                self._apply(event)
+            self._apply(batch.events)
         except Exception:
             self._known = False
         self._writes += 1
 
-    def _apply(self, event: Any) -> None:
-        kind = type(event)
-        if kind is BlockStored:
-            for position, block_hash in enumerate(event.block_hashes):
-                self._blocks[(block_hash, event.medium, event.group_idx)] = (event, position)
-        elif kind is BlockRemoved:
-            for block_hash in event.block_hashes:
-                self._blocks.pop((block_hash, event.medium, event.group_idx), None)
-        elif kind is AllBlocksCleared:
-            self._blocks.clear()
-            self._known = True
+    def _apply(self, events: list[Any]) -> None:
+        blocks = self._blocks
+        for event in events:
+            kind = type(event)
+            if kind is BlockStored:
+                medium, group = event.medium, event.group_idx
+                for position, block_hash in enumerate(event.block_hashes):
+                    blocks[(block_hash, medium, group)] = (event, position)
+            elif kind is BlockRemoved:
+                for block_hash in event.block_hashes:
+                    blocks.pop((block_hash, event.medium, event.group_idx), None)
+            elif kind is AllBlocksCleared:
+                blocks.clear()
+                self._known = True
 
     def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None) -> Iterator[list[bytes]]:
         """The messages of a snapshot as of now. `upto`: numbers below it were sent or lost before this call."""
