@@ -29,7 +29,7 @@ def test_canary_no_linger(world):
         workload=recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=400)),
         config=lab_config(sockets={"output_linger_s": 0.0}),
         plan=plan(
-            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=0.5)),
+            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=1.0)),
             exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
     run.holds(dead_notice=Verdict.BROKEN)
 
