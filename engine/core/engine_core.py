@@ -150,7 +150,8 @@ class EngineCore:
     def _publish_kv_events(self) -> Loop[None]:
         events = self.scheduler.take_events()
         if self.kv_log is not None and events:
-            yield from hand_over(self.kv_log, KVEventBatch((yield Now()), events, self.engine_index), queue=KV)
+            at = (yield Now()) + self.kv_log.wall_offset_s
+            yield from hand_over(self.kv_log, KVEventBatch(at, events, self.engine_index), queue=KV)
 
     def _went_idle(self) -> Loop[None]:
         yield MarkPoint(Mark.IDLE)

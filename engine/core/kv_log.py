@@ -45,11 +45,14 @@ class KVEventLog:
     """One life of a publisher.
 
     `epoch` (0 to 2**63-1) must differ between lives of the same publisher; None sends vLLM's bytes exactly.
+    `wall_offset_s`: what a core adds to its own clock for the time of a batch, which is the wall clock's.
     """
 
     def __init__(self, *, buffer_steps: int = 10_000, max_queue_size: int = 100_000, topic: str = "",
-                 data_parallel_rank: int | None = 0, epoch: int | None = None) -> None:
+                 data_parallel_rank: int | None = 0, epoch: int | None = None,
+                 wall_offset_s: float = 0.0) -> None:
         self.epoch = epoch
+        self.wall_offset_s = wall_offset_s
         self.topic = topic.encode()
         self.max_queue_size = max_queue_size
         self.data_parallel_rank = data_parallel_rank

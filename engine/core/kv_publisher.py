@@ -81,7 +81,8 @@ class ZmqEventPublisher(EventPublisher):
         if epoch is None:
             epoch = round(ports.clock.time() * 1e6)
         self.log = KVEventLog(buffer_steps=buffer_steps, max_queue_size=max_queue_size, topic=topic,
-                              data_parallel_rank=data_parallel_rank, epoch=epoch)
+                              data_parallel_rank=data_parallel_rank, epoch=epoch,
+                              wall_offset_s=ports.clock.time() - ports.clock.monotonic())
         self._process = Process(ports)
         self.queue = self._process.queues["kv"] = LocalQueue()
         self._closed = False
