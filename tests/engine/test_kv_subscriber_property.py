@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.kv_subscriber import Applied, Gap, Healed, Restarted, Snapshot, Unrecoverable
 from tests.engine.kv_world import KVWorld
+
+#: A soak sets thousands.
+EXAMPLES = int(os.environ.get("KV_EXAMPLES", "150"))
 
 small = st.integers(0, 5)
 steps = st.one_of(
@@ -98,7 +103,7 @@ def check(world: KVWorld) -> None:
     assert not missing
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(mostly_publishing)
 @example([("time",), ("store", 0), ("flush",), ("restart",), ("store", 0), ("flush",), ("restart",)])
 @example([("store", 0), ("flush",), ("live", 1), ("restart",), ("store", 0), ("flush",), ("drop-live", 1),
@@ -111,7 +116,7 @@ def test_the_mirror_is_true_or_the_loss_is_told(history: list[tuple]) -> None:
     check(world)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(mostly_publishing)
 def test_the_same_holds_for_a_publisher_that_only_speaks_the_original(history: list[tuple]) -> None:
     """Without epochs and reports; what such a publisher lost before sending at its end it can tell nobody."""
@@ -122,7 +127,7 @@ def test_the_same_holds_for_a_publisher_that_only_speaks_the_original(history: l
     check(world)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(mostly_publishing)
 def test_the_same_holds_while_little_can_be_held_back(history: list[tuple]) -> None:
     """Live batches that find no room behind a hole are asked for later, not forgotten."""
@@ -132,7 +137,7 @@ def test_the_same_holds_while_little_can_be_held_back(history: list[tuple]) -> N
     check(world)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(steps.filter(lambda step: step[0] not in ("restart", "unencodable")), max_size=60))
 def test_within_the_window_every_loss_heals(history: list[tuple]) -> None:
     """Where the publisher still has everything and finally answers, nothing may be given up."""
