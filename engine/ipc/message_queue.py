@@ -291,6 +291,7 @@ class MessageQueue(QueueEnd):
             checked = now if checked is None else checked
             left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
             if left <= 0 or self._process.cancelled is not None:
+                queue.stats.waited(now - began)
                 break
             if not self._strategy.wait(bell, seen, left) and now - checked >= PEER_CHECK_S / 2:
                 checked = now

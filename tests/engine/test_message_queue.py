@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.errors import (
@@ -260,6 +261,7 @@ def writes_until_killed(handle_pipe):
     queue.wait_until_ready(BOUND_S)
     for number in range(3):
         queue.enqueue(number)
+    queue.enqueue(b"x" * (2 << 20))
     handle_pipe.send("written")
     threading.Event().wait()
 
@@ -274,7 +276,7 @@ def test_a_writer_that_is_killed_leaves_an_exact_prefix_then_an_error_and_its_re
     assert ours.recv() == "written"
     child.kill()
     child.join()
-    assert [reader.dequeue() for _ in range(3)] == [0, 1, 2]
+    assert [reader.dequeue() for _ in range(4)] == [0, 1, 2, b"x" * (2 << 20)]
     with pytest.raises(PeerDeadError, match="the writer has died"):
         reader.dequeue()
     queue_of(opened)  # or somebody else's start on this host meanwhile
@@ -330,10 +332,10 @@ def test_the_shutdown_of_one_end_is_told_to_the_other(opened):
 
 def test_an_idle_reader_uses_under_a_hundredth_of_a_core(opened):
     _, reader = pair(opened)
-    began, used = time.monotonic(), time.thread_time()
+    began, used = time.monotonic(), time.process_time()
     with pytest.raises(QueueTimeoutError):
         reader.dequeue(2.0)
-    assert (time.thread_time() - used) / (time.monotonic() - began) < 0.01
+    assert (time.process_time() - used) / (time.monotonic() - began) < 0.01
 
 
 def test_several_queues_ring_one_bell_of_their_reader(opened):
@@ -380,6 +382,83 @@ def test_with_ports_that_watch_every_message_crosses_with_the_same_bytes_at_both
     reader.shutdown(), writer.shutdown()
     for ports in ends:
         ports.close()
+
+
+# -- counting
+
+
+def test_both_ends_count_messages_bytes_overflows_waits_and_depth(opened):
+    writer, reader = pair(opened)
+    for message in (b"x" * 100, b"y" * 10_000, b"z" * 100):
+        writer.enqueue(message)
+    with pytest.raises(QueueTimeoutError):
+        writer.enqueue("full", 0.05)
+    sent = writer.stats()
+    assert (sent.end, sent.messages, sent.depth, sent.overflows, sent.waits) == ("writer", 3, 3, 1, 1)
+    assert 10_200 < sent.bytes < 10_500 and 0.05 <= sent.longest_wait_s <= sent.wait_s < BOUND_S
+    assert reader.stats().depth == 3
+    for _ in range(3):
+        reader.dequeue(BOUND_S)
+    with pytest.raises(QueueTimeoutError):
+        reader.dequeue(0.05)
+    got = reader.stats()
+    assert (got.end, got.messages, got.depth, got.overflows) == ("reader", 3, 0, 1) and writer.stats().depth == 0
+    assert 10_200 < got.bytes < 10_500 and got.waits >= 1 and 0 < got.longest_wait_s < BOUND_S
+
+
+# -- large objects beside the ring
+
+
+def test_large_bytes_keep_their_type_and_identity_wherever_they_lie(opened):
+    writer, reader = pair(opened, chunk_bytes=4 << 20)
+    big, changing = os.urandom(1 << 20), bytearray(os.urandom(1 << 20))
+    for message in (big, changing, (1, [big, big], {"a": changing}), [[[[big]]]]):
+        writer.enqueue(message, BOUND_S)
+        got = reader.dequeue(BOUND_S)
+        assert got == message and type(got) is type(message)
+    writer.enqueue((big, big), BOUND_S)
+    one, other = reader.dequeue(BOUND_S)
+    assert one is other
+
+
+def test_a_large_overflow_lies_in_shared_memory_until_the_queue_ends(opened):
+    writer, reader = pair(opened)
+    messages = [os.urandom(2 << 20) for _ in range(5)]
+    for message in messages:
+        writer.enqueue(message, BOUND_S)
+        assert reader.dequeue(BOUND_S) == message
+    segment = writer.export_handle().buffer_handle[3]
+    assert [name for name in leftovers(writer.handle) if name.startswith(f"{segment}-spill")] == [f"{segment}-spill1"]
+    writer.shutdown()
+    assert leftovers(writer.handle) == []
+
+
+def test_without_room_in_shared_memory_a_large_overflow_goes_by_the_socket(opened, monkeypatch):
+    writer, reader = pair(opened)
+
+    def no_room(*_):
+        raise SpaceError("no room")
+
+    monkeypatch.setattr("engine.ipc.spill.create_segment", no_room)
+    messages = [os.urandom(2 << 20), bytearray(3 << 20)]
+    for message in messages:
+        writer.enqueue(message, BOUND_S)
+    assert [reader.dequeue(BOUND_S) for _ in messages] == messages
+
+
+def test_a_large_overflow_of_a_reader_that_is_late_is_not_overwritten_by_the_next_ones(opened):
+    writer, reader = pair(opened)
+    messages = [os.urandom(2 << 20) for _ in range(9)]
+    got = []
+    for number, message in enumerate(messages):
+        try:
+            writer.enqueue(message, 0)
+        except QueueTimeoutError:
+            got.append(reader.dequeue(BOUND_S))
+            writer.enqueue(message, BOUND_S)
+        assert writer.position == number + 1
+    got += [reader.dequeue(BOUND_S) for _ in range(len(messages) - len(got))]
+    assert got == messages
 
 
 # -- starting
@@ -447,6 +526,27 @@ def test_a_handle_whose_segment_is_gone_or_of_another_size_is_refused(opened):
     other = Handle(local_reader_ranks=[0], buffer_handle=(1, CHUNK_BYTES * 99, 3, handle.buffer_handle[3]))
     with pytest.raises(QueueError, match="too few"):
         MessageQueue.create_from_handle(other, 0)
+
+
+def test_a_handle_of_another_queue_is_refused_even_if_its_segment_has_the_same_shape(opened):
+    one, other = queue_of(opened), queue_of(opened)
+    mixed = msgspec.structs.replace(one.export_handle(), buffer_handle=other.export_handle().buffer_handle)
+    with pytest.raises(QueueError, match="belongs to another queue"):
+        MessageQueue.create_from_handle(mixed, 0)
+    assert opened(MessageQueue.create_from_handle, other.export_handle(), 0).try_dequeue() is EMPTY
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 0], [0, 1, 2]])
+def test_ranks_that_do_not_fit_the_number_of_readers_are_refused(ranks):
+    with pytest.raises(QueueError, match="as many different ranks"):
+        MessageQueue(2, 2, ranks)
+
+
+def test_a_writer_that_was_shut_down_refuses_to_send(opened):
+    writer, _ = pair(opened)
+    writer.shutdown()
+    with pytest.raises(QueueCancelledError, match="shut down"):
+        writer.enqueue(1)
 
 
 def test_the_wrong_end_a_negative_timeout_and_use_after_shutdown_are_errors(opened):
