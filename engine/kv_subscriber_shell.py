@@ -34,7 +34,7 @@ from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
 from engine.topology import Mark, subscriber
-from engine.wiring import subscriber_sockets
+from engine.wiring import identity_of, subscriber_sockets
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
@@ -167,7 +167,7 @@ def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
     ports.mark(Mark.BORN)
     for spec in subscriber_sockets(recipe.endpoint, recipe.replay_endpoint, recipe.topic, hwm=recipe.hwm,
                                    buffer_bytes=recipe.socket_buffer_bytes,
-                                   identity=ports.node.index.to_bytes(2, "little"), core_index=recipe.core_index):
+                                   identity=identity_of(ports.node.index), core_index=recipe.core_index):
         process.sockets[spec.name] = ports.open_socket(spec)
     follower = KVEventFollower(replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
                                answer_s=recipe.answer_s, tries=recipe.tries,

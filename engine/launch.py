@@ -30,9 +30,6 @@ import msgspec
 from engine.ipc.presence import start_time
 from engine.topology import Node
 
-#: `module:function` that opens a process's ports: `function(node, argument, open_real) -> Ports`.
-PLAIN_PORTS = ""
-
 
 class Envelope(msgspec.Struct, frozen=True):
     """What a child is sent: how to open its ports, and its recipe."""

@@ -22,9 +22,13 @@ HANDSHAKE_LINGER_S = 5.0
 OVERFLOW_LINGER_S = 4.0
 
 
+#: Length of a peer's identity on a ROUTER.
+IDENTITY_BYTES = 2
+
+
 def identity_of(index: int) -> bytes:
     """The identity of peer `index` on a ROUTER: two bytes, little-endian."""
-    return index.to_bytes(2, "little")
+    return index.to_bytes(IDENTITY_BYTES, "little")
 
 
 # -- frontend and core -------------------------------------------------------------------------------------------

@@ -18,19 +18,12 @@ from typing import Any
 import zmq
 
 from engine.ports import SocketSpec, Unroutable
+from engine.wiring import IDENTITY_BYTES, identity_of
 
 #: Below this, copying is cheaper than tracking.
 ZERO_COPY_BYTES = 64 << 10
-#: Linux: sizeof(sockaddr_un.sun_path) is 108 with its end mark.
-IPC_PATH_BYTES = 107
 #: Authenticated connections cross a network: a host that is silent for five of these is gone.
 HEARTBEAT_MS = 1000
-_IDENTITY_BYTES = 2
-
-
-def identity_of(index: int) -> bytes:
-    """The identity of peer `index`: two bytes, little-endian."""
-    return index.to_bytes(_IDENTITY_BYTES, "little")
 
 
 class ZmqSocket:
@@ -102,7 +95,7 @@ class ZmqSocket:
                 identity = frames.pop(0).bytes
                 if self.spec.raw_identities:
                     peer = identity
-                elif len(identity) == _IDENTITY_BYTES:
+                elif len(identity) == IDENTITY_BYTES:
                     peer = int.from_bytes(identity, "little")
                 else:
                     continue
