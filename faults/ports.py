@@ -76,7 +76,7 @@ class FaultyPorts:
         self.board = board
         self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
         self._name = self.crossings.name
-        self._rings: list[tuple[FaultyMemory, RingSpec, Any]] = []
+        self._rings: list[tuple[FaultyMemory, RingSpec, Any, bool]] = []
         self._proxies: list[Any] = []
         self._edges: dict[tuple[Channel, Node, str], tuple[str, ...]] = {}
 
@@ -112,9 +112,9 @@ class FaultyPorts:
         return self._wrap(spec, self.inner.create_ring(spec, name, *rest, **named))
 
     def attach_ring(self, spec: RingSpec, name: str, *rest: Any, **named: Any) -> RingMemory:
-        return self._wrap(spec, self.inner.attach_ring(spec, name, *rest, **named))
+        return self._wrap(spec, self.inner.attach_ring(spec, name, *rest, **named), attached=True)
 
-    def _wrap(self, spec: RingSpec, ring: RingMemory) -> RingMemory:
+    def _wrap(self, spec: RingSpec, ring: RingMemory, attached: bool = False) -> RingMemory:
         from engine.ipc.ring import RingLayout
 
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
@@ -126,20 +126,23 @@ class FaultyPorts:
             return cross(sites[name])[0]
 
         memory = FaultyMemory(ring.memory, layout, on_store)
-        self._rings.append((memory, spec, layout))
+        self._rings.append((memory, spec, layout, attached))
         return RingMemory(memory, ring.fence)
 
     def doorbell(self, name: str, memory: Any, offset: int) -> Any:
-        found = next((entry for entry in self._rings if entry[0] is memory), None)
         bell = self.inner.doorbell(name, memory.inner if isinstance(memory, FaultyMemory) else memory, offset)
-        if found is None:
-            return bell
-        _, spec, layout = found
-        # A worker's answers ring a bell in the segment of another ring, which may be larger than its own.
-        if bare(str(spec.writer)) != self._name or offset >= layout.total_bytes or \
-                layout.store_name(offset) != "bell:readers":
+        spec = self._rung_by_its_writer(memory, offset)
+        if spec is None:
             return bell
         return FaultyDoorbell(bell, at(ring_place(spec, self._name), "doorbell"), self.crossings)
+
+    def _rung_by_its_writer(self, memory: Any, offset: int) -> RingSpec | None:
+        """The ring of this writer whose readers wait for this bell; None for the bells of a reader."""
+        for place, spec, layout, attached in self._rings:
+            if place is memory and bare(str(spec.writer)) == self._name:
+                # A writer attaches to another ring where its readers' bell lies: any offset is that bell.
+                return spec if attached or layout.store_name(offset) == "bell:readers" else None
+        return None
 
     def ring_crossing(self, spec: RingSpec, operation: str, position: int, parts: Sequence[Any],
                       overflow: bool) -> None:

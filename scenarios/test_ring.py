@@ -92,3 +92,11 @@ def test_doorbell_is_lost(world):
         topology=tensor_parallel(2), workload=recorded("eight-even"),
         plan=plan(drop("core.0/rpc:doorbell", nth=3)))
     run.holds(ring_no_lost_wakeup, workers_in_step, tokens_match_reference)
+
+
+def test_doorbell_of_an_answer_is_lost(world):
+    """The core sleeps while it waits for an answer, and nobody wakes it: it looks by itself within the same bound."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"),
+        plan=plan(drop("worker.0/response:doorbell", nth=3)))
+    run.holds(ring_no_lost_wakeup, workers_in_step, tokens_match_reference)

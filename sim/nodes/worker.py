@@ -134,9 +134,10 @@ def _load(process: SimProcess, stage: Stage, rank: int) -> Loop[tuple[QueueReade
                       space_bell=CORE_BELL, overflow_inbox="rpc.overflow", recheck_s=config.bounds.ring_recheck_s)
     name = f"response.{rank}"
     layout, opened = add_ring(process, stage, response_spec, name, create=True)
+    process.add_bell(f"{name}.bell", stage.segment(CORE_BELL), site=f"worker.{rank}/response:doorbell")
     process.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
     process.open_socket(overflow_socket(response_spec, stage.address(name), f"{name}.overflow", writer=True))
-    response = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), 1, bell=CORE_BELL,
+    response = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), 1, bell=f"{name}.bell",
                            space_bell=f"{name}.space", overflow_outbox=f"{name}.overflow")
     yield MarkPoint(Mark.READY)
     return rpc, response

@@ -268,6 +268,20 @@ def test_a_reader_rings_without_being_counted(stage):
     assert play.records("worker.1") == []
 
 
+def test_the_bell_of_an_answer_is_counted_where_it_is_rung_although_it_lies_in_another_ring(stage):
+    play = stage(Fault(id="", site="worker.1/response:doorbell", fate=Fate.DROP))
+    ports = play.ports(worker(1))
+    spec = response_ring(1)
+    rpc_layout, _ = ring_of(ports, rpc_ring())
+    layout, own = ring_of(ports, spec)
+    bell = ports.doorbell("answer", ports.attach_ring(spec, "rpc").memory, rpc_layout.writer_bell_offset)
+    ports.doorbell("space", own.memory, layout.writer_bell_offset).ring()
+    bell.ring()
+    bell.ring()
+    assert ports.inner.bells[0].rung == 1
+    assert [r.site for r in play.records("worker.1", Kind.CROSSING)] == ["worker.1/response:doorbell"] * 2
+
+
 def test_a_ring_message_crosses_one_edge_for_each_reader(stage):
     play = stage(raises("core.0", at="core.0->worker.1/rpc:send", nth=2))
     ports = play.ports(core())
