@@ -470,9 +470,15 @@ class History:
         gaps = [(later - earlier, later) for earlier, later in zip(after, after[1:], strict=False)]
         return max(gaps)[1] if gaps else FOREVER
 
-    def frozen_s(self, node: str, since: float, until: float) -> float:
-        """How long that process stood still between the two moments, by a planned stall or hang."""
-        return sum(max(0.0, min(until, s.until) - max(since, s.at)) for s in self.stalls if s.node == node)
+    def frozen_s(self, node: str, since: float, until: float, *others: str) -> float:
+        """How long that process, or one of the others, stood still between two moments, by a planned stall or hang."""
+        nodes = {node, *others}
+        total, reached = 0.0, since
+        for begin, end in sorted((stall.at, stall.until) for stall in self.stalls if stall.node in nodes):
+            begin, end = max(begin, reached), min(end, until)
+            if end > begin:
+                total, reached = total + end - begin, end
+        return total
 
     # -- what callers asked and were told ---------------------------------------------------------------------
 

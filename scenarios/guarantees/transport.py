@@ -60,7 +60,8 @@ def _judge_missing(finding: Finding, flow: Flow, bound: float) -> None:
     last_received = max((send.number for send, _ in flow.pairs), default=-1)
     for send in flow.unreceived:
         waited = min(until, history.ended_at) - send.at
-        waited -= history.frozen_s(flow.target, send.at, send.at + waited)
+        # A sender that stands still may not have handed over what it had noted; its I/O thread stands still, too.
+        waited -= history.frozen_s(flow.target, send.at, send.at + waited, flow.source)
         if send.number < last_received:
             finding.broke("a frame was lost on {}: later ones arrived", flow.name, at=send.at, node=flow.source)
         elif waited > bound:

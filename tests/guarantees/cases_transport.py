@@ -39,6 +39,19 @@ def the_last_frames_are_on_their_way_when_the_frontend_closes() -> Builder:
     return history().started().sends(OUTPUTS, "a", "b", "c").receives(OUTPUTS, "a").observes("frontend.0", "closing")
 
 
+@silent("hwm0-no-loss")
+def the_core_is_stopped_for_good_with_a_frame_in_hand() -> Builder:
+    return history().started().sends(OUTPUTS, "a").fires("stall", "core.0/mark:scheduled").wait(2).observes(
+        "frontend.0", "closing")
+
+
+@rejects("hwm0-no-loss")
+def a_core_that_goes_on_again_never_sends_what_it_had_in_hand() -> Builder:
+    return history().started().sends(OUTPUTS, "a").fires(
+        "stall", "core.0/mark:scheduled", until=Until(seconds=1.0)).wait(1).releases().wait(2).observes(
+        "frontend.0", "closing")
+
+
 @outside("hwm0-no-loss")
 def the_plan_drops_an_output() -> Builder:
     return history().started().sends(OUTPUTS, "a").fires("drop", f"{OUTPUTS}:receive")
