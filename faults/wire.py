@@ -2,8 +2,9 @@
 
 It runs in a thread of the process that connects; its port connects to the proxy instead. Promises: bytes
 pass unchanged, and it buffers at most `BUFFER_BYTES` each way, so a slow reader still slows its writer; at a cut
-every message before the nth is handed on and no byte of the nth is; then both connections are closed. While
-the fault's `until` is not true, new connections are closed as soon as they come.
+every message before the nth is handed on, and of the nth so many bytes as the fault's `byte` says (none without
+one); then both connections are closed. While the fault's `until` is not true, new connections are closed as soon as
+they come.
 
     greeting   64 bytes each way (ZMTP 3.x), mechanism NULL
     frame      flags | size: 1, or 8 if LONG, big-endian | body        flags: 1 MORE, 2 LONG, 4 COMMAND
@@ -83,6 +84,8 @@ class _Flow:
         self.scanner = Scanner()
         self.pending = bytearray()
         self.ended = False
+        self.cut_at: tuple[Fault, int] | None = None  # here, once `allowed` further bytes have come
+        self.allowed = 0
 
 
 class WireProxy:
@@ -221,19 +224,28 @@ class WireProxy:
         if not data:
             flow.ended = True
             return False
-        if flow.site is not None:
+        if flow.site is not None and flow.cut_at is None:
             for start in flow.scanner.feed(data):
                 fault, nth = self._cross(flow.site)
                 if fault is not None:
                     flow.pending += data[:start]
-                    self._cut(pair)
-                    if fault.until is None:
-                        self._on_release(fault, flow.site, nth)
-                    else:
-                        self._refusal = fault, flow.site, nth, self._now()
-                    return True
-        flow.pending += data
-        return False
+                    data = data[start:]
+                    flow.cut_at, flow.allowed = (fault, nth), max(0, fault.byte)
+                    break
+        if flow.cut_at is None:
+            flow.pending += data
+            return False
+        flow.pending += data[:flow.allowed]
+        flow.allowed -= min(flow.allowed, len(data))
+        if flow.allowed:
+            return False
+        self._cut(pair)
+        fault, nth = flow.cut_at
+        if fault.until is None:
+            self._on_release(fault, flow.site, nth)
+        else:
+            self._refusal = fault, flow.site, nth, self._now()
+        return True
 
     def _cut(self, pair: tuple[_Flow, _Flow]) -> None:
         """Deliver what came before, then close so that nothing delivered is lost to a reset."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, drop, duplicate, hang, kill, marked, plan, stall, until
+from faults.plan import delay, drop, duplicate, hang, marked, plan, stall, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     kv_gap_seen,
@@ -91,11 +91,3 @@ def test_one_of_two_subscribers_is_stopped(world):
         topology=tensor_parallel(2, subscribers=2), workload=churn(), config=lab_config(kv_events=NARROW),
         plan=plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 90))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
-
-
-def test_subscriber_dies(world):
-    """A subscriber is killed in the middle of the stream: the engine publishes on, and keeps its books."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=eight(), config=lab_config(kv_events=EVENTS),
-        plan=plan(kill("subscriber.0", at=f"{KV}:receive", nth=5)))
-    run.holds(kv_never_stalls, blocks_conserved)

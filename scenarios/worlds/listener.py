@@ -1,10 +1,21 @@
-"""A KV-cache subscriber of a real play: a process of its own, so that it can be stopped, killed, or too slow."""
+"""A KV-cache subscriber of a real play: a process of its own, so that it can be stopped, killed, or too slow.
+
+    lab --fork server--> keeper --fork--> subscriber.k, and subscriber.k@1 if that is killed
+
+Promises
+- A subscriber that is killed is started again, once, as whoever runs one would do: without a memory, under its old
+  name. One that was told to stop, or that left by itself, is not.
+- The keeper is no node of the play: it opens no ports, starts no thread, and ends with its subscriber.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from multiprocessing.connection import Connection
+import traceback
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 
 import msgspec
 
@@ -21,6 +32,8 @@ from engine.worker.worker_proc import process_identity
 STOP = b"stop"
 READY = b"ready"
 DONE = b"done"
+#: Where the tags of a life begin: answers to questions of an earlier one are known as such.
+TAGS_OF_A_LIFE = 1 << 32
 
 
 class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +47,48 @@ class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     ports_argument: bytes
 
 
+def main(recipe: bytes, connection: Connection) -> None:
+    """Entry point of the process that the lab starts: the keeper."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
+    play = msgspec.msgpack.decode(recipe, type=ListenerRecipe)
+    set_process_title(f"keeper-{play.index}")
+    killed, stopping = _keep(play, 0, connection)
+    if killed and not stopping:
+        _keep(play, 1, connection)
+
+
+def _keep(play: ListenerRecipe, life: int, connection: Connection) -> tuple[bool, bool]:
+    """Start one life and see it to its end, handing on the lab's word. -> (it was killed, the lab had said stop)"""
+    heard, word = Pipe(duplex=False)
+    pid = os.fork()
+    if not pid:
+        word.close()
+        _live(play, life, heard, connection)
+    heard.close()
+    gone, stopping = os.pidfd_open(pid), False
+    while gone not in wait([gone] if stopping else [gone, connection]):
+        stopping = True
+        word.close()  # silence means stop, so the keeper's own end does, too
+    os.close(gone)
+    word.close()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL, stopping
+
+
+def _live(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
+    """The subscriber itself, in a process that never returns to its caller."""
+    try:
+        _follow(play, life, heard, connection)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
 class _Until:
     """Told to stop, the subscriber still catches up: it leaves once nothing is missing any more."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, heard: Connection, connection: Connection) -> None:
+        self._heard = heard
         self._connection = connection
         self._stop = threading.Event()
         self._asked_at_stop: int | None = None
@@ -45,10 +96,7 @@ class _Until:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        try:
-            self._connection.recv_bytes()
-        except (EOFError, OSError):
-            pass
+        wait([self._heard])
         self._stop.set()
 
     def __call__(self, follower: KVEventFollower) -> bool:
@@ -64,21 +112,20 @@ class _Until:
         return follower.answers > self._asked_at_stop and follower.caught_up
 
 
-def main(recipe: bytes, connection: Connection) -> None:
-    """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
-    play = msgspec.msgpack.decode(recipe, type=ListenerRecipe)
+def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
+    node = subscriber(play.index, life)
     set_process_title(f"subscriber-{play.index}")
-    ports = open_ports(subscriber(play.index), play.ports_factory, play.ports_argument)
+    ports = open_ports(node, play.ports_factory, play.ports_argument)
     ports.observe("born", **process_identity(), segments=[], paths=[])
     ports.mark(Mark.BORN)
     process = Process(ports)
     for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
                                    identity=identity_of(play.index)):
         process.sockets[spec.name] = ports.open_socket(spec)
-    follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s)
+    follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
+                               tag=life * TAGS_OF_A_LIFE)
     try:
-        process.run(subscriber_loop(follower, KVCacheMirror(), until=_Until(connection)))
+        process.run(subscriber_loop(follower, KVCacheMirror(), until=_Until(heard, connection)))
     except QueueCancelledError:
         pass
     ports.observe("bye", reason="done")

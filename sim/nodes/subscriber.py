@@ -1,22 +1,34 @@
-"""A KV-cache subscriber of the twin: the engine's own follower, mirror and loop."""
+"""A KV-cache subscriber of the twin: the engine's own follower, mirror and loop.
+
+One that is killed is started again, once, without a memory and under its old name. The lab waits for its first life
+only, so the second one leaves with its publisher.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from engine.effects import Loop, MarkPoint, Observe
+from engine.errors import QueueCancelledError
 from engine.kv_follow import subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import KVEventFollower
-from engine.topology import Mark
+from engine.topology import Mark, core
 from engine.wiring import identity_of, subscriber_sockets
-from sim.processes import SimProcess
+from sim.processes import SIGKILL, SimProcess
 from sim.stage import Stage
+
+#: Where the tags of a life begin: answers to questions of an earlier one are known as such.
+TAGS_OF_A_LIFE = 1 << 32
 
 
 def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], None],
                     is_done: Callable[[], None]) -> Loop[None]:
     """The subscriber's main thread. Told to stop (`context["stop"]`), it leaves once nothing is missing any more."""
+    if process.life == 0:
+        _start_again_if_killed(process, stage)
     events, bounds = stage.config.kv_events, stage.config.bounds
     process.observe("born", {"pid": process.pid, "ppid": 1, "start_time": process.pid, "segments": [], "paths": []})
     yield MarkPoint(Mark.BORN)
@@ -24,7 +36,8 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
                                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
                                    identity=identity_of(process.node.index)):
         process.open_socket(spec)
-    follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s)
+    follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
+                               tag=process.life * TAGS_OF_A_LIFE)
     state = {"ready": False, "asked": None}
 
     def until(follower: KVEventFollower) -> bool:
@@ -42,3 +55,20 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
     yield from subscriber_loop(follower, KVCacheMirror(), until=until)
     yield Observe("bye", {"reason": "done"})
     is_done()
+
+
+def _start_again_if_killed(process: SimProcess, stage: Stage) -> None:
+    """What the keeper of a real subscriber does; it is no node of the play, so nobody but this watch sees it."""
+    sim = stage.sim
+    keeper = SimProcess(sim, process.node, None, process.pid)
+
+    def ended() -> None:
+        publisher = sim.process(str(stage.node(core())))
+        if process.exitcode != SIGKILL or process.context.get("stop") or publisher is None or not publisher.alive:
+            return
+        again = sim.start_process(
+            msgspec.structs.replace(process.node, life=1),
+            lambda life: subscriber_main(life, stage, lambda: None, lambda: None))
+        again.watch(publisher, lambda: again.cancel(QueueCancelledError("the publisher is gone")))
+
+    keeper.watch(process, ended)

@@ -1,8 +1,10 @@
 """A cut on the wire falls between two messages, on ipc and on tcp, and ZMQ connects again by itself."""
 
 import os
+import socket
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -12,7 +14,7 @@ from engine.real_ports import RealPorts
 from engine.topology import Channel, NodeKind
 from faults.journal import Kind
 from faults.plan import cut, drop, plan, until
-from faults.wire import GREETING_BYTES, Scanner, parse_address
+from faults.wire import GREETING_BYTES, Scanner, WireProxy, parse_address
 from tests.faults.stage import OUTPUTS, REQUESTS, Stage, core, frontend, pull, push, wait_for
 from tests.faults.test_sockets_real import take
 
@@ -125,6 +127,52 @@ def test_messages_before_the_cut_are_delivered_even_in_a_burst(pair):
         ends.connected.send([b"%d" % number, b"y" * 2000])
     ends.wait_for_fault()
     assert take(ends.bound, 199) == [b"y" * 2000] * 199
+
+
+def test_a_cut_inside_of_a_message_hands_on_so_many_of_its_bytes():
+    """Seen by a bare socket behind the proxy: greeting, handshake, and then 30 bytes of a message of 200."""
+    fault = msgspec.structs.replace(cut(OUTPUTS, nth=1), id="f1", byte=30)
+    listener = socket.create_server(("127.0.0.1", 0))
+    counted = []
+
+    def cross(site):
+        counted.append(site)
+        return fault, len(counted)
+
+    proxy = WireProxy(f"tcp://127.0.0.1:{listener.getsockname()[1]}", up=f"{OUTPUTS}:wire", down=None, cross=cross,
+                      is_over=lambda fault, since: True, on_release=lambda *released: None, now=time.monotonic)
+    stream = bytes(GREETING_BYTES) + frame(b"READY", command=True)
+    with listener, socket.create_connection(parse_address(proxy.address)[1]) as client:
+        server, _ = listener.accept()
+        for piece in (stream + frame(b"z" * 200)[:10], frame(b"z" * 200)[10:]):
+            client.sendall(piece)  # the message comes in two pieces, and is cut in the second
+            wait_for(lambda: counted)
+        got = b""
+        with server:
+            server.settimeout(10)
+            while data := server.recv(1000):
+                got += data
+    proxy.close()
+    assert got == stream + frame(b"z" * 200)[:30]
+    assert len(counted) == 1
+
+
+def test_half_a_message_is_none(pair):
+    """The first part of a message arrived before the cut: nobody is handed it, and those behind it are whole."""
+    ends = pair(plan(msgspec.structs.replace(cut(OUTPUTS, nth=3), byte=500)))
+    for number in range(3):
+        ends.connected.send([b"head", b"%d" % number * 1000])
+    ends.wait_for_fault()
+    bodies = take(ends.bound, 2)
+    number = 3
+    while bodies[-1] != b"end":
+        assert number < 1000
+        ends.connected.send([b"head", b"end"])
+        number += 1
+        time.sleep(0.005)
+        while (arrived := ends.bound.try_receive()) is not None:
+            bodies.append(bytes(arrived[1][-1]))
+    assert bodies[:2] == [b"0" * 1000, b"1" * 1000] and set(bodies[2:]) == {b"end"}
 
 
 def test_connections_are_refused_until_the_cut_is_over(pair):

@@ -4,6 +4,7 @@ from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 
 SUBSCRIBER = "subscriber.0"
+AGAIN = "subscriber.0@1"
 
 
 def _published(count: int, took: float = .0001) -> Builder:
@@ -51,9 +52,48 @@ def the_last_batches_are_lost_in_silence() -> Builder:
     return _applies(_published(4), 0, 1).wait(5).observes(SUBSCRIBER, "bye", reason="done")
 
 
-@outside("kv-gap-seen")
-def the_subscriber_is_killed() -> Builder:
-    return _applies(_published(4), 0).fires("kill", "core.0->subscriber.0/kv:receive")
+@outside("kv-gap-seen", "kv-replay-complete", "kv-mirror-true")
+def the_subscriber_fails_inside() -> Builder:
+    return _applies(_published(4), 0).fires("raise", "core.0->subscriber.0/kv:receive")
+
+
+def _killed() -> Builder:
+    """In the middle of a gap; its next life has no memory."""
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2).fires("kill", "core.0->subscriber.0/kv:receive")
+    return h.observes(AGAIN, "born", pid=10).observes(AGAIN, "kv-gap", first=0, last=3)
+
+
+@accepts("kv-gap-seen", "kv-replay-complete", "kv-seq")
+def a_killed_subscriber_begins_anew() -> Builder:
+    h = _killed()
+    for seq in range(4):
+        h.observes(AGAIN, "kv-batch", seq=seq, source="replay")
+    return h.observes(AGAIN, "kv-healed", first=0, last=3)
+
+
+@rejects("kv-gap-seen", "kv-gap-too-old")
+def a_killed_subscriber_goes_on_where_it_died() -> Builder:
+    return _killed_in_silence().observes(AGAIN, "kv-batch", seq=3, source="live")
+
+
+@rejects("kv-replay-complete")
+def the_gap_of_a_second_life_is_never_healed() -> Builder:
+    return _killed().wait(9)
+
+
+def _killed_in_silence() -> Builder:
+    h = _applies(_published(4), 0).fires("kill", "core.0->subscriber.0/kv:receive")
+    return h.observes(AGAIN, "born", pid=10)
+
+
+@outside("kv-replay-complete", "kv-mirror-true")
+def an_answer_is_damaged() -> Builder:
+    return _healed().fires("corrupt", "core.0->subscriber.0/replay:receive")
+
+
+@accepts("kv-replay-complete")
+def a_damaged_question_is_asked_again() -> Builder:
+    return _healed().fires("truncate", "subscriber.0->core.0/replay:receive")
 
 
 @rejects("kv-replay-complete")
