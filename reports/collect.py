@@ -141,7 +141,9 @@ def _side(world: str, guarantee: str, cells: list[tuple[Run, Cell]]) -> Side:
     canary = expected is Verdict.BROKEN
     choices: dict[int, set[Verdict]] = defaultdict(set)
     for run, cell in cells:
-        choices[run.play.choice].add(cell.verdict)
+        # Of a play that did not promise it, beside one that did, only a break counts.
+        if expected is None or cell.expected is not None or cell.verdict is Verdict.BROKEN:
+            choices[run.play.choice].add(cell.verdict)
     within = [_first(found, CANARY_WORST_FIRST if canary else WORST_FIRST) for found in choices.values()]
     return Side(world=world, guarantee=guarantee, verdict=_first(set(within), UNION_FIRST), expected=expected,
                 cells=cells)

@@ -108,7 +108,8 @@ class World(ABC):
         """A fresh directory for one run."""
         import shutil
 
-        name = f"{play.scenario}-{self.name}" + (f"-{choice}" if choice else "")
+        again = f".{len(self.played) + 1}" if self.played else ""  # a scenario may play more than once
+        name = f"{play.scenario}-{self.name}{again}" + (f"-{choice}" if choice else "")
         path = self.out / "runs" / name.replace("/", "_")
         if path.exists():
             shutil.rmtree(path)
