@@ -9,14 +9,22 @@ Promises
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.interpreter import SimThread
     from sim.simulation import Simulation
 
 
-_OPEN: Any = object()
+class Part:
+    """One rank's part in one collective after the other: `entered` until the one it is in is over for it."""
+
+    __slots__ = ("entered", "error", "thread")
+
+    def __init__(self, thread: SimThread) -> None:
+        self.thread = thread
+        self.entered = False
+        self.error: Exception | None = None  # what the last collective failed with
 
 
 class CollectiveError(RuntimeError):
@@ -33,27 +41,27 @@ class CollectiveGroup:
         self.timeout_s = timeout_s
         self._size = len(ranks)
         self._entered: dict[str, int] = dict.fromkeys(ranks, 0)
-        #: number -> threads that wait in it, by rank
-        self._inside: dict[int, dict[str, SimThread]] = {}
-        self._results: dict[tuple[str, int], Exception | None] = {}
+        #: number -> who waits in it, by rank
+        self._inside: dict[int, dict[str, Part]] = {}
         self._dead: list[str] = []
         #: rank -> (number, when it times out) of the collective it entered last. One alarm per rank is on its way:
         #: nearly every collective is over long before, and would leave a timer behind.
         self._waits: dict[str, tuple[int, float]] = {}
         self._alarmed: set[str] = set()
 
-    def enter(self, rank: str, thread: SimThread) -> int:
-        """`rank` takes part in its next collective. -> its number; ask `outcome` when the thread is woken"""
+    def enter(self, rank: str, part: Part) -> None:
+        """`rank` takes part in its next collective. Its thread is woken when that is over."""
+        part.entered = True
         sim = self._sim
         number = self._entered[rank]
         self._entered[rank] = number + 1
         inside = self._inside.get(number)
         if inside is None:
             inside = self._inside[number] = {}
-        inside[rank] = thread
+        inside[rank] = part
         if len(inside) == self._size:
             sim.after(sim.costs.collective_s, self._give, number, list(inside), None)
-            return number
+            return
         until = sim.env._now + self.timeout_s
         self._waits[rank] = number, until
         if rank not in self._alarmed:
@@ -62,12 +70,6 @@ class CollectiveGroup:
         for dead in self._dead:
             if self._entered[dead] <= number:
                 self._told_of_death(number, rank, dead)
-        return number
-
-    def outcome(self, rank: str, number: int) -> tuple[bool, Exception | None]:
-        """(whether it is over for this rank, its error)"""
-        error = self._results.pop((rank, number), _OPEN)
-        return (False, None) if error is _OPEN else (True, error)
 
     def died(self, rank: str) -> None:
         """A rank's process is gone."""
@@ -105,9 +107,9 @@ class CollectiveGroup:
         if inside is None:
             return
         for rank in ranks:
-            thread: Any = inside.pop(rank, None)
-            if thread is not None:
-                self._results[rank, number] = error
-                thread.wake()
+            part = inside.pop(rank, None)
+            if part is not None:
+                part.entered, part.error = False, error
+                part.thread.wake()
         if not inside:
             self._inside.pop(number, None)

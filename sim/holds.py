@@ -59,7 +59,7 @@ class Holds:
             return
         self._waiting.append(hold)
         if fault.until is not None and fault.until.seconds is not None:
-            sim.after(fault.until.seconds, self._time_is_up, hold)
+            sim.after(max(0.0, fault.until.seconds), self._time_is_up, hold)
 
     def _time_is_up(self, hold: _Hold) -> None:
         if hold in self._waiting:

@@ -17,6 +17,7 @@ Besides the engine's effects, loops that only exist in the twin (its frontend, t
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,12 +40,14 @@ from engine.effects import (
     WaitBell,
 )
 from engine.topology import Edge, at
-from faults.journal import Kind, digest_of
+from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
+from sim.collectives import Part
 from sim.ring_memory import SteppedMemory, StoppedInOperation, store_place
 from sim.sockets import WAIT, SocketPort
 
 if TYPE_CHECKING:
+    from sim.collectives import CollectiveGroup
     from sim.processes import SimProcess
 
 _NEVER = float("inf")
@@ -92,14 +95,6 @@ _DEEPER: Any = object()
 
 def _nothing() -> None:
     """What a thread is sent that has not begun, or was stopped in an effect without a result."""
-
-
-class _Progress(msgspec.Struct):
-    """How far an `Enter` has come: collectives behind it, and the number of the one it is in."""
-
-    data: dict[str, Any]  # what each crossing says
-    done: int = 0
-    number: int | None = None
 
 
 class SimThread:
@@ -189,32 +184,29 @@ class SimThread:
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
         stack, answers, env, process, name = self._stack, _ANSWERS, self._env, self.process, self.name
-        loop = stack[-1]
-        left = _LIVELOCK_EFFECTS
-        while True:
+        send = stack[-1].send
+        resume = send if error is None else stack[-1].throw
+        if error is not None:
+            value = error
+        for _ in repeat(None, _LIVELOCK_EFFECTS):
             try:
-                if error is None:
-                    effect = loop.send(value)
-                else:
-                    thrown, error = error, None
-                    effect = loop.throw(thrown)
+                effect = resume(value)
             except StopIteration as stop:
                 stack.pop()
                 if not stack:
                     self._finish(stop.value, None)
                     return
-                loop, value = stack[-1], stop.value
+                resume = send = stack[-1].send
+                value = stop.value
                 continue
             except BaseException as raised:
                 stack.pop()
                 if not stack:
                     self._finish(None, raised)
                     return
-                loop, error = stack[-1], raised
+                send, resume, value = stack[-1].send, stack[-1].throw, raised
                 continue
-            left -= 1
-            if not left:
-                raise LivelockError(f"{process.label}/{name} runs without waiting at {env._now} s")
+            resume = send
             kind = type(effect)
             if kind is Now:  # the two that are asked for most, and never wait
                 value = env._now
@@ -222,7 +214,9 @@ class SimThread:
             if kind is Observe:
                 value = None
                 if process.recording:
-                    process.record(_OBSERVATION, effect.name, name, 0, effect.data)
+                    records = process.records
+                    records.append(Record(len(records), env._now, name, _OBSERVATION, effect.name, 0, "", 0,
+                                          effect.data))
                 continue
             self._first = True
             try:
@@ -230,12 +224,14 @@ class SimThread:
             except ThreadEndedError:
                 return
             except BaseException as raised:
-                error = raised
+                resume, value = stack[-1].throw, raised
                 continue
             if value is WAIT:
                 return
             if value is _DEEPER:
-                loop, value = stack[-1], None
+                resume = send = stack[-1].send
+                value = None
+        raise LivelockError(f"{process.label}/{name} runs without waiting at {env._now} s")
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self.finished = True
@@ -260,6 +256,10 @@ class SimThread:
                 loop.close()
             except (RuntimeError, ValueError):  # it wanted to yield on its way out, or is running just now
                 pass
+
+    def untie(self) -> None:
+        self._question_with = ()
+        self.on_finish = None
 
     # -- fates of a process
 
@@ -396,9 +396,10 @@ class SimThread:
         process = self.process
         spec = process.rings[effect.ring]
         data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
-        digest = digest_of(effect.parts) if self.process.recording else ""
+        digest = digest_of(effect.parts) if process.recording else ""
         met = None
-        for site in ring_sites(process, effect.ring, effect.operation):
+        sites = process.ring_sites.get((effect.ring, effect.operation))
+        for site in sites or ring_sites(process, effect.ring, effect.operation):
             fault, nth = process.note(site, self.name, digest, data, spec.channel, effect.parts)
             if fault is not None:
                 met = [*(met or ()), (fault, site, nth)]
@@ -467,32 +468,28 @@ class SimThread:
         return None
 
     def _enter(self, effect: Enter) -> Any:
-        return self._enter_next(effect, _Progress({"operation": effect.operation}))
+        return self._enter_next(effect.group, effect.count, Part(self), {"operation": effect.operation})
 
-    def _enter_next(self, effect: Enter, progress: _Progress) -> Any:
+    def _enter_next(self, group: CollectiveGroup, left: int, part: Part, data: dict[str, Any]) -> Any:
+        """Come out of one collective and take part in the next, while any are `left`."""
+        if part.entered:  # somebody else woke the thread
+            self.go_on_with(self._enter_next, group, left, part, data)
+            return WAIT
+        if part.error is not None:
+            raise part.error
+        if not left:
+            return None
         process = self.process
-        if progress.number is not None:
-            over, error = effect.group.outcome(process.name, progress.number)
-            if over:
-                progress.number = None
-                progress.done += 1
-                if error is not None:
-                    raise error
-        if progress.number is None:
-            if progress.done >= effect.count:
-                return None
-            site = process.collective_site
-            fault, nth = process.note(site, self.name, "", progress.data)
-            if fault is not None and self.befall(fault, site, nth):
-                self.go_on_with(self._enter_now, effect, progress)
-                return WAIT
-            progress.number = effect.group.enter(process.name, self)
-        self.go_on_with(self._enter_next, effect, progress)
-        return WAIT
+        site = process.collective_site
+        fault, nth = process.note(site, self.name, "", data)
+        if fault is not None and self.befall(fault, site, nth):
+            self.go_on_with(self._enter_now, group, left, part, data)
+            return WAIT
+        return self._enter_now(group, left, part, data)
 
-    def _enter_now(self, effect: Enter, progress: _Progress) -> Any:
-        progress.number = effect.group.enter(self.process.name, self)
-        self.go_on_with(self._enter_next, effect, progress)
+    def _enter_now(self, group: CollectiveGroup, left: int, part: Part, data: dict[str, Any]) -> Any:
+        group.enter(self.process.name, part)
+        self.go_on_with(self._enter_next, group, left - 1, part, data)
         return WAIT
 
     def _leave(self, effect: Leave) -> Any:
@@ -502,14 +499,11 @@ class SimThread:
 
 def ring_sites(process: SimProcess, ring: str, operation: str) -> tuple[str, ...]:
     """The sites that one message of this ring crosses in this process: an edge per reader when it is sent."""
-    key = ring, operation
-    sites = process.ring_sites.get(key)
-    if sites is None:
-        spec = process.rings[ring]
-        readers = spec.readers if operation == "send" else [
-            reader for reader in spec.readers if f"{reader.kind.value}.{reader.index}" == process.name]
-        sites = process.ring_sites[key] = tuple(
-            at(Edge(_first_life(spec.writer), _first_life(reader), spec.channel), operation) for reader in readers)
+    spec = process.rings[ring]
+    readers = spec.readers if operation == "send" else [
+        reader for reader in spec.readers if f"{reader.kind.value}.{reader.index}" == process.name]
+    sites = process.ring_sites[ring, operation] = tuple(
+        at(Edge(_first_life(spec.writer), _first_life(reader), spec.channel), operation) for reader in readers)
     return sites
 
 

@@ -10,7 +10,7 @@ Promises
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from faults.journal import Kind, Record
 from faults.judge import Judge, bare, decoded_of
 from faults.plan import Fate, Fault
 from sim.interpreter import SimThread
-from sim.ring_memory import Bell, SteppedMemory, StoppedInOperation, store_place
+from sim.ring_memory import Bell, SteppedMemory, StoppedInOperation, fence, store_place
 from sim.sockets import SocketPort
 
 if TYPE_CHECKING:
@@ -117,14 +117,15 @@ class SimProcess:
         self._exit_with = 0
 
         self.records: list[Record] = []  # its journal; becomes bytes when somebody writes it to disk
-        self.counts: dict[str, int] = {}
-        self._occurrences: dict[tuple[str, str], int] = {}
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self._occurrences: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.judge = Judge(sim.plan, self.name, self.life)
         for fault_id in sim.fired:
             self.judge.notice(fault_id)
         self._judged = frozenset(self.judge.sites())
         self._watched = frozenset(site for node, life, site in sim.holds.watched
                                   if (node, life) == (self.name, self.life))
+        self._special = self._judged | self._watched  # nearly every crossing is at another site
         self.mark_sites = {mark: mark_site(self.name, mark) for mark in Mark}
         self.collective_site = at(f"{self.name}/collective", "enter")
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
@@ -151,13 +152,13 @@ class SimProcess:
         place = store_place(spec, self.name)
         names = [at(place, f"store.{store}") for store in ("reset", "data", "readers", "written", "read")]
         if not any(site in self._judged or site in self._watched for site in names):
-            return RingMemory(segment.memory, segment.fence)
+            return RingMemory(segment.memory, fence)
         from engine.ipc.ring import RingLayout
 
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
         stepped = SteppedMemory(segment.memory, layout, lambda store: self._store(at(place, f"store.{store}")))
         self.stepped[place] = stepped
-        return RingMemory(stepped, segment.fence)
+        return RingMemory(stepped, fence)
 
     def add_ring(self, name: str, spec: RingSpec) -> None:
         """Under which name the effects speak of this ring."""
@@ -199,30 +200,32 @@ class SimProcess:
         `channel` and `frames`: the message, for faults that match on what it says.
         """
         counts = self.counts
-        nth = counts[site] = counts.get(site, 0) + 1
+        nth = counts[site] = counts[site] + 1
         fault = None
-        if site in self._judged:
+        special = site in self._special
+        if special and site in self._judged:
             fault = self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames))
         if self.recording:
             occurrence = 0
             if digest:
                 key = site, digest
-                occurrence = self._occurrences.get(key, 0)
+                occurrence = self._occurrences[key]
                 self._occurrences[key] = occurrence + 1
             if fault is not None:
                 data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
             records = self.records
             records.append(Record(len(records), self.env._now, thread, _CROSSING, site, nth, digest, occurrence,
                                   data or {}))
-        if fault is not None:
-            self.receipt(fault, site, nth, thread)
-        if site in self._watched:
-            self.sim.holds.crossed(self.name, self.life, site, nth)
+        if special:
+            if fault is not None:
+                self.receipt(fault, site, nth, thread)
+            if site in self._watched:
+                self.sim.holds.crossed(self.name, self.life, site, nth)
         return fault, nth
 
     def count_crossing(self, site: str) -> int:
         """Count without judging."""
-        nth = self.counts[site] = self.counts.get(site, 0) + 1
+        nth = self.counts[site] = self.counts[site] + 1
         if site in self._watched:
             self.sim.holds.crossed(self.name, self.life, site, nth)
         return nth
@@ -351,6 +354,21 @@ class SimProcess:
     def forget_threads(self) -> None:
         for thread in self.threads:
             thread.forget()
+
+    def untie(self) -> None:
+        """The play is over: keep what it left, and nothing that leads to other processes."""
+        for thread in self.threads:
+            thread.untie()
+        for port in self.sockets.values():
+            port.socket.untie()
+        for ties in (self.threads, self.sockets, self.queues, self.bells, self.rings, self.context, self.children,
+                     self._watchers, self._postponed, self._occurrences, self.death_errors, self.stepped):
+            ties.clear()
+        self.parent = self.heartbeat = self.call_handler = self.on_terminate = self.current_thread = None
+        for error in (self.cancelled, *(error for _, error in self.thread_errors)):
+            if error is not None:
+                error.__traceback__ = None  # its frames hold everything
+        del self.sim
 
     # -- what it learns of others
 

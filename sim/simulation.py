@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
@@ -77,32 +78,20 @@ class Choices:
         return tuple(choice.picked for choice in self.made)
 
 
-class Happening:
-    """One call at one virtual time. Looks like an event to simpy; can be called off."""
+class Happening(partial):
+    """One call at one virtual time. Looks like an event to simpy."""
 
-    __slots__ = ("arguments", "function")
+    __slots__ = ()
     _ok = True
-
-    def __init__(self, function: Callable[..., Any] | None, arguments: tuple) -> None:
-        self.function = function
-        self.arguments = arguments
 
     @property
     def callbacks(self) -> Any:
         """What simpy's own loop calls; kept out of the instances, of which a play makes very many."""
-        return (_call,)
+        return (partial.__call__,)
 
     @callbacks.setter
     def callbacks(self, _: Any) -> None:
         """simpy marks an event as over here."""
-
-    def cancel(self) -> None:
-        self.function = None
-
-
-def _call(happening: Happening) -> None:
-    if happening.function is not None:
-        happening.function(*happening.arguments)
 
 
 class VirtualTime(simpy.Environment):
@@ -111,32 +100,29 @@ class VirtualTime(simpy.Environment):
     rings = 0  # of all doorbells so far
     stopped = False
 
-    def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> Happening:
-        happening = Happening(function, arguments)
-        heappush(self._queue, (when if when > self._now else self._now, 1, next(self._eid), happening))
-        return happening
-
-    def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> Happening:
-        happening = Happening(function, arguments)
+    def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> None:
         now = self._now
-        heappush(self._queue, (now + delay_s if delay_s > 0.0 else now, 1, next(self._eid), happening))
-        return happening
+        heappush(self._queue, (when if when > now else now, 1, next(self._eid), Happening(function, *arguments)))
+
+    def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> None:
+        """`delay_s` is never negative."""
+        heappush(self._queue, (self._now + delay_s, 1, next(self._eid), Happening(function, *arguments)))
 
     def advance(self, guard: float) -> Ended:
         """Let things happen until none is left, `stopped`, or the next one lies behind `guard`."""
         queue = self._queue
         while queue and not self.stopped:
-            when, _, _, event = queue[0]
+            entry = heappop(queue)
+            when, _, _, event = entry
             if when > guard:
+                heappush(queue, entry)
                 self._now = guard
                 return Ended.GUARD
             if type(event) is Happening:
-                heappop(queue)
-                function = event.function
-                if function is not None:
-                    self._now = when
-                    function(*event.arguments)
+                self._now = when
+                event()
             else:
+                heappush(queue, entry)
                 self.step()
         return Ended.STOPPED if self.stopped else Ended.QUIET
 
@@ -277,9 +263,19 @@ class Simulation:
             (folder / name).write_bytes(data)
 
     def close(self) -> None:
-        """Let go of loops that never ended."""
+        """Let go of loops that never ended, and of all that knots the play together: only its journals stay.
+
+        What is knotted lives until the collector finds it, and a play leaves more than the collector lets pass.
+        """
         for process in self.processes.values():
             process.forget_threads()
+        for process in self.processes.values():
+            process.untie()
+        self.network.untie()
+        self.env._queue.clear()
+        self._bells.clear()
+        self._collectives.clear()
+        del self.network, self.holds
 
 
 def enumerate_choices(play: Callable[[Choices], Result], bound: int = 8) -> Iterator[tuple[tuple[int, ...], Result]]:

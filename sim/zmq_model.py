@@ -138,6 +138,14 @@ class SimSocket:
         if self.waiter is not None:
             self.waiter()
 
+    def untie(self) -> None:
+        """The play is over."""
+        self.links = []
+        self.routes.clear()
+        self.connections.clear()
+        self.arrived.clear()
+        self.waiter = self.lingering = None
+
     def link_is_empty(self, link: Link) -> None:
         if self.lingering is not None and not self.unsent():
             done, self.lingering = self.lingering, None
@@ -272,8 +280,13 @@ class Network:
             incoming = connection.back if connection.connector is socket else connection.forth
             incoming.accepts = False
 
+        is_over = False
+
         def over() -> None:
-            timer.cancel()
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
             socket.lingering = None
             for link in socket.all_links():
                 amount = len(link.pipe)
@@ -284,10 +297,11 @@ class Network:
             self._end(socket)
             socket.owner.socket_is_done()
 
-        timer = self.sim.call_at(self.sim.now + max(0.0, linger_s), over)
         socket.lingering = over
         if not socket.unsent() or linger_s <= 0:
             over()
+        else:
+            self.sim.call_at(self.sim.now + linger_s, over)
 
     def owner_died(self, owner: SimProcess) -> None:
         """A process is gone in one instant: what had left it arrives, what it had not read is lost."""
@@ -369,6 +383,12 @@ class Network:
             del self._bound[socket.address]
             if unlink and socket.address.startswith("ipc://"):
                 self.sim.paths.pop(socket.address[6:], None)
+
+    def untie(self) -> None:
+        """The play is over."""
+        self._bound.clear()
+        self._dialling.clear()
+        self._by_owner.clear()
 
     # -- stopped processes
 

@@ -116,6 +116,8 @@ class _Lab:
         ended = self.sim.run(GUARD_S)
         leftovers = self.leftovers()
         self.sim.close()
+        for stage in filter(None, (self.stage, self.again)):
+            stage.said = None  # the stage and the lab would keep each other, and the whole play
         return Lab(
             began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in self.sim.processes.values()),
             leftovers=leftovers, leftovers_checked_at=self.sim.now,

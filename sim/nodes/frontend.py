@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from engine.core.io_loops import OUTPUTS
@@ -31,20 +32,16 @@ class _Frontend:
         self.process = process
         self.stage = stage
         self.bounds = bounds = stage.config.bounds
-        self.session = ClientSession(stage.config.limits, bounds, self._suffix)
+        suffixes = (f"{number:08x}" for number in count(1))
+        self.session = ClientSession(stage.config.limits, bounds, suffixes.__next__)
         self.driver = stage.make_driver()
         self.core: Any = None
         self.monitor: Any = None
         self.finished = False
         self.told_dead = False
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / 10
-        self._suffixes = 0
         self._tickets: dict[int, Any] = {}
         self._internal: dict[str, str] = {}
-
-    def _suffix(self) -> str:
-        self._suffixes += 1
-        return f"{self._suffixes:08x}"
 
     # -- the main thread
 
