@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 
 from engine.messages import Outcome
+from faults.plan import owner_of
 from scenarios.guarantees.base import (
     DEATHS,
     PROCESS,
@@ -16,6 +17,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of
+from scenarios.run import Play
 
 CHAPTER = "Death and cleanliness"
 
@@ -225,13 +227,19 @@ def check_two_on_one_host(history: History) -> Finding:
     return finding
 
 
+def has_descendants(play: Play) -> bool:
+    """Whether a process that may die here is a parent: a core without workers is none."""
+    return bool(play.topology.workers) or any(
+        (fault.victim or owner_of(fault.site)).startswith("frontend") for fault in play.plan.faults)
+
+
 GUARANTEES = (
     Guarantee(
         id="no-orphans", chapter=CHAPTER, source="vLLM V1 executor", check=check_no_orphans,
         sentence="When a parent dies in any way, all its descendants exit within the bound.",
         wrong="lets children inherit each other's ends of the death pipe, which then never closes",
         witness="a parent died by a fault and a descendant that outlived it left within the bound",
-        envelope=Envelope(),
+        envelope=Envelope(), applies=has_descendants,
     ),
     Guarantee(
         id="nothing-left-behind", chapter=CHAPTER, source="vLLM V1 single-host communication",

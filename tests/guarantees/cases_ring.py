@@ -191,6 +191,21 @@ def an_expired_deadline_becomes_for_ever() -> Builder:
     return _full().wait(60)
 
 
+@rejects("ring-bounded-wait")
+def a_call_is_open_long_after_its_deadline_and_nobody_was_told() -> Builder:
+    return _calls(0).wait(60).observes("frontend.0", "closing")
+
+
+@silent("ring-bounded-wait")
+def a_call_is_open_when_the_core_leaves() -> Builder:
+    return _calls(0).observes("core.0", "dying", reason="worker.0 died", queued=0).wait(60)
+
+
+@silent("ring-bounded-wait")
+def a_call_stays_open_while_its_core_stands_still() -> Builder:
+    return _calls(0).fires("stall", "core.0/mark:scheduled").wait(60)
+
+
 # -- collective RPC
 
 
@@ -234,6 +249,22 @@ def a_reply_is_taken_twice() -> Builder:
 @rejects("rpc-matched")
 def a_reply_to_a_call_that_was_never_made() -> Builder:
     return _calls(None).observes("core.0", "rpc-reply", call=5, rank=0, status=0)
+
+
+def _waits_in_vain(h: Builder) -> Builder:
+    return h.wait(3).observes("core.0", "queue-wait", ring="response", began=h.now - 3, deadline=h.now, ended=h.now,
+                              outcome="timeout")
+
+
+@rejects("rpc-matched")
+def a_call_waits_for_an_answer_that_another_one_has_taken() -> Builder:
+    return _waits_in_vain(_answer(_calls(0), 0, 0, 0))
+
+
+@accepts("rpc-matched")
+def a_call_waits_for_an_answer_that_never_came() -> Builder:
+    h = _answer(_answer(_calls(None, None), 1, 0, 0), 1, 1, 1)
+    return _waits_in_vain(h)
 
 
 @silent("rpc-matched")

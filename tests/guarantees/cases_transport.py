@@ -1,7 +1,7 @@
 """Histories about frames between frontend and core."""
 
 from faults.plan import Until
-from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
+from tests.guarantees.build import OUTPUTS, REQUESTS, WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
 BURST = [f"d{n}" for n in range(1200)]
@@ -226,6 +226,19 @@ def the_core_dies_of_a_bad_frame() -> Builder:
 def a_truncated_frame_is_dropped_without_a_word() -> Builder:
     return history().started().called("a").sends(REQUESTS, "x").fires("truncate", f"{REQUESTS}:receive").receives(
         REQUESTS, "x").ended("a")
+
+
+_TWO_RAW_FRAMES = {**WORKLOAD, "phases": [{"actions": [{"kind": "raw"}, {"kind": "add"}, {"kind": "raw"}]}]}
+
+
+@rejects("bad-frame-isolated")
+def one_of_two_frames_that_are_no_requests_vanishes_in_silence() -> Builder:
+    return _bad_frame().ended("a").ended("b").promised(workload=_TWO_RAW_FRAMES)
+
+
+@accepts("bad-frame-isolated")
+def the_one_of_two_such_frames_that_the_plan_lets_through_is_told_of() -> Builder:
+    return _bad_frame().fires("drop", f"{REQUESTS}:send").ended("a").ended("b").promised(workload=_TWO_RAW_FRAMES)
 
 
 @rejects("no-foreign-code")
