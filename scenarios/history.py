@@ -226,6 +226,7 @@ class History:
         self._receipts: list[tuple[str, Record]] = []
         self._releases: dict[str, list[float]] = defaultdict(list)
         self._files: dict[str, JournalFile] = {}
+        self._by_position: dict[str, dict[int, list[Record]]] = {}
         self._index()
 
     def _index(self) -> None:
@@ -283,6 +284,18 @@ class History:
 
     def sends(self, edge: str | Edge) -> list[Record]:
         return self.crossings.get(f"{edge}:send", [])
+
+    def sends_by_position(self, flow: Flow) -> dict[int, list[Record]]:
+        """What a ring's writer sent, by position. A broadcast is written once and may be recorded per reader."""
+        found = self._by_position.get(flow.name)
+        if found is None:
+            sends = flow.sends or next((other.sends for other in self.flows(flow.edge.channel)
+                                        if other.source == flow.source and other.sends), [])
+            found = self._by_position[flow.name] = defaultdict(list)
+            for send in sends:
+                found[send.data["position"]].append(send)
+            found.default_factory = None  # from here on it is asked, not filled
+        return found
 
     def receives(self, edge: str | Edge) -> list[Record]:
         return self.crossings.get(f"{edge}:receive", [])
@@ -472,6 +485,8 @@ class History:
 
     def frozen_s(self, node: str, since: float, until: float, *others: str) -> float:
         """How long that process, or one of the others, stood still between two moments, by a planned stall or hang."""
+        if not self.stalls:
+            return 0.0
         nodes = {node, *others}
         total, reached = 0.0, since
         for begin, end in sorted((stall.at, stall.until) for stall in self.stalls if stall.node in nodes):

@@ -116,6 +116,10 @@ def _of_one_frontend(node: str, records: list[Record]) -> list[Operation]:
         name, data = record.site, record.data
         request = data.get("request", "")
         same = by_request.get(request)
+        if name == "tokens" and same is not None and len(same) == 1:  # nearly all there are
+            operation = same[0]
+            (operation.after_end if operation.ends else operation.deliveries).append(record)
+            continue
         if name == "call" or same is None:
             operation = Operation(node, request, record if name == "call" else None)
             found.append(operation)

@@ -9,8 +9,6 @@ the `reset` of message p + chunks, unless the writer did not wait for it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import (
     DAMAGE,
@@ -21,7 +19,7 @@ from scenarios.guarantees.base import (
     has_workers,
     timer_s,
 )
-from scenarios.guarantees.rpc import is_answered
+from scenarios.guarantees.rpc import answers_by_call, is_answered
 from scenarios.history import FOREVER, Fate, Flow, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
@@ -37,19 +35,9 @@ def chunks_of(history: History, channel: Channel) -> int:
     return ring.max_chunks if channel is Channel.RPC else ring.response_chunks
 
 
-def sends_by_position(history: History, flow: Flow) -> dict[int, list[Record]]:
-    """What the writer of this ring sent, by position. A broadcast is written once and may be recorded per reader."""
-    sends = flow.sends or next((other.sends for other in history.flows(flow.edge.channel)
-                                if other.source == flow.source and other.sends), [])
-    found: dict[int, list[Record]] = defaultdict(list)
-    for send in sends:
-        found[send.data["position"]].append(send)
-    return found
-
-
 def prefix_breaks(finding: Finding, flow: Flow) -> int:
     """Hold what one reader received against what was written. -> how many messages it received in their place"""
-    sends = sends_by_position(finding.history, flow)
+    sends = finding.history.sends_by_position(flow)
     good = 0
     for expected, receive in enumerate(flow.receives):
         position = receive.data["position"]
@@ -76,6 +64,8 @@ def prefix_breaks(finding: Finding, flow: Flow) -> int:
 
 def _was_flagged(history: History, flow: Flow, position: int, receive: Record) -> bool:
     """Whether the flag of this message was up when it was read. Faults strike before the store is done."""
+    if not history.receipts:
+        return True
     site = f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}:store.written"
     hit = next((r for r in history.receipts if r.site.endswith(site) and r.nth == position + 1
                 and r.fate in (Fate.KILL, Fate.STALL, Fate.HANG) and life_of(r.node) == life_of(flow.source)), None)
@@ -124,7 +114,7 @@ def check_ring_no_overwrite(history: History) -> Finding:
                     finding.broke("message {} of {} was written over message {}, which {} had not read", position,
                                   flow.name, position - chunks, flow.target, at=reset.at, node=flow.source)
                     break
-        sends = sends_by_position(history, flow)
+        sends = history.sends_by_position(flow)
         for receive in flow.receives:
             position = receive.data["position"]
             later = sends.get(position + chunks)
@@ -147,7 +137,7 @@ def names_channel(ring: str | None, channel: Channel) -> bool:
 def check_ring_overflow_ordered(history: History) -> Finding:
     finding = Finding(history)
     for flow in history.flows(*RING_CHANNELS):
-        sends = sends_by_position(history, flow)
+        sends = history.sends_by_position(flow)
         overflowed = [p for p, sent in sends.items() if sent[-1].data.get("overflow")]
         if not overflowed:
             continue
@@ -193,30 +183,32 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
 
 def reader_waits(history: History, flow: Flow) -> list[Record]:
     """Waits of this edge's reader that slept. A core's ring names say which rank they come from."""
-    channel, rank = flow.edge.channel, f".{flow.edge.source.index}"
-    return [wait for wait in history.by_node("queue-wait").get(flow.target, ())
-            if names_channel(wait.data.get("ring"), channel)
-            and (channel is Channel.RPC or f"worker{rank}/" in str(wait.data.get("ring"))
-                 or str(wait.data.get("ring")).endswith(rank))]
+    name, rank = flow.edge.channel.value, f".{flow.edge.source.index}"
+    waits = history.by_node("queue-wait").get(flow.target, ())
+    if flow.edge.channel is Channel.RPC:
+        return [wait for wait in waits if name in (wait.data.get("ring") or name)]
+    return [wait for wait in waits if name in (ring := wait.data.get("ring") or "")
+            and (f"worker{rank}/" in ring or ring.endswith(rank))]
 
 
 def check_ring_no_lost_wakeup(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.ring_recheck_s + history.bounds.detection_s
     for flow in history.flows(*RING_CHANNELS):
-        sends = sends_by_position(history, flow)
+        sends = history.sends_by_position(flow)
         dropped = [r.at for r in history.hit(Fate.DROP, operation=":doorbell")
                    if r.site.startswith(f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}")]
-        received = 0
+        received, receives = 0, flow.receives
+        written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
         for wait in sorted(reader_waits(history, flow), key=lambda wait: wait.data["ended"]):
             began, ended = wait.data["began"], wait.data["ended"]
-            while received < len(flow.receives) and flow.receives[received].number < wait.number and \
-                    flow.receives[received].at < began:
+            while received < len(receives) and receives[received].number < wait.number and \
+                    receives[received].at < began:
                 received += 1
-            if received >= len(flow.receives) and received not in sends:
+            if received >= len(receives) and received not in sends:
                 continue
-            position = flow.receives[received].data["position"] if received < len(flow.receives) else received
-            published = _published_at(history, flow, sends, position)
+            position = receives[received].data["position"] if received < len(receives) else received
+            published = _published_at(written, sends, position)
             if published is None or published > ended or wait.data.get("outcome") in ("cancelled", "peer-dead") or \
                     position not in sends or sends[position][-1].data.get("overflow"):
                 continue
@@ -234,25 +226,24 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
             if flow.receives and flow.receives[-1].at > at:
                 finding.witness("a doorbell of {} was lost and {} read on", flow.name, flow.target, at=at,
                                 node=flow.target)
-        _judge_never_noticed(finding, flow, sends, bound, dropped)
+        _judge_never_noticed(finding, flow, sends, bound, dropped, written)
     return finding
 
 
-def _published_at(history: History, flow: Flow, sends: dict[int, list[Record]], position: int) -> float | None:
-    written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
+def _published_at(written: list[Record], sends: dict[int, list[Record]], position: int) -> float | None:
     if position < len(written):
         return written[position].at
     return sends[position][-1].at if position in sends and not written else None
 
 
 def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Record]], bound: float,
-                         dropped: list[float]) -> None:
+                         dropped: list[float], written: list[Record]) -> None:
     """A message whose doorbell was lost, and which a live reader never read although it had the time."""
     history = finding.history
     position = len(flow.receives)
     if position not in sends or sends[position][-1].data.get("overflow"):
         return
-    published = _published_at(history, flow, sends, position)
+    published = _published_at(written, sends, position)
     end = min(history.ended(flow.target), history.ended(flow.source), history.closing_at(life_of(flow.target)),
               history.ended_at)
     if published is None or not any(at >= published for at in dropped):
@@ -266,9 +257,9 @@ def check_ring_bounded_wait(history: History) -> Finding:
     finding = Finding(history)
     bounds = history.bounds
     for node, waits in history.by_node("queue-wait").items():
-        peers = _peers(history, node)
+        dead = min((history.ended(peer) for peer in _peers(history, node)), default=FOREVER)
         for wait in waits:
-            _judge_wait(finding, node, wait, peers)
+            _judge_wait(finding, node, wait, dead)
     _judge_open_calls(finding)
     for node, full in history.marks(Mark.RING_FULL.value):
         after = [r for r in history.records(node) if r.number > full.number and r.thread == full.thread]
@@ -283,13 +274,13 @@ def _judge_open_calls(finding: Finding) -> None:
     """A wait that never ended left no record of itself: a call without its answers tells of it."""
     history, bounds = finding.history, finding.history.bounds
     for core, calls in history.by_node("rpc-call").items():
-        replies = history.by_node("rpc-reply").get(core, [])
+        answers = answers_by_call(history.by_node("rpc-reply").get(core, []))
         failed = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
         until = min(dying, history.ended(core), history.closing_at(life_of(core)), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
         for call in calls:
-            if call.data["call"] in failed or is_answered(history, call, replies):
+            if call.data["call"] in failed or is_answered(history, call, answers):
                 continue
             allowed = bounds.startup_s if call.at < ready else \
                 bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s
@@ -303,7 +294,8 @@ def _peers(history: History, node: str) -> list[str]:
                  if node in (flow.source, flow.target)})
 
 
-def _judge_wait(finding: Finding, node: str, wait: Record, peers: list[str]) -> None:
+def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
+    """`dead`: when the first of its peers was."""
     history, data = finding.history, wait.data
     began, ended, deadline, outcome = data["began"], data["ended"], data.get("deadline"), data.get("outcome")
     late = history.bounds.detection_s
@@ -315,7 +307,6 @@ def _judge_wait(finding: Finding, node: str, wait: Record, peers: list[str]) -> 
     if outcome == "timeout" and deadline is None:
         finding.broke("a wait on {} of {} without a deadline ended by one", data.get("ring"), node, at=ended, node=node)
         return
-    dead = min((history.ended(peer) for peer in peers), default=FOREVER)
     if dead < ended and outcome != "ok":
         bound = history.bounds.orphan_s if node.startswith("worker") else late
         since = max(began, dead)

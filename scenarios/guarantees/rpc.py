@@ -32,19 +32,26 @@ def check_rpc_matched(history: History) -> Finding:
     return finding
 
 
-def is_answered(history: History, call: Record, replies: list[Record], before: int | None = None) -> bool:
+def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for reply in replies:
+        found.setdefault(reply.data["call"], []).append(reply)
+    return found
+
+
+def is_answered(history: History, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
     """Whether all replies that this call waits for were taken (before the core's record of that number)."""
     rank = call.data.get("output_rank")
     wanted = set(range(history.play.topology.tp)) if rank is None else {rank}
-    return wanted <= {r.data["rank"] for r in replies
-                      if r.data["call"] == call.data["call"] and (before is None or r.number < before)}
+    return wanted <= {r.data["rank"] for r in answers.get(call.data["call"], ()) if before is None or r.number < before}
 
 
 def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], replies: list[Record]) -> None:
     """Who waits in vain for an answer has given it to another call."""
+    answers = answers_by_call(replies)
     for wait in finding.history.by_node("queue-wait").get(core, ()):
         if wait.data.get("ring") == "response" and wait.data.get("outcome") == "timeout" and all(
-                is_answered(finding.history, call, replies, wait.number) for call in calls
+                is_answered(finding.history, call, answers, wait.number) for call in calls
                 if call.number < wait.number):
             finding.broke("{} waited in vain for an answer, although it had taken one to every call it had made", core,
                           at=wait.at, node=core)
