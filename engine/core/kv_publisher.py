@@ -18,11 +18,12 @@ from typing import Any
 
 from engine.config import KVEventsConfig
 from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.core.kv_queue import NappingQueue
 from engine.errors import QueueCancelledError
 from engine.messages import EventBatch
 from engine.ports import Ports
 from engine.real_ports import RealPorts
-from engine.shell import LocalQueue, Process
+from engine.shell import Process
 from engine.topology import core
 from engine.wiring import kv_socket, replay_hwm, replay_socket
 
@@ -37,7 +38,7 @@ class EventPublisher(ABC):
 
     #: What a core that drives the hand-over itself needs: the log, and the queue it hands over to.
     log: KVEventLog | None = None
-    queue: LocalQueue | None = None
+    queue: NappingQueue | None = None
 
     @abstractmethod
     def publish(self, events: EventBatch) -> None:
@@ -84,7 +85,7 @@ class ZmqEventPublisher(EventPublisher):
                               data_parallel_rank=data_parallel_rank, epoch=epoch,
                               wall_offset_s=ports.clock.time() - ports.clock.monotonic())
         self._process = Process(ports)
-        self.queue = self._process.queues["kv"] = LocalQueue()
+        self.queue = self._process.queues["kv"] = NappingQueue()
         self._closed = False
         try:
             live = self._process.sockets["kv"] = ports.open_socket(kv_socket(

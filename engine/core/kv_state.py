@@ -22,8 +22,8 @@ from engine.messages import AllBlocksCleared, BlockHash, BlockRemoved, BlockStor
 #: Blocks in one message of a snapshot: some 30 kB with 16 tokens a block.
 PIECE_BLOCKS = 256
 
-#: As in kv_mirror: a hash, a medium, a cache group.
-_Key = tuple[BlockHash, str | None, int | None]
+#: A medium and a cache group.
+_Place = tuple[str | None, int | None]
 
 
 class PublishedState:
@@ -31,7 +31,8 @@ class PublishedState:
 
     def __init__(self, piece_blocks: int = PIECE_BLOCKS) -> None:
         self._piece_blocks = piece_blocks
-        self._blocks: dict[_Key, tuple[BlockStored, int]] = {}  # the event that stored it, and its place in there
+        #: By medium and cache group, which rarely differ, and then by hash: the event that stored the block.
+        self._places: dict[_Place, dict[BlockHash, BlockStored]] = {}
         self._next = 0
         self._known = True
         self._writes = 0  # odd while a batch is being applied
@@ -49,18 +50,21 @@ class PublishedState:
         self._writes += 1
 
     def _apply(self, events: list[Any]) -> None:
-        blocks = self._blocks
+        places, place, blocks = self._places, None, {}
         for event in events:
             kind = type(event)
-            if kind is BlockStored:
-                medium, group = event.medium, event.group_idx
-                for position, block_hash in enumerate(event.block_hashes):
-                    blocks[(block_hash, medium, group)] = (event, position)
-            elif kind is BlockRemoved:
-                for block_hash in event.block_hashes:
-                    blocks.pop((block_hash, event.medium, event.group_idx), None)
+            if kind is BlockStored or kind is BlockRemoved:
+                if place != (place := (event.medium, event.group_idx)):
+                    blocks = places.setdefault(place, {})
+                if kind is BlockStored:
+                    for block_hash in event.block_hashes:
+                        blocks[block_hash] = event
+                else:
+                    for block_hash in event.block_hashes:
+                        blocks.pop(block_hash, None)
             elif kind is AllBlocksCleared:
-                blocks.clear()
+                places.clear()
+                place = None
                 self._known = True
 
     def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None) -> Iterator[list[bytes]]:
@@ -71,18 +75,19 @@ class PublishedState:
             return iter([piece_frames(place, encode_batch(LivedBatch(0.0, []), data_parallel_rank, epoch))])
         return _encoded(blocks, self._piece_blocks, Place(tag, epoch, number), data_parallel_rank)
 
-    def _copy(self) -> tuple[int, bool, list[tuple[BlockStored, int]]]:
+    def _copy(self) -> tuple[int, bool, list[tuple[BlockHash, BlockStored]]]:
         while True:
             writes = self._writes
             try:
-                copy = self._next, self._known, list(self._blocks.values())
+                copy = self._next, self._known, [item for blocks in list(self._places.values())
+                                                 for item in list(blocks.items())]
             except RuntimeError:  # a batch came in while the state was copied
                 continue
             if writes % 2 == 0 and writes == self._writes:
                 return copy
 
 
-def _encoded(blocks: list[tuple[BlockStored, int]], size: int, place: Place,
+def _encoded(blocks: list[tuple[BlockHash, BlockStored]], size: int, place: Place,
              rank: int | None) -> Iterator[list[bytes]]:
     count = max(1, -(-len(blocks) // size))
     for piece in range(count):
@@ -91,8 +96,9 @@ def _encoded(blocks: list[tuple[BlockStored, int]], size: int, place: Place,
         yield piece_frames(msgspec.structs.replace(place, piece=piece, pieces=count), payload)
 
 
-def _alone(event: BlockStored, position: int) -> BlockStored:
+def _alone(block_hash: BlockHash, event: BlockStored) -> BlockStored:
     """One block of an event, as an event."""
+    position = event.block_hashes.index(block_hash)
     start = position * event.block_size
     return msgspec.structs.replace(
         event, block_hashes=[event.block_hashes[position]],

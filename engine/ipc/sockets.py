@@ -24,6 +24,9 @@ from engine.wiring import IDENTITY_BYTES, identity_of
 ZERO_COPY_BYTES = 64 << 10
 #: Authenticated connections cross a network: a host that is silent for five of these is gone.
 HEARTBEAT_MS = 1000
+#: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
+_NOW = int(zmq.NOBLOCK)
+_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 class ZmqSocket:
@@ -32,6 +35,8 @@ class ZmqSocket:
     def __init__(self, context: zmq.Context, spec: SocketSpec) -> None:
         self.spec = spec
         self._socket = socket = context.socket(getattr(zmq, spec.kind))
+        #: The same without conveniences that cost as much as sending a short frame does.
+        self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
         self._routes = spec.kind == "ROUTER"
         self._lost = False
         self._kept: deque[zmq.Frame] = deque()
@@ -70,11 +75,15 @@ class ZmqSocket:
     def send(self, frames: Sequence[Any], peer: int | bytes = 0) -> None:
         if self._kept:
             self._forget_sent()
-        parts = [self._as_frame(frame) for frame in frames]
-        if self._routes:
-            parts.insert(0, peer if isinstance(peer, bytes) else identity_of(peer))
+        *parts, last = [frame if type(frame) is bytes and len(frame) < ZERO_COPY_BYTES else self._as_frame(frame)
+                        for frame in frames]
+        send = self._send
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+            if self._routes:
+                send(peer if isinstance(peer, bytes) else identity_of(peer), _NOW_AND_MORE, False)
+            for part in parts:
+                send(part, _NOW_AND_MORE, False)
+            send(last, _NOW, False)
         except zmq.Again:
             if self.spec.kind != "ROUTER":
                 raise
@@ -87,7 +96,9 @@ class ZmqSocket:
     def try_receive(self) -> tuple[Any, list[Any]] | None:
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = [self._receive(_NOW, False)]
+                while frames[-1].more:
+                    frames.append(self._receive(_NOW, False))
             except zmq.Again:
                 return None
             peer: Any = self.spec.peer
@@ -130,8 +141,6 @@ class ZmqSocket:
                 | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 
     def _as_frame(self, data: Any) -> Any:
-        if isinstance(data, bytes) and len(data) < ZERO_COPY_BYTES:
-            return data
         if memoryview(data).nbytes < ZERO_COPY_BYTES:
             return bytes(data)
         frame = zmq.Frame(data, track=True, copy=False)

@@ -189,7 +189,7 @@ def test_a_call_of_publish_costs(modules, stand) -> None:
                 times[name].append((clock() - began) / 1000)
                 time.sleep(0)  # the publisher's thread may run
     medians = _say("a call of publish", "µs", times)
-    assert medians["ours"] < 20.0
+    assert medians["ours"] <= 1.0
 
 
 def test_a_window_of_ten_thousand_batches_is_replayed(modules, stand) -> None:

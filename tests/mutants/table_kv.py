@@ -56,8 +56,8 @@ STALE_SNAPSHOT = Mutant(
     bug="The publisher's own state forgets removals: who begins from a snapshot has blocks that are long gone.",
     breaks=these("kv-mirror-true"),
     edits=(Edit("engine/core/kv_state.py",
-                "                    blocks.pop((block_hash, event.medium, event.group_idx), None)\n",
-                "                    pass\n"),))
+                "                        blocks.pop(block_hash, None)\n",
+                "                        pass\n"),))
 
 LOSS_KEPT_FROM_MIRROR = Mutant(
     id="loss-kept-from-mirror", scenario="test_window_is_overrun_during_a_replay",
