@@ -69,7 +69,7 @@ class QueueEnd:
         """Both ends begin here, so that `shutdown` finds its way from any half-opened state."""
         self = super().__new__(cls)
         self._busy, self._closing = threading.Lock(), threading.Lock()
-        self._closed = self._ready = self._owns_ports = self._writes = False
+        self._closed = self._ready = self._owns_ports = self._writes = self._direct = False
         self._process: Process | None = None
         self._layout: RingLayout | None = None
         self._runtime: RuntimeDir | None = None

@@ -38,9 +38,12 @@ MAX_BUFFERS = (1 << 16) - 1
 _LOOK_DEPTH, _LOOK_ITEMS = 3, 16
 _LOOKED_INTO = frozenset({bytes, bytearray, tuple, list, dict})
 _LENT = b"RTlent"
+#: Up to here a copy costs less than a second store.
+_JOIN_BYTES = 64 << 10
 _HEADER_BYTES = 3
 _LENGTH_BYTES = 4
 _HEAD = struct.Struct(">BHI")  # flag, buffer count, length of the first buffer
+_pack_head, _dumps = _HEAD.pack, pickle.dumps
 _MARK = b"RTpos"
 _MARK_BYTES = len(_MARK) + 8
 
@@ -108,18 +111,42 @@ def encode(obj: Any) -> list[Any]:
 
     Raises what `pickle` raises for an object that it cannot take.
     """
-    loans: dict[int, Any] = {}
     if type(obj) in _LOOKED_INTO and _has_large(obj):
-        obj = _lend(obj, loans)
+        loans: dict[int, Any] = {}
+        return _encode_buffers(_lend(obj, loans), loans)
+    met: list[pickle.PickleBuffer] = []
+    pickled = _dumps(obj, 5, buffer_callback=met.append)
+    return _encode_buffers(obj, {}) if met else [pickled]
+
+
+def encode_small(obj: Any) -> bytes | None:
+    """All that a chunk holds for this object, header included; None where it is large: see `encode` and `pack`."""
+    kind = type(obj)
+    if kind in _LOOKED_INTO and (len(obj) > _JOIN_BYTES if kind is bytes else _has_large(obj)):
+        return None
+    met: list[pickle.PickleBuffer] = []
+    pickled = _dumps(obj, 5, buffer_callback=met.append)
+    size = len(pickled)
+    return None if met or size > _JOIN_BYTES else _pack_head(0, 1, size) + pickled
+
+
+def parts_of_small(chunk: bytes) -> list[bytes]:
+    """What `encode` makes of the object of which `encode_small` made this."""
+    return [chunk[_HEAD.size:]]
+
+
+def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
+    """`encode` for an object with buffers: the small ones stay in the pickle."""
     buffers: list[Any] = [b""]
     lent = bytearray()
+    lending = {id(loan.buffer) for loan in loans.values() if type(loan) is _Lent}
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) >= MAX_BUFFERS:
             return True
         buffers.append(raw)
-        lent.append(any(type(loan) is _Lent and loan.buffer is buffer for loan in loans.values()))
+        lent.append(id(buffer) in lending)
         return False
 
     buffers[0] = pickle.dumps(obj, protocol=5, buffer_callback=keep_in_band)
@@ -157,7 +184,7 @@ def is_overflow(parts: Sequence[Any], max_chunk_bytes: int) -> bool:
 def pack(parts: Sequence[Any]) -> list[Any]:
     """The buffers to put one after the other into a chunk."""
     first = parts[0]
-    packed = [_HEAD.pack(0, len(parts), len(first)), first]
+    packed = [_pack_head(0, len(parts), len(first)), first]
     for part in parts[1:]:
         packed += (len(part).to_bytes(_LENGTH_BYTES, "big"), part)
     return packed
@@ -191,20 +218,28 @@ def unpack(view: Any) -> list[bytes] | _Overflow:
     return parts if parts is OVERFLOW else [bytes(part) for part in parts]
 
 
-def unpack_object(view: Any, own: Callable[[Any], Any] = bytearray) -> Any:
-    """(object, its bytes in the chunk), the object decoded where it lies, or OVERFLOW. For `RingReader.try_read`.
+def object_taker(own: Callable[[Any], Any] = bytearray) -> Callable[[Any], Any]:
+    """-> `take` for `RingReader.try_read`: makes of a chunk (object, its bytes), decoded where it lies, or OVERFLOW.
 
     Out-of-band buffers that are not lent are copied first: objects keep views of them, and the chunk is reused.
-    (By `own`, into bytearrays, not bytes: what was writable, such as an array, stays so.) Raises QueueDecodeError.
+    (By `own`, into bytearrays, not bytes: what was writable, such as an array, stays so.) It raises QueueDecodeError.
     """
-    flag, count, length = _HEAD.unpack_from(view)
-    if flag == 0 and count == 1 and length <= len(view) - _HEAD.size:  # nearly all messages
-        return decode((view[_HEAD.size:_HEAD.size + length],)), length
-    parts = slices(view)
-    if parts is OVERFLOW:
-        return OVERFLOW
-    kept = [part if lent else own(part) for part, lent in zip(parts[1:], loans_of(parts), strict=True)]
-    return decode([parts[0], *kept]), sum(map(len, parts))
+    head, begin, loads = _HEAD.unpack_from, _HEAD.size, pickle.loads
+
+    def take(view: Any) -> Any:
+        flag, count, length = head(view)
+        if flag == 0 and count == 1 and length <= len(view) - begin:  # nearly all messages
+            try:
+                return loads(view[begin:begin + length]), length
+            except Exception:
+                return decode((view[begin:begin + length],)), length
+        parts = slices(view)
+        if parts is OVERFLOW:
+            return OVERFLOW
+        kept = [part if lent else own(part) for part, lent in zip(parts[1:], loans_of(parts), strict=True)]
+        return decode([parts[0], *kept]), sum(map(len, parts))
+
+    return take
 
 
 def overflow_frames(parts: Sequence[Any], position: int) -> list[Any]:

@@ -14,7 +14,7 @@ Promises
 
     enqueue:  pickle -> try_write -> bell                 the fast path: there is room, nobody records or is remote
               otherwise the loop of `queue.QueueWriter`, driven by `engine.shell`
-    dequeue:  try_read -> spin -> sleep -> try_read       the fast path: nobody records
+    dequeue:  try_read -> spin -> sleep -> try_read       the fast path: nobody records; bell if the writer may wait
               otherwise the loop of `queue.QueueReader` or `remote.RemoteReader`
 
     writer    ring + bells        -> local readers        objects of less than a chunk
@@ -34,11 +34,11 @@ from typing import Any
 from engine.errors import QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc import presence, remote
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
-from engine.ipc.framing import OVERFLOW, decode, encode, message_bytes, pack, unpack, unpack_object
+from engine.ipc.framing import OVERFLOW, decode, encode, encode_small, object_taker, pack, parts_of_small, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
-from engine.ipc.wait import WaitStrategy
+from engine.ipc.wait import WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
 from engine.runtime_dir import RuntimeDir, sweep
 from engine.topology import Channel, core, worker
@@ -112,6 +112,7 @@ class MessageQueue(QueueEnd):
                 ring = remote.NoRing()
             self._queue = QueueWriter(name, ring, n_reader, bell=BELL, space_bell=SPACE,
                                       overflow_outbox=OVERFLOW_SOCKET if ranks else None)
+            self._direct = self._unwatched and not others
             ipv6 = False
             if others:
                 address, ipv6 = remote.address_of(connect_ip)
@@ -158,6 +159,7 @@ class MessageQueue(QueueEnd):
         self._open_ring(spec, segment, reader, handle.bell, handle.epoch)
         if handle.local_subscribe_addr:
             self._open_overflow(handle.local_subscribe_addr, segment)
+        self._direct, self._take = self._unwatched, object_taker(self._buffers.own)
         self._queue = QueueReader(
             handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
             overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,
@@ -210,16 +212,20 @@ class MessageQueue(QueueEnd):
         Raises QueueTimeoutError or QueueCancelledError with nothing sent, PeerDeadError when a remote reader is gone,
         and what pickle raises.
         """
-        self._enter("enqueue", reads=False)
+        if not self._writes or self._closed or not self._busy.acquire(False):
+            self._enter("enqueue", reads=False)
         try:
-            queue, parts, remotes = self._queue, encode(obj), self._remotes
-            size = message_bytes(parts)
-            if remotes is None and self._unwatched and not (timeout and timeout < 0) \
-                    and size < self._layout.max_chunk_bytes and queue.writer.try_write(pack(parts)):
+            queue, chunk, remotes = self._queue, encode_small(obj), self._remotes
+            parts = encode(obj) if chunk is None else None
+            packed = [chunk] if chunk is not None else pack(parts)
+            size = len(chunk) if chunk is not None else sum(map(len, packed))
+            fits = size <= queue.writer.layout.max_chunk_bytes
+            if fits and self._direct and not (timeout and timeout < 0) and queue.writer.try_write(packed):
                 self._bells[BELL].ring()
                 queue.stats.bytes += size
                 return
-            if not self._ready and (remotes is not None or size >= self._layout.max_chunk_bytes):
+            parts = parts or parts_of_small(chunk)
+            if not self._ready and (remotes is not None or not fits):
                 raise QueueError(f"{queue.name}: an object of at least a chunk, or for a reader on another host, can "
                                  "be sent after wait_until_ready")
             if remotes is not None:
@@ -236,14 +242,20 @@ class MessageQueue(QueueEnd):
         `indefinite` is vLLM's word for "a long wait is no reason to warn"; nothing is logged here either way.
         Raises QueueTimeoutError (nothing was lost), QueueCancelledError, QueueDecodeError (that object was).
         """
-        self._enter("dequeue", reads=True)
+        if self._writes or self._closed or not self._busy.acquire(False):
+            self._enter("dequeue", reads=True)
         try:
-            deadline = None if timeout is None else self._deadline(timeout)
-            self._cancel = cancel
-            message = self._take_directly(deadline) if self._unwatched and self._layout is not None \
-                and self._queue.owed is None else EMPTY
+            queue, message = self._queue, EMPTY
+            if self._direct and queue.owed is None and not (timeout and timeout < 0):
+                seen = self._doorbells[BELL].seen()
+                message = self._look()
             if message is EMPTY:
-                message = self._process.run(self._queue.dequeue(deadline))
+                self._cancel = cancel
+                deadline = self._deadline(timeout)
+                if self._direct and queue.owed is None:
+                    message = self._look_on(seen, deadline)
+                if message is EMPTY:
+                    message = self._process.run(queue.dequeue(deadline))
             return message[0] if type(message) is tuple else decode(message)
         finally:
             self._cancel = None
@@ -269,37 +281,27 @@ class MessageQueue(QueueEnd):
 
     # -- waiting
 
-    def _take(self, view: Any) -> Any:
-        """(object, bytes), or OVERFLOW: what this end makes of a chunk while it lies in the ring."""
-        return unpack_object(view, self._buffers.own)
-
-    def _take_directly(self, deadline: float | None) -> Any:
-        """The fast path of a reader: (object, bytes), or EMPTY where the loop has to go on."""
-        queue, bell = self._queue, self._doorbells[BELL]
-        began = checked = None
-        while True:
-            seen = bell.seen()
-            message = self._look()
-            if message is not EMPTY:
-                if began is not None:
-                    queue.stats.waited(self._ports.clock.monotonic() - began)
-                return message
-            if queue.owed is not None:
-                break
-            now = self._ports.clock.monotonic()
-            began = now if began is None else began
-            checked = now if checked is None else checked
+    def _look_on(self, seen: int, deadline: float | None) -> Any:
+        """Wait and look. -> (object, bytes), or EMPTY where the loop has to go on: a payload is owed, or it is over"""
+        queue, bell, monotonic, message = self._queue, self._doorbells[BELL], self._ports.clock.monotonic, EMPTY
+        began = checked = now = monotonic()
+        while message is EMPTY and queue.owed is None:
             left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
             if left <= 0 or self._process.cancelled is not None:
-                queue.stats.waited(now - began)
                 break
-            if not self._strategy.wait(bell, seen, left) and now - checked >= PEER_CHECK_S / 2:
+            rang = self._strategy.wait(bell, seen, left)
+            seen = bell.seen()
+            message = self._look()
+            now = monotonic()
+            if not rang and now - checked >= PEER_CHECK_S / 2:
                 checked = now
                 try:
                     self._raise_if_over()
                 except QueueCancelledError:
-                    break  # the loop looks once more, and then says the same
-        return EMPTY
+                    return message  # the loop looks once more, and then says the same
+        if queue.owed is None:
+            queue.stats.waited(now - began)
+        return message
 
     def _look(self) -> Any:
         queue = self._queue
@@ -310,7 +312,8 @@ class MessageQueue(QueueEnd):
             raise
         if message is EMPTY:
             return EMPTY
-        self._bells[SPACE].ring()
+        if not full_fence() or queue.reader.writer_may_wait():
+            self._bells[SPACE].ring()
         if message is OVERFLOW:
             queue.owe_payload()
             return EMPTY

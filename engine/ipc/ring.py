@@ -198,9 +198,11 @@ class RingWriter:
         self._fence = fence
         self._position = 0
         self._max_chunks = layout.max_chunks
-        self._flags = [layout._flags_of(chunk) for chunk in chunks]
-        self._written = [layout._byte(layout.written_offset(chunk)) for chunk in chunks]
-        self._readers = [slice(flags.start + 1, flags.stop) for flags in self._flags]
+        self._max_chunk_bytes = layout.max_chunk_bytes
+        #: Of each chunk: all flags, its written flag, the readers' flags, where its data begins.
+        self._chunks = [(layout._flags_of(chunk), layout._byte(layout.written_offset(chunk)),
+                         slice(layout.reader_offset(chunk, 0), layout.written_offset(chunk + 1)),
+                         layout.data_offset(chunk)) for chunk in chunks]
         self._unread = bytes(layout.n_reader)
 
     @property
@@ -210,7 +212,7 @@ class RingWriter:
 
     def free(self) -> bool:
         """Whether `try_write` would write now."""
-        flags = bytes(self._memory[self._flags[self._position % self._max_chunks]])
+        flags = bytes(self._memory[self._chunks[self._position % self._max_chunks][0]])
         return not flags[0] or 0 not in flags[1:]
 
     def try_write(self, parts: Sequence[Any]) -> bool:
@@ -218,34 +220,33 @@ class RingWriter:
 
         -> False when some reader still has to read the chunk. Raises ValueError if it cannot fit a chunk.
         """
-        layout, memory = self.layout, self._memory
-        chunk = self._position % self._max_chunks
-        flags = bytes(memory[self._flags[chunk]])
+        memory, position = self._memory, self._position
+        all_flags, written, readers, offset = self._chunks[position % self._max_chunks]
+        flags = bytes(memory[all_flags])
         if flags[0] and 0 in flags[1:]:
             return False
-        size = sum(map(len, parts))
-        if size > layout.max_chunk_bytes:
-            raise ValueError(f"{size} bytes do not fit into a chunk of {layout.max_chunk_bytes}")
-        offset = chunk * layout.max_chunk_bytes
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if size > self._max_chunk_bytes:
+            raise ValueError(f"{size} bytes do not fit into a chunk of {self._max_chunk_bytes}")
         self._fence()  # the readers' last loads of the old message are over
-        memory[self._written[chunk]] = _ZERO
+        memory[written] = _ZERO
         self._fence()
         if size <= GATHER_BYTES:
-            memory[offset:offset + size] = b"".join(parts)
+            memory[offset:offset + size] = parts[0] if len(parts) == 1 else b"".join(parts)
         else:
             for part in parts:
                 memory[offset:offset + len(part)] = part
                 offset += len(part)
-        memory[self._readers[chunk]] = self._unread
+        memory[readers] = self._unread
         self._fence()
-        memory[self._written[chunk]] = _ONE
+        memory[written] = _ONE
         self._fence()
-        self._position += 1
+        self._position = position + 1
         return True
 
     def depth(self) -> int:
         """How many messages wait for a reader."""
-        flags = [bytes(self._memory[where]) for where in self._flags]
+        flags = [bytes(self._memory[where]) for where, *_ in self._chunks]
         return sum(1 for chunk in flags if chunk[0] and 0 in chunk[1:])
 
     def check_integrity(self) -> list[str]:
@@ -253,7 +254,7 @@ class RingWriter:
         errors = _flag_errors(self.layout, self._memory)
         for chunk in range(self.layout.max_chunks):
             expected = 1 if chunk < self._position else 0
-            written = self._memory[self._written[chunk]][0]
+            written = self._memory[self._chunks[chunk][1]][0]
             if written != expected and chunk != self._position % self._max_chunks:  # a write may be abandoned there
                 errors.append(f"chunk {chunk}: written is {written} after {self._position} messages, not {expected}")
         return errors
@@ -272,9 +273,10 @@ class RingReader:
         self._fence = fence
         self._position = 0
         self._max_chunks = layout.max_chunks
-        self._data = [slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)) for chunk in chunks]
-        self._written = [layout._byte(layout.written_offset(chunk)) for chunk in chunks]
-        self._own = [layout._byte(layout.reader_offset(chunk, reader)) for chunk in chunks]
+        #: Of each chunk: its data, its written flag, this reader's flag.
+        self._chunks = [(slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)),
+                         layout._byte(layout.written_offset(chunk)), layout._byte(layout.reader_offset(chunk, reader)))
+                        for chunk in chunks]
 
     @property
     def position(self) -> int:
@@ -288,15 +290,14 @@ class RingReader:
         writer may reuse the bytes. If it raises, the chunk is freed and the message counts as read.
         """
         memory = self._memory
-        chunk = self._position % self._max_chunks
-        own = self._own[chunk]
+        data, written, own = self._chunks[self._position % self._max_chunks]
         if memory[own][0]:
             return EMPTY
         self._fence()  # our own flag first, `written` second
-        if not memory[self._written[chunk]][0]:
+        if not memory[written][0]:
             return EMPTY
         self._fence()  # `written` first, data second
-        view = memory[self._data[chunk]]
+        view = memory[data]
         try:
             taken = take(view)
         except Exception:
@@ -312,16 +313,25 @@ class RingReader:
         self._fence()  # seen before any doorbell
         self._position += 1
 
+    def writer_may_wait(self) -> bool:
+        """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.
+
+        It waits for that chunk once it has written the one before. Either it has, or it has not looked yet, and will
+        find the chunk read: its own full fence is in the bell that it rings for each message.
+        """
+        memory, (_, written, own) = self._memory, self._chunks[(self._position - 2) % self._max_chunks]
+        return self._max_chunks == 1 or (memory[written][0] == 1 and memory[own][0] == 0)
+
     def depth(self) -> int:
         """How many messages wait for this reader."""
-        memory, chunks = self._memory, range(self._max_chunks)
-        return sum(1 for k in chunks if memory[self._written[k]][0] and not memory[self._own[k]][0])
+        memory = self._memory
+        return sum(1 for _, written, own in self._chunks if memory[written][0] and not memory[own][0])
 
     def check_integrity(self) -> list[str]:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
         errors = _flag_errors(self.layout, self._memory)
         chunk = self._position % self._max_chunks
-        if self._position < self._max_chunks and self._memory[self._own[chunk]][0]:
+        if self._position < self._max_chunks and self._memory[self._chunks[chunk][2]][0]:
             errors.append(f"chunk {chunk}: reader {self.reader} has read message {self._position} before reaching it")
         return errors
 

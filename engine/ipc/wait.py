@@ -2,7 +2,8 @@
 
 Promises
 - No wake-up is lost between `seen` and `wait`: every ring changes the word, and one sleeps only on the value seen.
-- A sleeper uses no processor time; a spinner gives its turn away at each look.
+- A sleeper uses no processor time; a spinner gives its turn away at each look, and sleeps where others want the core.
+- A bell that is not rung costs `SPIN_S` of looking per wait, however regularly it was rung before.
 - Every wait ends at its time-out. A wake-up for no reason is possible and means "look again".
 - Ringing costs a system call only when somebody sleeps.
 
@@ -25,6 +26,7 @@ import ctypes
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Protocol
@@ -32,11 +34,18 @@ from typing import Any, Protocol
 from engine.ports import Doorbell
 
 WORD_BYTES = 4
-#: Looks at the word before sleeping: about 50 us, the time a peer needs for a short answer.
-SPIN_TURNS = 100
-#: Who was woken this soon after falling asleep spins longer the next time: a peer that has to wake up first needs
-#: about 100 us for its answer, and to sleep meanwhile would cost a second wake-up.
-SHORT_SLEEP_S, LONGER = 0.0003, 5
+#: Looking before sleeping: the time a peer needs for a short answer.
+SPIN_S = 50e-6
+#: A wait that usually ends within this is spun through: a sleep would cost a wake-up of 50 to 100 us.
+SHORT_WAIT_S = 400e-6
+#: Who sleeps until shortly before the usual moment wakes this much earlier: a timed sleep ends as late as that.
+WAKE_S = 200e-6
+#: Waits from which the next one is guessed.
+_REMEMBERED = 8
+#: Looks between two looks at the clock.
+_LOOKS = 4
+#: A turn given away that took longer than this went to somebody who computes: spinning on would wait for whole slices.
+_CROWDED_S = 100e-6
 
 _FUTEX_WAIT, _FUTEX_WAKE, _EVERYBODY = 0, 1, 0x7FFFFFFF
 _MASK = 0xFFFFFFFF
@@ -63,71 +72,130 @@ def _open_futex() -> tuple[Callable[..., int], int] | None:
 _futex = _open_futex()
 
 
+def full_fence() -> bool:
+    """No load below is done before a store above is seen. -> whether that is so on this machine"""
+    with _lock:
+        return _LOCK_IS_FULL_FENCE
+
+
 def has_futex() -> bool:
     """Whether sleepers are woken here, or look again every half millisecond."""
     return _futex is not None
 
 
+class _Habit:
+    """How long the last waits of one sleeper took. The shortest and the longest of them do not count."""
+
+    def __init__(self, spin_s: float) -> None:
+        self._waits: deque[float] = deque(maxlen=_REMEMBERED)
+        self._new = 0
+        #: When to look, in seconds of a wait: until the first, and from the second to the third; asleep otherwise.
+        self.windows = self._unknown = (spin_s, 0.0, 0.0)
+
+    def rang_after(self, wait_s: float) -> None:
+        self._waits.append(wait_s)
+        self._new += 1
+
+    def forget(self) -> None:
+        self._waits.clear()
+        self._new, self.windows = 0, self._unknown
+
+    def guess(self) -> tuple[float, float, float]:
+        if self._new >= _REMEMBERED // 2 and len(self._waits) == _REMEMBERED:
+            self._new, self.windows = 0, self._unknown
+            _, low, *_, high, _ = sorted(self._waits)
+            if high <= SHORT_WAIT_S:
+                self.windows = 2 * high + self._unknown[0], 0.0, 0.0
+            elif high - low + 2 * WAKE_S <= low / 6:
+                self.windows = self._unknown[0], low - WAKE_S, high + WAKE_S
+        return self.windows
+
+
 class FutexDoorbell:
     """A bell at `offset` of shared `memory` (a writable buffer; 8 bytes, aligned to 4). See `ports.Doorbell`.
 
-    `spin` is the number of looks before sleeping, several times that after a sleep that turned out short. One
-    process may hold several objects on one bell.
+    A wait looks for `spin_s` before it sleeps; for longer, or once more around the usual moment, where the bell is
+    rung regularly. 0: it always sleeps. One process may hold several objects on one bell.
     """
 
-    def __init__(self, memory: Any, offset: int, spin: int = SPIN_TURNS) -> None:
+    def __init__(self, memory: Any, offset: int, spin_s: float = SPIN_S) -> None:
         if offset % WORD_BYTES:
             raise ValueError(f"a bell must be aligned to {WORD_BYTES} bytes, got offset {offset}")
-        self.spin = self._spin = spin
-        self._word: Any = ctypes.c_uint32.from_buffer(memory, offset)
-        self._sleepers: Any = ctypes.c_uint32.from_buffer(memory, offset + WORD_BYTES)
-        self._address = ctypes.addressof(self._word)
+        self._spin_s, self._habit = spin_s, _Habit(spin_s)
+        self._line: Any = memoryview(memory)[offset:offset + 2 * WORD_BYTES].cast("I")  # word, sleepers
+        self._anchor: Any = ctypes.c_uint32.from_buffer(memory, offset)
+        self._address = ctypes.addressof(self._anchor)
         self._number = int.from_bytes(os.urandom(WORD_BYTES), "little")
 
     def ring(self) -> None:
-        word, sleepers = self._word, self._sleepers
-        if word is None:  # closed meanwhile by the thread that shuts down
+        line = self._line
+        if line is None:  # closed meanwhile by the thread that shuts down
             return
-        anybody = sleepers.value
+        anybody = line[1]
         if anybody:
-            sleepers.value = 0
+            line[1] = 0
         self._number = number = (self._number + 1) & _MASK
-        word.value = number if word.value != number else (number ^ 0x80000000)
+        line[0] = number if line[0] != number else number ^ 0x80000000
         if _LOCK_IS_FULL_FENCE:
             with _lock:
                 pass
-            if not (anybody or sleepers.value):
+            if not (anybody or line[1]):
                 return
         if _futex is not None:
             _futex[0](_futex[1], self._address, _FUTEX_WAKE, _EVERYBODY, None)
 
     def seen(self) -> int:
-        return self._word.value
+        return self._line[0]
 
     def wait(self, seen: int, timeout_s: float) -> bool:
-        word = self._word
-        for _ in range(self._spin if timeout_s > 0 else 0):
-            if word.value != seen:
-                return True
-            os.sched_yield()
-        if word.value != seen or timeout_s <= 0:
-            return word.value != seen
+        line = self._line
+        if line[0] != seen or timeout_s <= 0:
+            return line[0] != seen
         began = time.monotonic()
         until = began + timeout_s
-        while word.value == seen and timeout_s > 0:
+        if self._spin_s:
+            first, again, last = self._habit.guess()
+            rang = _spin(line, seen, min(began + first, until)) or (again and (
+                self._sleep(seen, min(began + again, until)) or _spin(line, seen, min(began + last, until))))
+            if rang:
+                self._habit.rang_after(rang - began)
+                return True
+        rang = self._sleep(seen, until)
+        if rang:
+            self._habit.rang_after(rang - began)
+            return True
+        self._habit.forget()
+        return False
+
+    def _sleep(self, seen: int, until: float) -> float:
+        """Asleep until rung or until then. -> about when it rang, 0 if it did not"""
+        line = self._line
+        while line[0] == seen and (left := until - time.monotonic()) > 0:
             if _futex is None:
-                time.sleep(min(timeout_s, 0.0005))
+                time.sleep(min(left, 0.0005))
             else:
-                whole = int(timeout_s)
-                limit = _Timespec(whole, int((timeout_s - whole) * 1e9))
-                self._sleepers.value = 1
+                whole = int(left)
+                limit = _Timespec(whole, int((left - whole) * 1e9))
+                line[1] = 1
                 _futex[0](_futex[1], self._address, _FUTEX_WAIT, seen, ctypes.addressof(limit))
-            timeout_s = until - (now := time.monotonic())
-            self._spin = self.spin * LONGER if now - began < SHORT_SLEEP_S else self.spin
-        return word.value != seen
+        return time.monotonic() if line[0] != seen else 0.0
 
     def close(self) -> None:
-        self._word = self._sleepers = None
+        self._line = self._anchor = None
+
+
+def _spin(line: Any, seen: int, until: float) -> float:
+    """Look until then, or until somebody who computes needs the core. -> about when it rang, 0 if it did not"""
+    give_way, now = os.sched_yield, time.monotonic()
+    while now < until:
+        for _ in range(_LOOKS):
+            if line[0] != seen:
+                return now
+            give_way()
+        before, now = now, time.monotonic()
+        if now - before > _CROWDED_S:
+            break
+    return now if line[0] != seen else 0.0
 
 
 class WaitStrategy(Protocol):

@@ -28,7 +28,7 @@ def test_a_ring_between_the_ticket_and_the_wait_is_not_lost(line):
 
 
 def test_a_wait_ends_at_its_timeout_and_says_that_nothing_rang(line):
-    bell = FutexDoorbell(line, 0, spin=0)
+    bell = FutexDoorbell(line, 0, spin_s=0)
     began = time.monotonic()
     assert not bell.wait(bell.seen(), 0.05)
     assert 0.05 <= time.monotonic() - began < 2.0
@@ -41,7 +41,7 @@ def test_a_timeout_that_is_over_does_not_sleep(line, timeout_s):
 
 
 def _echo(memory, rounds):
-    ask, answer = FutexDoorbell(memory, 0, spin=0), FutexDoorbell(memory, 64, spin=0)
+    ask, answer = FutexDoorbell(memory, 0, spin_s=0), FutexDoorbell(memory, 64, spin_s=0)
     for number in range(1, rounds + 1):
         seen = ask.seen()
         while memory[128] != number % 256:
@@ -57,7 +57,7 @@ def test_two_processes_that_always_sleep_wake_each_other_a_thousand_times(line):
     rounds = 1000
     child = multiprocessing.get_context("fork").Process(target=_echo, args=(line, rounds))
     child.start()
-    ask, answer = FutexDoorbell(line, 0, spin=0), FutexDoorbell(line, 64, spin=0)
+    ask, answer = FutexDoorbell(line, 0, spin_s=0), FutexDoorbell(line, 64, spin_s=0)
     longest = 0.0
     for number in range(1, rounds + 1):
         seen, began = answer.seen(), time.monotonic()
@@ -75,7 +75,7 @@ def test_one_ring_wakes_every_sleeper(line):
     woken = []
 
     def sleep():
-        bell = FutexDoorbell(line, 0, spin=0)
+        bell = FutexDoorbell(line, 0, spin_s=0)
         barrier.wait()
         woken.append(bell.wait(seen, 30.0))
 

@@ -14,12 +14,13 @@ from engine.ipc import ring
 from tests.explorer.ring import Case, Explorer
 from tests.explorer.table import Counterexample
 
-RESET = "        memory[self._written[chunk]] = _ZERO\n"
-DATA = ('        if size <= GATHER_BYTES:\n            memory[offset:offset + size] = b"".join(parts)\n'
+RESET = "        memory[written] = _ZERO\n"
+DATA = ("        if size <= GATHER_BYTES:\n"
+        '            memory[offset:offset + size] = parts[0] if len(parts) == 1 else b"".join(parts)\n'
         "        else:\n            for part in parts:\n                memory[offset:offset + len(part)] = part\n"
         "                offset += len(part)\n")
-READERS = "        memory[self._readers[chunk]] = self._unread\n"
-WRITTEN = "        memory[self._written[chunk]] = _ONE\n"
+READERS = "        memory[readers] = self._unread\n"
+WRITTEN = "        memory[written] = _ONE\n"
 FENCE = "        self._fence()\n"
 #: From the reset to the end of a write, as it is shipped.
 WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
@@ -27,8 +28,8 @@ WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
 _FULL = "        if flags[0] and 0 in flags[1:]:\n            return False\n"
 _FIRST_LOOK_OVER = "        self._fence()  # our own flag first, `written` second\n"
 _OWN = "        if memory[own][0]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
-_WRITTEN_FLAG = "        if not memory[self._written[chunk]][0]:\n            return EMPTY\n"
-_TAKE = "        view = memory[self._data[chunk]]\n"
+_WRITTEN_FLAG = "        if not memory[written][0]:\n            return EMPTY\n"
+_TAKE = "        view = memory[data]\n"
 _FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = _ONE\n"
 _FREED = _FREE + "        self._fence()  # seen before any doorbell\n"
 
