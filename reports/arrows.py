@@ -29,7 +29,7 @@ _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
 
 #: Messages that are drawn around each fault, death or detection: some steps before and after.
-NEAR = 40
+NEAR = 30
 
 
 class Arrow(msgspec.Struct, kw_only=True):
@@ -214,7 +214,7 @@ def _calls(journals: Sequence[JournalFile]) -> dict[int, str]:
     return calls
 
 
-def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: int = 150,
+def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: int = 90,
            ) -> list[Arrow | Collective | Skipped]:
     """At most `cap` of the items, in order, with a `Skipped` in the place of each run that is left out."""
     if len(items) <= cap:

@@ -71,7 +71,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
 
 
-def sequence_chart(run: Run, cap: int = 150, prefix: str = "") -> Chart:
+def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
     """The chart of one run, with at most `cap` messages drawn. Faults get the ids `{prefix}-{fault}`."""
     origin = origin_of(run)
     moments = moments_of(run)
