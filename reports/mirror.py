@@ -7,7 +7,8 @@
              live   noticed   healed
 
 The thin line is what the core published. Between it and the subscriber's own line stands the loss; the
-shaded box runs from the batch that noticed it to the moment it was healed.
+shaded box runs from the batch that noticed it to the moment it was healed. A diamond is where the subscriber began
+anew: from a snapshot of the publisher's state, or from nothing because the publisher was restarted.
 """
 
 from __future__ import annotations
@@ -60,6 +61,15 @@ class Gap(msgspec.Struct, kw_only=True):
         if self.healed_at is None:
             return words + "; never healed in this run"
         return words + f"; healed {duration(self.healed_at - self.noticed_at)} after it was noticed"
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """From here on nothing matters that was told before."""
+
+    at: float
+    before: int  # the number of the batch that is next
+    word: str
+    sentence: str
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +130,20 @@ def _gaps(records: Sequence[Record], published: Sequence[Stretch], origin: float
     return gaps
 
 
+def _beginnings(records: Sequence[Record], origin: float) -> list[Beginning]:
+    found = []
+    for record in records:
+        at = record.at - origin
+        if record.site == "kv-snapshot":
+            before, blocks = int(record.data["next_seq"]), int(record.data["blocks"])
+            found.append(Beginning(at=at, before=before, word="snapshot",
+                                   sentence=f"took a snapshot of {count(blocks, 'block')} before batch {before}"))
+        elif record.site == "kv-restarted":
+            found.append(Beginning(at=at, before=0, word="restarted",
+                                   sentence="told that the publisher was restarted, and began anew"))
+    return found
+
+
 def _when(published: Sequence[Stretch], seq: int) -> float | None:
     """When a batch left the core, to the precision of its stretch."""
     for stretch in published:
@@ -139,14 +163,20 @@ def _mirror(journal: JournalFile, records: Sequence[Record], published: Sequence
     sentence = (f"{node} applied {count(live, 'live batch', 'live batches')} and "
                 f"{count(replayed, 'replayed batch', 'replayed batches')}; "
                 f"{count(len(gaps), 'gap')} noticed, {sum(gap.healed_at is not None for gap in gaps)} healed")
-    return Mirror(subscriber=node, svg=_draw(applied, published, gaps, sentence), gaps=gaps, sentence=sentence)
+    beginnings = _beginnings(records, origin)
+    sentence = "; ".join([sentence, *(beginning.sentence for beginning in beginnings[:3])])
+    return Mirror(subscriber=node, svg=_draw(applied, published, gaps, beginnings, sentence), gaps=gaps,
+                  sentence=sentence)
 
 
-def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[Gap], sentence: str) -> Markup:
+def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[Gap],
+          beginnings: Sequence[Beginning], sentence: str) -> Markup:
     strokes = [*applied, *published]
     times = [t for s in strokes for t in (s.began, s.ended)]
     times += [t for gap in gaps for t in (gap.noticed_at, gap.healed_at) if t is not None]
+    times += [beginning.at for beginning in beginnings]
     numbers = [n for s in strokes for n in (s.first, s.last)] + [n for gap in gaps for n in (gap.first, gap.last)]
+    numbers += [beginning.before for beginning in beginnings]
     t0, t1 = min(times, default=0.0), max(times, default=1.0)
     n0, n1 = min(numbers, default=0), max(numbers, default=1)
 
@@ -160,7 +190,8 @@ def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequen
     parts += [_box(gap, x_of, y_of, t1) for gap in gaps[:40]]
     parts += [_stroke(s, x_of, y_of, "published") for s in _few(published)]
     parts += [_stroke(s, x_of, y_of, "replay" if s.source == "replay" else "live") for s in _few(applied)]
-    parts += _words(gaps[:3], x_of)
+    parts += [_diamond(beginning, x_of, y_of) for beginning in beginnings[:40]]
+    parts += _words(gaps[:3], beginnings[:3], x_of)
     return drawing(WIDTH, HEIGHT, f"Batches over time: {sentence}", "mirror", parts)
 
 
@@ -197,17 +228,24 @@ def _box(gap: Gap, x_of: Callable[[float], float], y_of: Callable[[float], float
                class_="gap" if gap.healed_at is not None else "gap open")
 
 
-def _words(gaps: Sequence[Gap], x_of: Callable[[float], float]) -> list[Markup]:
+def _diamond(beginning: Beginning, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Markup:
+    x, y = x_of(beginning.at), y_of(beginning.before - 0.5)
+    return tag("g", tag("title", beginning.sentence),
+               tag("path", d=f"M {x:.1f} {y - 6:.1f} l 6 6 l -6 6 l -6 -6 Z"), class_="beginning")
+
+
+def _words(gaps: Sequence[Gap], beginnings: Sequence[Beginning], x_of: Callable[[float], float]) -> list[Markup]:
+    told = [(at, word, height) for gap in gaps
+            for at, word, height in ((gap.noticed_at, "gap noticed", 4.0), (gap.healed_at, "healed", -8.0))]
+    told += [(beginning.at, beginning.word, 16.0) for beginning in beginnings]
     parts: list[Markup] = []
-    for gap in gaps:
-        for at, word in ((gap.noticed_at, "gap noticed"), (gap.healed_at, "healed")):
-            if at is None:
-                continue
-            x = x_of(at)
-            anchor = "end" if x > WIDTH / 2 else "start"
-            parts += [line(x, TOP - 6.0, x, HEIGHT - BOTTOM, "event"),
-                      text(x + (-4.0 if anchor == "end" else 4.0), TOP - 8.0 if word == "healed" else TOP + 4.0,
-                           word, "word", anchor)]
+    for at, word, height in told:
+        if at is None:
+            continue
+        x = x_of(at)
+        anchor = "end" if x > WIDTH / 2 else "start"
+        parts += [line(x, TOP - 6.0, x, HEIGHT - BOTTOM, "event"),
+                  text(x + (-4.0 if anchor == "end" else 4.0), TOP + height, word, "word", anchor)]
     return parts
 
 

@@ -208,6 +208,8 @@ def _sentence(record: Record) -> tuple[str, str] | None:
     if record.site in ("kv-gap", "kv-healed", "kv-unrecoverable"):
         word = {"kv-gap": "gap noticed", "kv-healed": "gap healed", "kv-unrecoverable": "gap cannot be healed"}
         return "kv", f"{word[record.site]}, batches {_span(data)}"
+    if record.site == "kv-snapshot":
+        return "kv", f"snapshot of {data.get('blocks')} blocks taken, before batch {data.get('next_seq')}"
     if record.site == "engine-dead":
         return "note", f"the engine is dead: {data.get('reason', '')}"
     words: dict[str, str] = {

@@ -132,12 +132,19 @@ class Follower:
 
         self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
         self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
+        self.snapshots = mine("kv-snapshot")
         nodes = publishers(history)
         self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
 
     @property
     def applied(self) -> set[int]:
         return {record.data["seq"] for record in self.batches}
+
+    def next_at(self, record: Record) -> int:
+        """The number that was next when it said this: all before it were applied or given up."""
+        applied = [r.data["seq"] for r in self.batches if r.number < record.number]
+        given_up = [r.data["last"] for r in self.unrecoverable if r.number < record.number]
+        return max([*applied, *given_up], default=-1) + 1
 
     def followed(self, first: str, last: str) -> bool:
         """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
@@ -304,6 +311,11 @@ def check_kv_mirror_true(history: History) -> Finding:
         if follower.publisher is None:
             continue
         caches = _caches(history, follower.publisher)
+        for snapshot in follower.snapshots:
+            if snapshot.data["next_seq"] != follower.next_at(snapshot):
+                finding.broke("{} took the state before batch {} for the one before batch {}", follower.node,
+                              snapshot.data["next_seq"], follower.next_at(snapshot), at=snapshot.at,
+                              node=follower.node)
         for mirror in follower.mirrors:
             for error in mirror.data.get("errors") or ():
                 finding.broke("{}'s mirror is not in order: {}", follower.node, error, at=mirror.at, node=follower.node)
@@ -316,8 +328,10 @@ def check_kv_mirror_true(history: History) -> Finding:
                                   mirror.data["next_seq"], len(theirs - ours), len(ours - theirs), at=mirror.at,
                                   node=follower.node)
                 elif theirs and (follower.gaps or follower.restarts):
-                    finding.witness("{}'s mirror equals the cache of {} blocks at batch {} after a gap", follower.node,
-                                    len(theirs), mirror.data["next_seq"], at=mirror.at, node=follower.node)
+                    after = "a snapshot" if any(s.number < mirror.number for s in follower.snapshots) else (
+                        "a gap" if follower.gaps else "a restart")
+                    finding.witness("{}'s mirror equals the cache of {} blocks at batch {} after {}", follower.node,
+                                    len(theirs), mirror.data["next_seq"], after, at=mirror.at, node=follower.node)
     return finding
 
 

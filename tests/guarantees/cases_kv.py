@@ -198,6 +198,73 @@ def a_mirror_that_knows_that_it_does_not_know() -> Builder:
     return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=1, errors=[])
 
 
+@rejects("kv-mirror-true")
+def the_mirror_keeps_a_block_that_is_gone() -> Builder:
+    return _mirrored([1, 2, 3])
+
+
+@rejects("kv-mirror-true")
+def the_mirror_finds_itself_out_of_order() -> Builder:
+    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1, 2], next_seq=4, unknown_since=None,
+                      errors=["block 1 is its own ancestor"])
+
+
+def _overrun(place: int = 9) -> Builder:
+    """Joins late, out of the window: batches 0 to 4 are given up, the rest is replayed, the state is asked for."""
+    h = _applies(_says(_late(0), "kv-unrecoverable", 0, 4), 5, 6, 7, 8, source="replay")
+    h.observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-snapshot", next_seq=place, blocks=2)
+
+
+def _mirror_of_a_snapshot(h: Builder, hashes: list[int], unknown_since: int | None = None) -> Builder:
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=9, unknown_since=unknown_since, errors=[])
+
+
+@accepts("kv-mirror-true", "kv-gap-too-old")
+def a_snapshot_makes_the_mirror_true_again() -> Builder:
+    return _mirror_of_a_snapshot(_overrun(), [1, 2])
+
+
+@rejects("kv-mirror-true")
+def a_snapshot_holds_a_block_that_is_long_gone() -> Builder:
+    return _mirror_of_a_snapshot(_overrun(), [1, 2, 3])
+
+
+@rejects("kv-mirror-true")
+def a_snapshot_lacks_a_piece() -> Builder:
+    return _mirror_of_a_snapshot(_overrun(), [1])
+
+
+@rejects("kv-mirror-true")
+def a_snapshot_is_put_in_the_wrong_place_of_the_stream() -> Builder:
+    return _mirror_of_a_snapshot(_overrun(place=7), [1, 2])
+
+
+@silent("kv-mirror-true")
+def without_a_snapshot_the_mirror_stays_unknown() -> Builder:
+    h = _applies(_says(_late(0), "kv-unrecoverable", 0, 4), 5, 6, 7, 8, source="replay")
+    return _mirror_of_a_snapshot(h.observes("core.0", "kv-cache", hashes=[1, 2]), [2], unknown_since=0)
+
+
+def _restarted(hashes: list[int]) -> Builder:
+    """The publisher's second life has one batch and another cache."""
+    h = _applies(_published(1), 0).observes("core.0@1", "kv-published", seq=0, took=.0001)
+    h.observes("core.0@1", "kv-cache", hashes=[7])
+    h = _applies(h.observes(SUBSCRIBER, "kv-restarted", epoch=2), 0)
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=1, unknown_since=None, errors=[])
+
+
+@accepts("kv-mirror-true", "kv-seq")
+def after_a_restart_the_mirror_equals_the_new_cache() -> Builder:
+    return _restarted([7])
+
+
+@rejects("kv-mirror-true")
+def after_a_restart_blocks_of_the_old_life_are_kept() -> Builder:
+    return _restarted([1, 7])
+
+
 def _stalled(took: float) -> Builder:
     h = _published(2).fires("stall", "core.0->subscriber.0/kv:receive")
     return h.wait(took).observes("core.0", "kv-published", seq=2, took=took)

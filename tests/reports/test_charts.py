@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from reports.strip import Detection, Row, strip
 from reports.timeline import Axis, sequence_chart
 from reports.words import duration, listed, ranges
 from scenarios.run import load_run
-from tests.reports.example import gap, killed, lost_output
+from tests.reports.example import Stage, gap, killed, lost_output, untested
 
 EDGE, RING = "core.0->frontend.0/outputs", "core.0->worker.1/rpc"
 
@@ -198,6 +199,49 @@ def test_the_mirror_tells_gap_noticed_and_healed(tmp_path):
     assert found.published_at < found.noticed_at < found.healed_at
     assert "39 live batches and 21 replayed batches" in mirror.sentence
     assert "gap noticed" in str(mirror.svg) and "healed" in str(mirror.svg)
+
+
+def follower(folder, *told: tuple[float, str, dict]) -> Path:
+    """A run in which the core published ten batches and a subscriber told this of them."""
+    stage = Stage(folder, "test_window", "engine", "The window is overrun.", subscribers=1)
+    stage.start_up()
+    for seq in range(10):
+        stage.see("core.0", "kv-published", seq=seq, took=2e-6)
+    for at, name, data in told:
+        stage.pass_time(at)
+        stage.see("subscriber.0", name, **data)
+    stage.leave()
+    return stage.finish(*untested())
+
+
+def test_a_snapshot_is_drawn_where_and_when_it_took_its_place(tmp_path):
+    """Batches 0 to 5 are gone for good; the state before batch 8 makes up for them."""
+    run = load_run(follower(
+        tmp_path, (0.1, "kv-gap", {"first": 0, "last": 7}), (0.0, "kv-unrecoverable", {"first": 0, "last": 5}),
+        (0.1, "kv-batch", {"seq": 6, "source": "replay"}), (0.0, "kv-batch", {"seq": 7, "source": "replay"}),
+        (0.1, "kv-snapshot", {"next_seq": 8, "blocks": 4}), (0.1, "kv-batch", {"seq": 8, "source": "live"})))
+    (mirror,) = mirrors_of(run)
+    assert "took a snapshot of 4 blocks before batch 8" in mirror.sentence
+    picture = str(mirror.svg)
+    assert picture.count('class="beginning"') == 1 and ">snapshot<" in picture
+    place = re.search(r'class="beginning"><title>[^<]*</title><path d="M ([\d.]+) ([\d.]+)', picture)
+    eighth = re.search(r'cx="([\d.]+)" cy="([\d.]+)"[^>]*class="live dot"', picture)
+    (x, y), (next_x, next_y) = (tuple(map(float, found.groups())) for found in (place, eighth))
+    assert x < next_x and y + 6 > next_y, "left of the batch that comes next, and half a batch below"
+    assert any(moment.kind == "kv" and "snapshot of 4 blocks" in moment.text for moment in moments_of(run))
+
+
+def test_a_restart_is_drawn_at_the_number_nought(tmp_path):
+    run = load_run(follower(
+        tmp_path, (0.1, "kv-batch", {"seq": 0, "source": "live"}), (0.1, "kv-restarted", {"epoch": 2}),
+        (0.1, "kv-batch", {"seq": 0, "source": "live"})))
+    (mirror,) = mirrors_of(run)
+    assert "the publisher was restarted" in mirror.sentence and ">restarted<" in str(mirror.svg)
+
+
+def test_without_a_new_beginning_no_diamond_is_drawn(tmp_path):
+    (mirror,) = mirrors_of(load_run(gap(tmp_path, "engine")))
+    assert "beginning" not in str(mirror.svg) and "snapshot" not in mirror.sentence
 
 
 def test_the_strip_keeps_fates_and_worlds_apart():
