@@ -98,11 +98,12 @@ def _published(run: Run, origin: float) -> list[Stretch]:
                        if record.kind is Kind.OBSERVATION and record.site == "kv-published"])
 
 
-def _stretches(batches: Sequence[tuple[int, str, float]]) -> list[Stretch]:
+def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int] = frozenset()) -> list[Stretch]:
+    """A batch of `starts` begins a stretch of its own: what was held back before it came all at once."""
     found: list[Stretch] = []
     for seq, source, at in sorted(batches, key=lambda batch: batch[2]):
         last = found[-1] if found else None
-        if last is not None and last.source == source and seq == last.last + 1:
+        if last is not None and last.source == source and seq == last.last + 1 and seq not in starts:
             last.last, last.ended = seq, at
         else:
             found.append(Stretch(source, seq, seq, at, at))
@@ -155,15 +156,15 @@ def _when(published: Sequence[Stretch], seq: int) -> float | None:
 
 def _mirror(journal: JournalFile, records: Sequence[Record], published: Sequence[Stretch], origin: float) -> Mirror:
     node = lifeline(journal.node) + (f", life {journal.life}" if journal.life else "")
+    beginnings = _beginnings(records, origin)
     applied = _stretches([(int(r.data.get("seq", 0)), str(r.data.get("source", "live")), r.at - origin)
-                          for r in records if r.site == "kv-batch"])
+                          for r in records if r.site == "kv-batch"], frozenset(b.before for b in beginnings))
     gaps = _gaps(records, published, origin)
     live = sum(s.last - s.first + 1 for s in applied if s.source == "live")
     replayed = sum(s.last - s.first + 1 for s in applied if s.source == "replay")
     sentence = (f"{node} applied {count(live, 'live batch', 'live batches')} and "
                 f"{count(replayed, 'replayed batch', 'replayed batches')}; "
                 f"{count(len(gaps), 'gap')} noticed, {sum(gap.healed_at is not None for gap in gaps)} healed")
-    beginnings = _beginnings(records, origin)
     sentence = "; ".join([sentence, *(beginning.sentence for beginning in beginnings[:3])])
     return Mirror(subscriber=node, svg=_draw(applied, published, gaps, beginnings, sentence), gaps=gaps,
                   sentence=sentence)
