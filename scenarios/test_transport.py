@@ -100,10 +100,11 @@ def test_requests_are_damaged_on_the_way(world):
 
 
 def test_request_for_a_core_that_has_disconnected(world):
-    """The connection for requests is cut and stays cut: a later request fails at once, by name."""
+    """The connection for requests is cut and stays cut: a later request and a later call fail at once, by name."""
     run = world.play(
         topology=tensor_parallel(2), config=lab_config(bounds={"request_s": 1.2}),
-        workload=recorded("eight-even").then(add(0, 1), steps=3).then(steps=1).then(add(2)),
+        workload=recorded("eight-even").then(add(0, 1), steps=3).then(steps=1).then(
+            add(2), utility("reset_prefix_cache")),
         plan=plan(cut(REQUESTS, nth=5, until=until(f"{OUTPUTS}:send", 1_000_000))))
     run.holds(unroutable_is_known, ends_once)
 

@@ -99,7 +99,7 @@ class AsyncLLM:
     # -- the engine
 
     def start_utility(self, method: str, *args: Any) -> asyncio.Future[Any]:
-        """Send a utility call now; await its result later. Raises EngineDeadError."""
+        """Send a utility call now; await its result later. Raises EngineDeadError, UnroutableError."""
         self._attach()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -117,7 +117,7 @@ class AsyncLLM:
         return answer
 
     async def call_utility(self, method: str, *args: Any) -> Any:
-        """Raises ValueError for what the core refuses, EngineDeadError, RequestTimeoutError."""
+        """Raises ValueError for what the core refuses, EngineDeadError, UnroutableError, RequestTimeoutError."""
         return await self.start_utility(method, *args)
 
     async def check_health(self) -> None:

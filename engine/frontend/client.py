@@ -173,7 +173,8 @@ class EngineCoreClient:
         self._require_core()
         internal, frames = self.session.add(request_id, prompt_token_ids, params, self.now(), eos_token_id)
         self.ports.observe("accepted", request=request_id, internal=internal)
-        self._send(frames, request_id)
+        if not self._send(frames, request=request_id):
+            self._hand_over(self.session.unroutable(request_id))
         return internal
 
     def abort(self, request_id: str) -> None:
@@ -186,15 +187,16 @@ class EngineCoreClient:
         self._take(self.session.fail(request_id, error))
 
     def utility(self, method: str, *args: Any, timeout_s: float | None = None) -> int:
-        """-> call id, whose result is delivered. Raises EngineDeadError."""
+        """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
         self._require_core()
         call_id, frames = self.session.utility(method, list(args), self.now(), timeout_s)
-        self._send(frames, None)
+        if not self._send(frames, utility=method):
+            raise self.session.unroutable_call(call_id)
         return call_id
 
     def send_raw(self, frames: list[Any]) -> None:
         """Send frames as they are: for tests of what the core makes of them."""
-        self._send(frames, None)
+        self._send(frames)
 
     def _require_core(self) -> None:
         """Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
@@ -203,20 +205,21 @@ class EngineCoreClient:
         if gone is not None and self.session.dead is None:
             raise EngineDeadError(gone)
 
-    def _send(self, frames: list[Any], request_id: str | None) -> None:
+    def _send(self, frames: list[Any], request: str | None = None, utility: str | None = None) -> bool:
+        """-> False where a living core is not connected, so that this was not sent."""
         try:
             self._process.sockets[REQUESTS].send(frames, 0)
         except Unroutable:
             if self._core is not None and not self._core.alive():
-                return  # all that is open ends by its death
-            self.ports.observe("unroutable", request=request_id, edge=str(REQUESTS))
-            if request_id is not None:
-                self._hand_over(self.session.unroutable(request_id))
+                return True  # all that is open ends by its death
+            self.ports.observe("unroutable", request=request, utility=utility, edge=str(REQUESTS))
+            return False
+        return True
 
     def _take(self, decided: tuple[list[Delivery], list[list[bytes]]]) -> None:
         deliveries, messages = decided
         for frames in messages:
-            self._send(frames, None)
+            self._send(frames)
         self._hand_over(deliveries)
 
     def _hand_over(self, deliveries: list[Delivery]) -> None:
@@ -311,7 +314,7 @@ class EngineCoreClient:
         self.ports.observe("closing")
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
-                self._send(frames, None)
+                self._send(frames)
         self._hand_over(self.session.die("the engine was shut down"))
         try:
             self._end_core()

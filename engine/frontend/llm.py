@@ -76,7 +76,7 @@ class LLM:
         return [outputs[place] for place in range(len(many))]
 
     def call_utility(self, method: str, *args: Any) -> Any:
-        """Raises ValueError for what the core refuses, EngineDeadError, RequestTimeoutError."""
+        """Raises ValueError for what the core refuses, EngineDeadError, UnroutableError, RequestTimeoutError."""
         results: list[UtilityResult] = []
         self._service.utility(method, args, results.append)
         while not results:

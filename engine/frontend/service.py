@@ -89,7 +89,7 @@ class Service:
         self.client.abort(request_id)
 
     def utility(self, method: str, args: tuple[Any, ...], done: Callable[[UtilityResult], None]) -> None:
-        """Call a utility of the core. Raises EngineDeadError."""
+        """Call a utility of the core. Raises EngineDeadError, UnroutableError."""
         self._utilities[self.client.utility(method, *args)] = done
 
     def _deliver(self, delivery: Delivery) -> None:

@@ -182,6 +182,12 @@ class ClientSession:
         self._utilities[call_id] = (method, now + (self.bounds.request_s if timeout_s is None else timeout_s))
         return call_id, encode_utility(Utility(self.client_index, call_id, method, args))
 
+    def unroutable_call(self, call_id: int) -> UnroutableError:
+        """The same of a utility call: it is forgotten. -> what its caller is told"""
+        method, _ = self._utilities.pop(call_id)
+        return UnroutableError(f"utility {method}", "the core is not connected, so the call was not sent; "
+                                                    "retry when the engine is healthy")
+
     # -- what the core says
 
     def on_frames(self, frames: list[Any], now: float) -> list[Delivery]:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
+from faults.journal import Record
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
@@ -135,10 +136,26 @@ def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
     return windows
 
 
-def _judge_told(finding: Finding, node: str, record) -> None:  # noqa: ANN001
+def _judge_call_told(finding: Finding, node: str, record: Record, utility: str) -> None:
+    """The caller of a utility that could not be sent is told at once, not at its deadline."""
     history = finding.history
-    request = record.data.get("request")
-    if request is None:  # an abort or a utility call: the sender itself knows, nobody waits for tokens
+    answer = next((answer for answer in history.by_node("utility").get(node, ()) if answer.number > record.number
+                   and answer.data["method"] == utility and answer.data["failure"]), None)
+    if answer is None:
+        finding.hangs("utility call {}, which could not be sent,", utility, bound=history.bounds.detection_s,
+                      since=record.at, node=node)
+    elif finding.took("telling the caller of {} that it could not be sent", utility, at=answer.at, node=node,
+                      bound=history.bounds.detection_s, measured=answer.at - record.at):
+        finding.witness("{} learned that its call {} could not be sent", node, utility, at=record.at, node=node)
+
+
+def _judge_told(finding: Finding, node: str, record: Record) -> None:
+    history = finding.history
+    request, utility = record.data.get("request"), record.data.get("utility")
+    if utility is not None:
+        _judge_call_told(finding, node, record, utility)
+        return
+    if request is None:  # an abort: the sender itself knows, nobody waits for tokens
         finding.witness("{} learned that a frame could not be routed", node, at=record.at, node=node)
         return
     concerned = [o for o in history.operations if o.node == node and o.request == request and o.began_at <= record.at]

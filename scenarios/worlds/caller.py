@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import EngineDeadError, RingtwinError
+from engine.errors import EngineDeadError, RingtwinError, UnroutableError
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.session import outcome_of_error
 from engine.launch import open_ports, set_process_title
@@ -188,7 +188,7 @@ class Caller:
         # Sent here and now: the order of sends is the order of commands.
         try:
             answer = self._llm.start_utility(command.method, *command.args)
-        except EngineDeadError as error:
+        except (EngineDeadError, UnroutableError) as error:
             self._answered(command, None, error)
             return
         answer.add_done_callback(lambda done: self._answered(

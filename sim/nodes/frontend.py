@@ -143,7 +143,7 @@ class _Frontend:
             return
         deliveries, messages = self.session.on_tick(now)
         for frames in messages:
-            yield from self.send(frames, None)
+            yield from self.send(frames)
         yield from self.deliver(deliveries)
         beat = bytes(self.stage.sim.segments[self.stage.segment("beat")].memory[:8])
         yield from self.die(self.monitor.on_tick(int.from_bytes(beat, "little"), now))
@@ -187,11 +187,11 @@ class _Frontend:
                 self.finished = True
 
     def add(self, command: Any) -> Loop[None]:
-        request, name = command.request, command.request_id
+        request, name, params = command.request, command.request_id, command.request.params
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
-                               "max_tokens": request.params.max_tokens})
+                               "max_tokens": params.max_tokens})
         try:
-            internal, frames = self.session.add(name, request.prompt_token_ids, request.params, (yield Now()),
+            internal, frames = self.session.add(name, request.prompt_token_ids, params, (yield Now()),
                                                 self.stage.model.eos_token_id)
         except RingtwinError as error:
             if isinstance(error, RefusedError):
@@ -203,7 +203,8 @@ class _Frontend:
             return
         self._internal[name] = internal
         yield Observe("accepted", {"request": name, "internal": internal})
-        yield from self.send(frames, name)
+        if not (yield from self.send(frames, name)):
+            yield from self.deliver(self.session.unroutable(name))
 
     def utility(self, command: Any) -> Loop[None]:
         try:
@@ -212,19 +213,22 @@ class _Frontend:
             yield from self.answered(command, None, error)
             return
         self._tickets[call_id] = command
-        yield from self.send(frames, None)
+        if not (yield from self.send(frames, utility=command.method)):
+            del self._tickets[call_id]
+            yield from self.answered(command, None, self.session.unroutable_call(call_id))
 
-    def send(self, frames: list[Any], request_id: str | None) -> Loop[None]:
+    def send(self, frames: list[Any], request: str | None = None, utility: str | None = None) -> Loop[bool]:
+        """-> False where the core is not connected, so that this was not sent."""
         try:
             yield Send(REQUESTS, frames, 0)
         except Unroutable:
-            yield Observe("unroutable", {"request": request_id, "edge": REQUESTS})
-            if request_id is not None:
-                yield from self.deliver(self.session.unroutable(request_id))
+            yield Observe("unroutable", {"request": request, "utility": utility, "edge": REQUESTS})
+            return False
+        return True
 
     def act(self, deliveries: list[Delivery], messages: list[list[bytes]]) -> Loop[None]:
         for frames in messages:
-            yield from self.send(frames, None)
+            yield from self.send(frames)
         yield from self.deliver(deliveries)
 
     def deliver(self, deliveries: list[Delivery]) -> Loop[None]:

@@ -229,6 +229,15 @@ def test_what_was_not_sent_certainly_took_no_effect() -> None:
     assert books.unroutable("r") == []
 
 
+def test_a_call_that_was_not_sent_is_forgotten_and_took_no_effect() -> None:
+    books = session()
+    call_id, _ = books.utility("reset", [], 0.0, 1.0)
+    error = books.unroutable_call(call_id)
+    assert isinstance(error, UnroutableError) and "reset" in str(error) and not error.may_have_taken_effect
+    assert not books.busy
+    assert books.on_tick(100.0) == ([], [])
+
+
 def test_a_stop_found_here_is_finished_for_the_caller_and_aborted_in_the_core() -> None:
     books = session()
     (internal,) = begun(books, "r")

@@ -103,6 +103,25 @@ def the_socket_knows_and_the_caller_is_never_told() -> Builder:
         3).releases()
 
 
+def _call_not_sent() -> Builder:
+    return _cut().observes("frontend.0", "unroutable", request=None, utility="reset", edge=REQUESTS)
+
+
+@accepts("unroutable-is-known")
+def the_caller_of_a_utility_is_told_at_once() -> Builder:
+    return _call_not_sent().observes("frontend.0", "utility", method="reset", result=None, failure="not connected")
+
+
+@rejects("unroutable-is-known")
+def the_caller_of_a_utility_is_told_at_its_deadline() -> Builder:
+    return _call_not_sent().wait(2).observes("frontend.0", "utility", method="reset", result=None, failure="late")
+
+
+@rejects("unroutable-is-known")
+def the_caller_of_a_utility_is_never_told() -> Builder:
+    return _call_not_sent().observes("frontend.0", "utility", method="other", result=1, failure="").wait(3).releases()
+
+
 @silent("unroutable-is-known")
 def everything_could_be_routed() -> Builder:
     return history().started().called("a").carries(REQUESTS, "x").ended("a")
