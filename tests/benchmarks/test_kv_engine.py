@@ -1,0 +1,112 @@
+"""What a stopped subscriber costs an engine: the time of a step with one and without, in turns, in one engine.
+
+    pytest tests/benchmarks/test_kv_engine.py -s
+    KV_TURNS=60 pytest tests/benchmarks/test_kv_engine.py -s       aim: less than 1 %
+
+Every block holds one token, so that each step stores a block for each request and publishes a batch: more than any
+real engine says. The subscriber is stopped by SIGSTOP once it is connected, so the publisher fills its buffers
+and then its high-water mark, and drops.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("zmq")
+pytest.importorskip("torch")
+
+from engine.config import SchedulerConfig  # noqa: E402
+from engine.frontend.llm import LLM  # noqa: E402
+from engine.messages import SamplingParams  # noqa: E402
+from scenarios.worlds.engine import free_ports  # noqa: E402
+from tests.engine.engine_lab import SIXTY_FOUR, config  # noqa: E402
+
+TURNS = int(os.environ.get("KV_TURNS", "12"))
+REQUESTS, TOKENS = 16, 48
+HWM = 1000
+BOUND_S = 60.0
+
+#: Says that it is connected with the first batch that it gets.
+READER = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.SUB)
+socket.setsockopt(zmq.RCVHWM, 1)
+socket.setsockopt(zmq.RCVBUF, 4096)
+socket.setsockopt(zmq.SUBSCRIBE, b"")
+socket.connect(sys.argv[1])
+socket.recv_multipart()
+print("connected", flush=True)
+while True:
+    socket.recv_multipart()
+"""
+
+
+class Stand:
+    def __init__(self, llm: LLM, endpoint: str) -> None:
+        self._llm, self._endpoint = llm, endpoint
+        prompts = [r.prompt_token_ids for r in SIXTY_FOUR[:REQUESTS]]
+        self._work = prompts, SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+
+    def step_s(self) -> float:
+        """The mean time of a step over one workload, with an empty cache at its beginning."""
+        assert self._llm.call_utility("reset_prefix_cache")
+        prompts, params = self._work
+        began = time.perf_counter()
+        self._llm.generate(prompts, params)
+        return (time.perf_counter() - began) / TOKENS  # all run together: a step for each token
+
+    @contextmanager
+    def stopped_subscriber(self) -> Iterator[None]:
+        reader = subprocess.Popen([sys.executable, "-c", READER, self._endpoint], stdout=subprocess.PIPE, text=True)
+        try:
+            end = time.monotonic() + BOUND_S
+            while not select.select([reader.stdout], [], [], 0.0)[0]:
+                assert time.monotonic() < end
+                self.step_s()
+            os.kill(reader.pid, signal.SIGSTOP)
+            self.step_s()  # its buffers and its high-water mark fill
+            yield
+        finally:
+            reader.kill()
+            reader.communicate()
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    endpoint, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    settings = config(
+        1, cache={"block_size": 1, "num_gpu_blocks": 4096},
+        scheduler=SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=REQUESTS),
+        kv_events={"enable_kv_cache_events": True, "endpoint": endpoint, "replay_endpoint": replay, "bind": True,
+                   "hwm": HWM, "buffer_steps": 1000})
+    with LLM(config=settings) as llm:
+        yield Stand(llm, endpoint)
+
+
+def test_a_stopped_subscriber_does_not_slow_the_steps(stand: Stand) -> None:
+    """Turn by turn; what counts is the ratio of medians. Noise of a shared machine is larger than the aim."""
+    stand.step_s()
+    alone, stopped = [], []
+    for turn in range(TURNS):
+        def with_subscriber() -> None:
+            with stand.stopped_subscriber():
+                stopped.append(stand.step_s())
+        first, second = (lambda: alone.append(stand.step_s()), with_subscriber)[::1 if turn % 2 else -1]
+        first()
+        second()
+    ratio = statistics.median(stopped) / statistics.median(alone)
+    fastest = min(stopped) / min(alone)
+    print(f"\na step: {1e3 * statistics.median(alone):.3f} ms without a subscriber, "
+          f"{1e3 * statistics.median(stopped):.3f} ms with a stopped one: {100 * (ratio - 1):+.2f} % "
+          f"(fastest of {TURNS} turns: {100 * (fastest - 1):+.2f} %)")
+    assert min(ratio, fastest) < 1.05
