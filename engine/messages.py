@@ -22,6 +22,7 @@ class EngineCoreRequestType:
 
 
 ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+_INFINITE = float("inf")
 
 
 class FinishReason(IntEnum):
@@ -51,18 +52,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        def require(ok: bool, what: str) -> None:
-            if not ok:
-                raise ValueError(what)
-
-        require(0.0 <= self.temperature < float("inf"), f"temperature must be 0 or more, got {self.temperature}")
-        require(0.0 < self.top_p <= 1.0, f"top_p must be above 0 and at most 1, got {self.top_p}")
-        require(self.top_k >= 0, f"top_k must be 0 (all) or more, got {self.top_k}")
-        require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")
-        require(0 <= self.min_tokens <= self.max_tokens,
-                f"min_tokens must lie between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
-        require(all(self.stop), "a stop string must not be empty")
-        require(all(t >= 0 for t in self.stop_token_ids), "stop_token_ids must not be negative")
+        if not 0.0 <= self.temperature < _INFINITE:
+            raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if not self.top_k >= 0:
+            raise ValueError(f"top_k must be 0 (all) or more, got {self.top_k}")
+        if not self.max_tokens >= 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"min_tokens must lie between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
+        if not all(self.stop):
+            raise ValueError("a stop string must not be empty")
+        if self.stop_token_ids and min(self.stop_token_ids) < 0:
+            raise ValueError("stop_token_ids must not be negative")
 
 
 class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

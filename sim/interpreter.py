@@ -188,6 +188,7 @@ class SimThread:
         resume = send if error is None else stack[-1].throw
         if error is not None:
             value = error
+        self._first = True
         for _ in repeat(None, _LIVELOCK_EFFECTS):
             try:
                 effect = resume(value)
@@ -218,7 +219,6 @@ class SimThread:
                     records.append(Record(len(records), env._now, name, _OBSERVATION, effect.name, 0, "", 0,
                                           effect.data))
                 continue
-            self._first = True
             try:
                 value = answers[kind](self, effect)
             except ThreadEndedError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import QueueCancelledError
@@ -72,6 +73,12 @@ class _Queues(dict):
         return queue
 
 
+@lru_cache(maxsize=64)
+def mark_sites(name: str) -> dict[Mark, str]:
+    """The site of each mark in the process of this name."""
+    return {mark: mark_site(name, mark) for mark in Mark}
+
+
 class SimProcess:
     """What the threads of one process share. Registries carry the names that effects use, as in `engine.shell`."""
 
@@ -126,7 +133,7 @@ class SimProcess:
         self._watched = frozenset(site for node, life, site in sim.holds.watched
                                   if (node, life) == (self.name, self.life))
         self._special = self._judged | self._watched  # nearly every crossing is at another site
-        self.mark_sites = {mark: mark_site(self.name, mark) for mark in Mark}
+        self.mark_sites = mark_sites(self.name)
         self.collective_site = at(f"{self.name}/collective", "enter")
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
         self.current_thread: SimThread | None = None
@@ -201,26 +208,36 @@ class SimProcess:
         """
         counts = self.counts
         nth = counts[site] = counts[site] + 1
-        fault = None
-        special = site in self._special
-        if special and site in self._judged:
-            fault = self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames))
+        if site in self._special:
+            return self._note_special(site, nth, thread, digest, data, channel, frames)
         if self.recording:
             occurrence = 0
             if digest:
                 key = site, digest
                 occurrence = self._occurrences[key]
                 self._occurrences[key] = occurrence + 1
-            if fault is not None:
-                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
             records = self.records
             records.append(Record(len(records), self.env._now, thread, _CROSSING, site, nth, digest, occurrence,
                                   data or {}))
-        if special:
+        return None, nth
+
+    def _note_special(self, site: str, nth: int, thread: str, digest: str, data: dict[str, Any] | None,
+                      channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
+        """As `note`, at a site that the plan names."""
+        fault = None
+        if site in self._judged:
+            fault = self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames))
+        if self.recording:
+            occurrence = self._occurrences[site, digest]
+            self._occurrences[site, digest] += bool(digest)
             if fault is not None:
-                self.receipt(fault, site, nth, thread)
-            if site in self._watched:
-                self.sim.holds.crossed(self.name, self.life, site, nth)
+                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
+            self.records.append(Record(len(self.records), self.env._now, thread, _CROSSING, site, nth, digest,
+                                       occurrence, data or {}))
+        if fault is not None:
+            self.receipt(fault, site, nth, thread)
+        if site in self._watched:
+            self.sim.holds.crossed(self.name, self.life, site, nth)
         return fault, nth
 
     def count_crossing(self, site: str) -> int:

@@ -6,6 +6,7 @@ The nodes in `sim.nodes` are the shells of the twin: they wire the engine's pure
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -21,7 +22,11 @@ class Model(Protocol):
 
     collectives: int  # all-reduces of one step
 
-    def next_token(self, prompt: tuple[int, ...], position: int) -> int: ...
+    last_token: int  # what comes after all that is known
+
+    def continuation(self, prompt: tuple[int, ...]) -> Sequence[int]:
+        """The tokens that follow this prompt, as far as they are known."""
+        ...
 
 
 class DrivesClient(Protocol):

@@ -33,6 +33,8 @@ class RequestStatus(IntEnum):
     FINISHED_ERROR = 6
 
 
+#: Beside the class, because finding an enum's member there takes as long as a call.
+_FIRST_END = RequestStatus.FINISHED_STOPPED
 _FINISH_REASONS = {
     RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
     RequestStatus.FINISHED_LENGTH: FinishReason.LENGTH,
@@ -105,7 +107,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        return self.status >= RequestStatus.FINISHED_STOPPED
+        return self.status >= _FIRST_END
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -139,12 +141,13 @@ def status_after_token(request: Request, token_id: int, max_model_len: int
     token gives no stop_reason, a stop token gives itself.
     """
     params = request.sampling_params
-    num_output_tokens = request.num_output_tokens
+    num_tokens = len(request.all_token_ids)
+    num_output_tokens = num_tokens - request.num_prompt_tokens
     if num_output_tokens > params.min_tokens:
         if token_id == request.eos_token_id and not params.ignore_eos:
             return RequestStatus.FINISHED_STOPPED, None
         if token_id in params.stop_token_ids:
             return RequestStatus.FINISHED_STOPPED, token_id
-    if num_output_tokens >= request.max_tokens or request.num_tokens >= max_model_len:
+    if num_output_tokens >= request.max_tokens or num_tokens >= max_model_len:
         return RequestStatus.FINISHED_LENGTH, None
     return None

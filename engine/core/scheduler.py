@@ -192,18 +192,21 @@ class Scheduler:
             tokens = sampled.get(request_id)
             if not tokens or len(tokens) != 1:
                 raise ValueError(f"step {step} should have sampled one token for {request_id!r}, got {tokens}")
-            num_preceding = request.num_output_tokens
-            request.all_token_ids.append(tokens[0])
-            end = status_after_token(request, tokens[0], max_model_len)
+            token = tokens[0]
+            num_preceding = len(request.all_token_ids) - request.num_prompt_tokens
+            request.all_token_ids.append(token)
+            end = status_after_token(request, token, max_model_len)
+            finish_reason = None
             if end is not None:
                 self._end(request, *end)
-                some_finished = True
-            told = EngineCoreOutput(request_id, [tokens[0]], num_preceding, request.finish_reason,
-                                    request.stop_reason, request.num_cached_tokens)
-            if request.client_index in outputs:
-                outputs[request.client_index].append(told)
+                some_finished, finish_reason = True, request.finish_reason
+            told = EngineCoreOutput(request_id, [token], num_preceding, finish_reason, request.stop_reason,
+                                    request.num_cached_tokens)
+            client_index = request.client_index
+            if client_index in outputs:
+                outputs[client_index].append(told)
             else:
-                outputs[request.client_index] = [told]
+                outputs[client_index] = [told]
         if some_finished:
             self._drop_finished()
         return outputs

@@ -26,12 +26,9 @@ class PendingCall:
         self.output_rank = output_rank
         self.deadline = deadline
         self.error: Exception | None = None
+        self.done = False
         self._waits_for = waits_for
         self._values: dict[int, Any] = {}
-
-    @property
-    def done(self) -> bool:
-        return self.error is not None or self._waits_for <= self._values.keys()
 
     @property
     def missing(self) -> list[int]:
@@ -77,8 +74,10 @@ class CallTable:
             return None
         if status == ReplyStatus.FAILURE:
             call.error = RpcError(rank, call.method, str(value))
+            call.done = True
         else:
             call._values[rank] = value
+            call.done = call._waits_for <= call._values.keys()
         if call.done:
             del self._open[call_id]
         return call
@@ -89,6 +88,7 @@ class CallTable:
             late = ", ".join(f"worker.{rank}" for rank in call.missing)
             call.error = RpcTimeoutError(f"no answer to {call.method} from {late} by its deadline: a worker hangs, "
                                          "is stopped, or sits in a stuck collective")
+            call.done = True
             del self._open[call.call_id]
 
     @property

@@ -41,10 +41,10 @@ class RecordedModel:
         self._references = {tuple(r.prompt_token_ids): r.reference_token_ids for r in workload.requests}
         self.collectives = 2 * layers
         self.eos_token_id = eos_token_id
+        self.last_token = eos_token_id or 0
 
-    def next_token(self, prompt: tuple[int, ...], position: int) -> int:
-        reference = self._references.get(prompt, [])
-        return reference[position] if position < len(reference) else (self.eos_token_id or 0)
+    def continuation(self, prompt: tuple[int, ...]) -> list[int]:
+        return self._references.get(prompt, [])
 
 
 class SimWorld(World):

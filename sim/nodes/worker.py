@@ -6,6 +6,7 @@ means the same in both worlds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from engine.effects import Loop, MarkPoint, Observe, Receive, Take
@@ -25,6 +26,17 @@ from sim.stage import Stage
 RECIPE = "recipe"
 
 
+class _Known:
+    """A request as a worker knows it: how many tokens it has, and what follows its prompt."""
+
+    __slots__ = ("continuation", "num_prompt_tokens", "num_tokens")
+
+    def __init__(self, num_tokens: int, num_prompt_tokens: int, continuation: Sequence[int]) -> None:
+        self.num_tokens = num_tokens
+        self.num_prompt_tokens = num_prompt_tokens
+        self.continuation = continuation
+
+
 class ModelStandIn:
     """One rank's model: knows its requests' tokens and answers with the recorded ones."""
 
@@ -32,8 +44,7 @@ class ModelStandIn:
         self._stage = stage
         self._rank = rank
         self._group = group
-        self._known: dict[str, list[int]] = {}
-        self._prompts: dict[str, tuple[int, ...]] = {}
+        self._known: dict[str, _Known] = {}
 
     def call(self, thread: Any, method: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Answers `Call`. Raises AttributeError for a method that a worker does not have."""
@@ -49,30 +60,35 @@ class ModelStandIn:
         return None
 
     def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
+        known, model = self._known, self._stage.model
         for request_id in (*step.finished, *step.preempted):
-            self._known.pop(request_id, None)
-            self._prompts.pop(request_id, None)
+            known.pop(request_id, None)
         starts: dict[str, int] = {}
         for new in step.new:
-            self._known[new.request_id] = list(new.token_ids)
-            self._prompts[new.request_id] = tuple(new.token_ids[:new.num_prompt_tokens])
+            prompt = tuple(new.token_ids[:new.num_prompt_tokens])
+            known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, model.continuation(prompt))
             starts[new.request_id] = new.num_computed_tokens
         for cached in step.cached:
-            self._known[cached.request_id] += cached.new_token_ids
+            known[cached.request_id].num_tokens += len(cached.new_token_ids)
             starts[cached.request_id] = cached.num_computed_tokens
-        sampled: dict[str, list[int]] = {}
-        for request_id, count in step.num_scheduled_tokens.items():
-            known, prompt = self._known[request_id], self._prompts[request_id]
-            reaches_end = starts[request_id] + count >= len(known)
-            sampled[request_id] = [self._stage.model.next_token(prompt, len(known) - len(prompt))] if reaches_end \
-                else []
-        if step.num_scheduled_tokens:
+        scheduled = step.num_scheduled_tokens
+        samples = [request_id for request_id, count in scheduled.items()
+                   if starts[request_id] + count >= known[request_id].num_tokens]
+        if scheduled:
             yield Sleep(self._stage.sim.costs.model_step_s)
             if self._group is not None:
-                yield Enter(self._group, self._stage.model.collectives, "all_reduce")
-                if any(sampled.values()):
+                yield Enter(self._group, model.collectives, "all_reduce")
+                if samples:
                     yield Enter(self._group, 1, "all_gather")
-        return ModelRunnerOutput(step.step, sampled) if self._rank == 0 else None
+        if self._rank:  # only the output rank answers
+            return None
+        sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
+        for request_id in samples:
+            request = known[request_id]
+            position = request.num_tokens - request.num_prompt_tokens
+            token = request.continuation[position] if position < len(request.continuation) else model.last_token
+            sampled[request_id] = [token]
+        return ModelRunnerOutput(step.step, sampled)
 
 
 def add_ring(process: SimProcess, stage: Stage, spec: RingSpec, name: str, *, create: bool) -> tuple[RingLayout, Any]:
