@@ -1,7 +1,7 @@
 """How an object becomes the buffers of a message, and a message the bytes of a chunk (vLLM's format).
 
 Promises
-- `decode(encode(x))` equals `x`; buffers of at least 1 MiB travel beside the pickle, uncopied: those of objects that
+- `decode(encode(x))` equals `x`; buffers of at least 64 KiB travel beside the pickle, uncopied: those of objects that
   support it, and `bytes` and `bytearray` that are the object or lie in its tuples, lists and dicts.
 - A message of at least the chunk's size (header included) overflows: its chunk holds the flag alone, and its
   buffers travel by ZMQ as `overflow_frames`.
@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from engine.errors import QueueDecodeError
 
-#: Buffers from here on are not copied into the pickle.
-OUT_OF_BAND_BYTES = 1 << 20
+#: Buffers from here on are not copied into the pickle. (vLLM's writer begins at 1 MiB; its reader takes any.)
+OUT_OF_BAND_BYTES = 64 << 10
 #: The buffer count has two bytes.
 MAX_BUFFERS = (1 << 16) - 1
 
@@ -38,8 +38,7 @@ MAX_BUFFERS = (1 << 16) - 1
 _LOOK_DEPTH, _LOOK_ITEMS = 3, 16
 _LOOKED_INTO = frozenset({bytes, bytearray, tuple, list, dict})
 _LENT = b"RTlent"
-#: Up to here a copy costs less than a second store.
-_JOIN_BYTES = 64 << 10
+_MAX_LENGTH = (1 << 32) - 1
 _HEADER_BYTES = 3
 _LENGTH_BYTES = 4
 _HEAD = struct.Struct(">BHI")  # flag, buffer count, length of the first buffer
@@ -120,14 +119,12 @@ def encode(obj: Any) -> list[Any]:
 
 
 def encode_small(obj: Any) -> bytes | None:
-    """All that a chunk holds for this object, header included; None where it is large: see `encode` and `pack`."""
-    kind = type(obj)
-    if kind in _LOOKED_INTO and (len(obj) > _JOIN_BYTES if kind is bytes else _has_large(obj)):
+    """All that a chunk holds for this object, header included; None where it has large buffers: see `encode`."""
+    if type(obj) in _LOOKED_INTO and _has_large(obj):
         return None
     met: list[pickle.PickleBuffer] = []
     pickled = _dumps(obj, 5, buffer_callback=met.append)
-    size = len(pickled)
-    return None if met or size > _JOIN_BYTES else _pack_head(0, 1, size) + pickled
+    return None if met or len(pickled) > _MAX_LENGTH else _pack_head(0, 1, len(pickled)) + pickled
 
 
 def parts_of_small(chunk: bytes) -> list[bytes]:

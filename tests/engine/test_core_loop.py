@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Malformed, Outgoing, Terminate, reason_of
-from engine.core.io_loops import input_loop, output_loop
+from engine.core.io_loops import input_loop, last_words, output_loop
 from engine.core.scheduler import Scheduler
 from engine.effects import Take
 from engine.errors import RpcError
@@ -297,8 +297,30 @@ def test_the_output_loop_keeps_the_order_and_the_notice_comes_last_to_every_clie
     hand = Hand()
     items = [Outgoing(client, EngineCoreOutputs(step=step)) for step, client in enumerate([0, 1, 5, 0])]
     hand.queues[OUTPUT] = deque([*items, Dead()])
-    hand.run(output_loop(2))
+    hand.run(output_loop(2, deque()))
     said = [(box, "dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step)
             for box, frames, _ in hand.sent]
     assert said == [("outputs.0", 0), ("outputs.1", 1), ("outputs.0", 3), ("outputs.0", "dead"), ("outputs.1", "dead")]
     assert hand.observed == [("bad-frame", {"edge": "outputs", "error": "no client 5"})]
+
+
+def test_what_a_failed_output_thread_has_taken_is_sent_before_the_notice_once_more_at_most() -> None:
+    class Deaf(Hand):
+        """Sending the outputs of step 1 fails, each time."""
+
+        def answer(self, effect):
+            if isinstance(effect, Send) and effect.frames != [ENGINE_CORE_DEAD] and \
+                    decode_outputs(effect.frames).step == 1:
+                raise RuntimeError("broken")
+            return super().answer(effect)
+
+    hand, unsent = Deaf(), deque()
+    hand.queues[OUTPUT] = deque([Outgoing(0, EngineCoreOutputs(step=step)) for step in range(3)])
+    with pytest.raises(RuntimeError):
+        hand.run(output_loop(1, unsent))
+    hand.queues[OUTPUT].extend([Outgoing(0, EngineCoreOutputs(step=3)), Dead()])
+    hand.run(last_words(1, unsent))
+    said = ["dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step for _, frames, _ in hand.sent]
+    assert said == [0, 2, 3, "dead"]
+    assert hand.observed == [("not-sent", {"edge": "outputs", "error": "RuntimeError: broken"})]
+    assert not unsent

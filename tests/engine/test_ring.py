@@ -197,3 +197,19 @@ def test_a_stray_write_into_the_flags_is_noticed():
     writer.try_write([b"a"])
     writer._memory[writer.layout.written_offset(0)] = 7
     assert any("must be 0 or 1" in error for error in writer.check_integrity() + reader.check_integrity())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(st.integers(0, 3), max_size=60))
+def test_the_read_that_makes_room_for_a_full_ring_says_that_the_writer_may_wait(chunks, n_reader, turns):
+    writer, readers = ring(n_reader, chunks=chunks)
+    for turn in turns:
+        if turn == 0:
+            writer.try_write([b"m"])
+        elif turn <= n_reader:
+            full = not writer.free()
+            took = readers[turn - 1].try_read(bytes) is not EMPTY
+            if full and writer.free():
+                assert took and readers[turn - 1].writer_may_wait()
+            if took and chunks > 1 and not full:
+                assert not readers[turn - 1].writer_may_wait()

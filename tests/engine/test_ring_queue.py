@@ -16,7 +16,19 @@ from engine.errors import (
     QueueError,
     QueueTimeoutError,
 )
-from engine.ipc.framing import decode, encode, from_overflow_frames, is_overflow, overflow_frames, pack, unpack
+from engine.ipc.framing import (
+    OUT_OF_BAND_BYTES,
+    decode,
+    encode,
+    encode_small,
+    from_overflow_frames,
+    is_overflow,
+    object_taker,
+    overflow_frames,
+    pack,
+    parts_of_small,
+    unpack,
+)
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingLayout, RingReader, RingWriter
 from engine.topology import Mark
@@ -303,13 +315,25 @@ def test_a_message_overflows_from_vllms_count_on():
     assert len(b"".join(pack([b"x" * 93]))) == 100
 
 
-def test_only_buffers_of_a_mebibyte_travel_beside_the_pickle():
+def test_only_large_buffers_travel_beside_the_pickle():
     numpy = pytest.importorskip("numpy")
-    small, large = numpy.zeros((1 << 20) - 1, "u1"), numpy.arange(1 << 20, dtype="u1")
+    small, large = numpy.zeros(OUT_OF_BAND_BYTES - 1, "u1"), numpy.arange(OUT_OF_BAND_BYTES, dtype="u1")
     parts = encode([small, large])
-    assert [len(part) for part in parts[1:]] == [1 << 20]
+    assert [len(part) for part in parts[1:]] == [OUT_OF_BAND_BYTES] and encode_small([small, large]) is None
     copied = [bytes(p) for p in parts]
     assert (decode(copied)[1] == large).all()
+
+
+@pytest.mark.parametrize("obj", [b"", bytes(OUT_OF_BAND_BYTES - 1), ("f", {"k": [b"x" * 100]}), list(range(99))])
+def test_a_small_object_makes_the_same_chunk_on_the_short_way(obj):
+    chunk = encode_small(obj)
+    assert chunk == b"".join(pack(encode(obj))) and parts_of_small(chunk) == encode(obj)
+    assert object_taker()(memoryview(chunk + bytes(9))) == (obj, len(chunk) - 7)
+
+
+@pytest.mark.parametrize("obj", [bytes(OUT_OF_BAND_BYTES), (1, {"k": bytearray(OUT_OF_BAND_BYTES)})])
+def test_an_object_with_large_bytes_does_not_go_the_short_way(obj):
+    assert encode_small(obj) is None and decode(list(map(bytes, encode(obj)))) == obj
 
 
 @pytest.mark.parametrize("chunk", [b"\x02" + bytes(9), bytes(10), b"\x00\x00\x02\x00\x00\x00\x01xyz\xff\xff\xff\xff"])
