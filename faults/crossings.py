@@ -67,6 +67,8 @@ class Crossings:
                     judge.notice(fault_id)
             fault = judge.crossing(site, None if channel is None or frames is None
                                    else lambda: decoded_of(channel, frames))
+            if fault is not None and fault.victim is not None and not self._performer.reaches(fault):
+                fault = None  # its victim is not there: nothing befalls anybody
             nth = judge.count(site)
             occurrence = 0
             if digest:

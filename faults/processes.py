@@ -112,6 +112,11 @@ class Performer:
             signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.fate])
             self._on_release(fault, site, nth)  # only a stopped process gets here
 
+    def reaches(self, fault: Fault) -> bool:
+        """Whether the process that it hits was born and lives."""
+        process = self._board.process(*victim_of(fault))
+        return process is not None and is_alive(*process)
+
     def _signal_victim(self, fault: Fault) -> None:
         process = self._board.process(*victim_of(fault))
         if process is None or not send_signal(*process, _SIGNALS[fault.fate]):

@@ -46,6 +46,8 @@ _NUMBER = attrgetter("number")
 _AT = attrgetter("at")
 _DIGEST = attrgetter("digest")
 FOREVER = float("inf")
+#: Fates at a socket's `send` that leave the frame where it is: the crossing is recorded before.
+_NEVER_PUT = (Fate.KILL, Fate.RAISE, Fate.EXIT)
 #: A machine that starved for so much of a patience may have run it out; a stop for so much of a deadline, too.
 STARVED_PART = 0.25
 STOPPED_PART = 0.75
@@ -307,8 +309,13 @@ class History:
         for node, record in self.observed("not-sent"):
             site, life = record.data["site"], life_of(node)
             stayed[site_of_life(site, life) if life else site].add(record.data["nth"])
+        for receipt in self.hit(*_NEVER_PUT, operation=":send"):
+            if receipt.fault is not None and receipt.fault.victim is None:
+                life = life_of(receipt.node)
+                stayed[site_of_life(receipt.site, life) if life else receipt.site].add(receipt.nth)
         for name, edge in {part[0]: part[1] for part in map(_edge_of, self.crossings) if part}.items():
-            sends, refused = self.sends(name), stayed.get(f"{name}:send")
+            # A ring's message is on record when it has been written.
+            sends, refused = self.sends(name), None if edge.channel in RING_CHANNELS else stayed.get(f"{name}:send")
             if refused:
                 sends = [send for send in sends if send.nth not in refused]
             found[edge.channel].append(Flow(name, edge, sends, self.receives(name)))

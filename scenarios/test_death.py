@@ -74,6 +74,14 @@ def test_core_exits_behind_a_slow_reader(world):
     run.holds(dead_notice, ends_once, nothing_left_behind)
 
 
+def test_output_thread_fails(world):
+    """The thread that sends outputs fails with one in its hand: the main thread sends it, the rest and the notice."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        plan=plan(raises("core.0", at="core.0->frontend.0/outputs:send", nth=10)))
+    run.holds(dead_notice, death_is_told, ends_once, nothing_left_behind)
+
+
 def test_core_is_asked_to_leave(world):
     """SIGTERM while requests run: they finish, the notice comes behind their last tokens."""
     run = world.play(

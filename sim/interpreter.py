@@ -179,6 +179,18 @@ class SimThread:
         self._question_with = arguments
         self._until = _NEVER
 
+    @property
+    def running(self) -> bool:
+        return self._question is None and not self.finished
+
+    def throw(self, error: BaseException) -> None:
+        """End what it waits for with an error."""
+        def answer() -> None:
+            raise error
+
+        self.go_on_with(answer)
+        self.wake()
+
     # -- running
 
     def _advance(self, value: Any, error: BaseException | None) -> None:
@@ -280,10 +292,7 @@ class SimThread:
             return True
         victim = process
         if fault.victim is not None:
-            found = self.sim.process(fault.victim)
-            if found is None or not found.alive:
-                return False
-            victim = found
+            victim = self.sim.process(fault.victim)
         if fate is Fate.KILL:
             victim.kill()
             if victim is process:
@@ -292,7 +301,12 @@ class SimThread:
             victim.freeze(fault, self.name, site if victim is process else "", nth)
             return victim is process
         elif fate is Fate.TERMINATE:
-            victim.terminate()
+            if victim is not process:
+                victim.terminate()
+            else:
+                process.terminate_now()
+                if not process.alive:
+                    raise ThreadEndedError
         return False
 
     def _let_go(self, fault: Fault, site: str, nth: int) -> None:

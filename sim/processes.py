@@ -226,7 +226,8 @@ class SimProcess:
         """As `note`, at a site that the plan names."""
         fault = None
         if site in self._judged:
-            fault = self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames))
+            fault = self._befalling(
+                self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames)))
         if self.recording:
             occurrence = self._occurrences[site, digest]
             self._occurrences[site, digest] += bool(digest)
@@ -239,6 +240,14 @@ class SimProcess:
         if site in self._watched:
             self.sim.holds.crossed(self.name, self.life, site, nth)
         return fault, nth
+
+    def _befalling(self, fault: Fault | None) -> Fault | None:
+        """The fault, if its victim is there: else nothing befalls anybody."""
+        if fault is not None and fault.victim is not None:
+            victim = self.sim.process(fault.victim)
+            if victim is None or not victim.alive:
+                return None
+        return fault
 
     def count_crossing(self, site: str) -> int:
         """Count without judging."""
@@ -272,7 +281,7 @@ class SimProcess:
         thread = self.current_thread
         assert thread is not None, "a ring operation runs inside of an Attempt"
         nth = self.count_crossing(site)
-        fault = self.judge.crossing(site) if site in self._judged else None
+        fault = self._befalling(self.judge.crossing(site)) if site in self._judged else None
         if fault is None:
             return None
         if self.recording:
@@ -325,14 +334,22 @@ class SimProcess:
         self._gone(code)
 
     def terminate(self) -> None:
-        """SIGTERM: the handler runs, or without one the process dies."""
-        def act() -> None:
-            if self.on_terminate is not None:
-                self.on_terminate()
-            else:
-                self._gone(SIGTERM)
+        """SIGTERM of another process: it arrives a little later."""
+        self.sim.after(self.sim.costs.signal_s, self.deliver, self.terminate_now)
 
-        self.sim.after(self.sim.costs.signal_s, self.deliver, act)
+    def terminate_now(self) -> None:
+        """SIGTERM: the handler runs, or without one the process dies. Raises what a handler raises in its thread."""
+        if self.on_terminate is not None:
+            self.on_terminate()
+        else:
+            self._gone(SIGTERM)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise in the main thread, as a signal handler does: here and now if it runs, else out of its wait."""
+        main = next(thread for thread in self.threads if thread.is_main)
+        if main.running:
+            raise error
+        main.throw(error)
 
     def leave(self, code: int = 0) -> None:
         """End on its own feet: no thread goes on, sockets keep what is unsent for their linger, then it is gone."""

@@ -20,12 +20,13 @@ import logging
 import os
 import signal
 import threading
+from collections import deque
 from typing import Any
 
 import msgspec
 
 from engine.core.engine_core import INPUT, KV, OUTPUT, Dead, EngineCore, Terminate, reason_of
-from engine.core.io_loops import input_loop, output_loop
+from engine.core.io_loops import input_loop, last_words, output_loop
 from engine.core.kv_publisher import EventPublisherFactory
 from engine.core.scheduler import Scheduler
 from engine.errors import (
@@ -78,6 +79,9 @@ class EngineCoreProc:
         self._children: list[Child] = []
         self._output_thread: threading.Thread | None = None
         self._input_thread: threading.Thread | None = None
+        self._clients = 0
+        self._unsent: deque[Any] = deque()  # the output thread's; after its death, the main thread's
+        self._failed_threads: set[str] = set()
         self._publisher: Any = None
         self._serving = False
         self._leaving = threading.Event()
@@ -220,7 +224,8 @@ class EngineCoreProc:
         self._open(core_request_socket(self._config, addresses.inputs[0], self._recipe.engine_index))
         for client_index, address in enumerate(addresses.outputs):
             self._open(core_output_socket(self._config, address, client_index))
-        self._output_thread = self._thread("output", output_loop(len(addresses.outputs)))
+        self._clients = len(addresses.outputs)
+        self._output_thread = self._thread("output", output_loop(self._clients, self._unsent))
         if self._publisher.queue is not None:
             self._process.queues[KV] = self._publisher.queue
 
@@ -231,6 +236,7 @@ class EngineCoreProc:
             except QueueCancelledError:
                 return
             except BaseException as error:  # a thread that ends takes the core with it, never in silence
+                self._failed_threads.add(name)
                 if not self._leaving.is_set():
                     logger.exception("the %s thread failed", name)
                     self._process.queues[INPUT].put(
@@ -277,6 +283,8 @@ class EngineCoreProc:
         if self._output_thread is not None:
             self._process.queues[OUTPUT].put(Dead())
             self._output_thread.join(bounds.linger_s)
+            if "output" in self._failed_threads:
+                self._process.run(last_words(self._clients, self._unsent))
         if self._input_thread is not None:
             self._input_thread.join(bounds.linger_s)
         self._end_workers()

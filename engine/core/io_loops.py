@@ -1,22 +1,26 @@
 """The core's two I/O threads (pure): decode what arrives, send what is ready.
 
 Promises: a frame that is no request is dropped and reported, and the thread lives on; outputs leave in the
-order they were handed over; `Dead` leaves after all of them.
+order they were handed over; `Dead` leaves after all of them, also where the output thread failed in
+between: what it had taken and not sent is in `unsent`, for `last_words`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
 
-from engine.core.engine_core import INPUT, OUTPUT, Dead, Malformed
+from engine.core.engine_core import INPUT, OUTPUT, Dead, Malformed, reason_of
 from engine.effects import Loop, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError
 from engine.ipc.handshake import REQUESTS
 from engine.messages import ENGINE_CORE_DEAD
 from engine.serial import decode_request, encode_outputs
 from engine.wiring import OUTPUTS
+
+_AT_ONCE = 0.0
 
 
 def input_loop(edge: str) -> Loop[None]:
@@ -34,18 +38,37 @@ def input_loop(edge: str) -> Loop[None]:
         yield Put(INPUT, item)
 
 
-def output_loop(clients: int) -> Loop[None]:
+def output_loop(clients: int, unsent: deque[Any]) -> Loop[None]:
     """One outbox per client: outputs.0, outputs.1, ... Ends after `Dead`."""
     while True:
-        for item in (yield Take(OUTPUT, None)):
+        unsent.extend((yield Take(OUTPUT, None)))
+        while unsent:
+            item = unsent[0]
+            yield from _send(item, clients)
+            unsent.popleft()
             if isinstance(item, Dead):
-                for client_index in range(clients):
-                    yield Send(f"{OUTPUTS}.{client_index}", [ENGINE_CORE_DEAD])
                 return
-            if not 0 <= item.client_index < clients:
-                yield Observe("bad-frame", {"edge": OUTPUTS, "error": f"no client {item.client_index}"})
-                continue
-            yield Send(f"{OUTPUTS}.{item.client_index}", encode_outputs(item.outputs))
+
+
+def last_words(clients: int, unsent: deque[Any]) -> Loop[None]:
+    """In the place of an output thread that failed: what it left, each once more at most, `Dead` among it."""
+    unsent.extend((yield Take(OUTPUT, _AT_ONCE)))
+    for item in unsent:
+        try:
+            yield from _send(item, clients)
+        except (Exception, SystemExit) as error:
+            yield Observe("not-sent", {"edge": OUTPUTS, "error": reason_of(error)})
+    unsent.clear()
+
+
+def _send(item: Any, clients: int) -> Loop[None]:
+    if isinstance(item, Dead):
+        for client_index in range(clients):
+            yield Send(f"{OUTPUTS}.{client_index}", [ENGINE_CORE_DEAD])
+    elif 0 <= item.client_index < clients:
+        yield Send(f"{OUTPUTS}.{item.client_index}", encode_outputs(item.outputs))
+    else:
+        yield Observe("bad-frame", {"edge": OUTPUTS, "error": f"no client {item.client_index}"})
 
 
 def _whose(frames: list[Any]) -> str | None:

@@ -107,7 +107,10 @@ def check_start_ends(history: History) -> Finding:
         if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
             continue
         if startup.ready:
-            dead = next((d for d in history.ends.values() if d.at < end.at and life_of(d.node) == life
+            # Who dies after the core has said that it is ready was there when it said so.
+            said = min((r.at for core, r in history.observed("ready") if kind_of(core) == "core"
+                        and life_of(core) == life), default=end.at)
+            dead = next((d for d in history.ends.values() if d.at < said and life_of(d.node) == life
                          and kind_of(d.node) in ("core", "worker")), None)
             if dead is not None:
                 finding.broke("the engine reported ready although {} had died", dead.node, at=end.at, node=node)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
-from engine.core.io_loops import input_loop, output_loop
+from engine.core.io_loops import input_loop, last_words, output_loop
 from engine.core.kv_log import KVEventLog, publish_loop, replay_loop
 from engine.core.scheduler import Scheduler
 from engine.effects import Loop, MarkPoint, Observe, Put, Receive, Send, Take
@@ -46,6 +47,8 @@ class _Core:
         self.watching = False  # a worker's death ends whatever the core waits for
         self.leaving = False
         self.output_thread: Any = None
+        self.clients = 0
+        self.unsent: deque[Any] = deque()  # the output thread's; after its death, the main thread's
 
     # -- what reaches it from outside
 
@@ -53,7 +56,7 @@ class _Core:
         if self.serving:
             self.process.put(INPUT, Terminate())
         else:
-            self.process.cancel(StartupError("SIGTERM while starting"))
+            self.process.interrupt(SystemExit("SIGTERM while starting"))
 
     def parent_gone(self) -> None:
         self.process.observe("parent-gone", {})
@@ -105,8 +108,9 @@ class _Core:
         process.open_socket(core_request_socket(config, metadata.addresses.inputs[0]))
         for client_index, address in enumerate(metadata.addresses.outputs):
             process.open_socket(core_output_socket(config, address, client_index))
-        self.output_thread = process.start("output", output_loop(len(metadata.addresses.outputs)))
-        self.output_thread.on_finish = lambda thread: process.put("output-done", True)
+        self.clients = len(metadata.addresses.outputs)
+        self.output_thread = process.start("output", output_loop(self.clients, self.unsent))
+        self.output_thread.on_finish = self.output_thread_ended
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
         yield Send(REQUESTS, [b""])
@@ -119,6 +123,10 @@ class _Core:
         if thread.error is not None and not self.leaving and not isinstance(thread.error, QueueCancelledError):
             error = thread.error
             self.process.put(INPUT, error if isinstance(error, Exception) else RuntimeError(reason_of(error)))
+
+    def output_thread_ended(self, thread: Any) -> None:
+        self.thread_failed(thread)
+        self.process.put("output-done", True)
 
     def start_publisher(self) -> KVEventLog | None:
         events, process, stage = self.stage.config.kv_events, self.process, self.stage
@@ -201,6 +209,8 @@ class _Core:
         if self.output_thread is not None:
             yield Put(OUTPUT, Dead())
             yield Take("output-done", stage.sim.now + bounds.linger_s)
+            if self.output_thread.error is not None:
+                yield from last_words(self.clients, self.unsent)
         yield from self.end_workers()
         orphaned = not self.frontend.alive
         if orphaned:

@@ -12,7 +12,7 @@ from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, Sched
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Malformed, Outgoing, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
 from engine.core.scheduler import Scheduler
-from engine.effects import Take
+from engine.effects import Send, Take
 from engine.errors import RpcError
 from engine.executor.uniproc import UniProcExecutor
 from engine.ipc.handshake import REQUESTS

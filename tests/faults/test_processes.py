@@ -191,13 +191,15 @@ def test_a_process_stopped_by_another_s_crossing_tells_of_its_release(tmp_path):
     assert [r.site for r in play.records("core.0", Kind.RELEASE)] == ["f1"]
 
 
-def test_a_victim_that_is_gone_is_no_error(tmp_path):
+def test_a_fault_whose_victim_is_gone_or_not_born_does_not_fire(tmp_path):
     play = Stage(tmp_path, plan(kill("core.0", at="worker.1/mark:executing", nth=2)))
     other = play.ports(worker(1))
     other.mark(Mark.EXECUTING)
     end_of(play.fork(core(), lambda ports: None))
     other.mark(Mark.EXECUTING)
-    assert play.board.fired() == ("f1",)
+    assert play.board.fired() == ()
+    assert play.records("worker.1", Kind.RECEIPT) == []
+    assert "fate" not in (play.records("worker.1", Kind.CROSSING)[1].data or {})
 
 
 def test_the_lab_heals_holds_that_nothing_else_would_end(tmp_path):

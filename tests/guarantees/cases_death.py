@@ -205,6 +205,25 @@ def sigterm_kills_the_core_without_a_word() -> Builder:
         "core.0", exitcode=-15).wait(3).dies("a")
 
 
+def _output_thread_raises() -> Builder:
+    """What it had in hand was noted, never put, and is sent by the main thread."""
+    h = history().started().called("a").crosses(f"{OUTPUTS}:send", "o1", fate="raise")
+    return h.fires("raise", f"{OUTPUTS}:send").observes("core.0", "dying", reason="x", queued=0).sends(
+        OUTPUTS, "o1", "DEAD")
+
+
+@accepts("dead-notice")
+def another_thread_says_the_last_words() -> Builder:
+    return _output_thread_raises().receives(OUTPUTS, "o1", "DEAD").observes("frontend.0", "dead-notice").dies(
+        "a").ends("core.0")
+
+
+@rejects("dead-notice")
+def another_thread_says_the_last_words_and_not_what_was_in_hand() -> Builder:
+    return _output_thread_raises().receives(OUTPUTS, "DEAD").observes("frontend.0", "dead-notice").dies(
+        "a").ends("core.0")
+
+
 @outside("dead-notice", "drain", "bad-frame-isolated", "rpc-any-rank-fails-fast")
 def a_killed_core_owes_no_notice() -> Builder:
     return history().started().called("a").fires("kill", "core.0/mark:step").wait(.02).dies("a")

@@ -80,6 +80,15 @@ def test_another_nodes_crossing_can_kill():
     assert pair.worker.exitcode == -9 and pair.answers == ANSWERS and pair.read == STEPS[:2]
 
 
+def test_a_fault_whose_victim_is_gone_does_not_fire():
+    """The second kill finds nobody: it leaves no receipt, and the crossing says nothing of it."""
+    pair = Pair(plan(kill("worker.0", at=f"{REQUESTS}:receive", nth=3),
+                     kill("worker.0", at=f"{REQUESTS}:receive", nth=4))).run()
+    assert [r.site for r in pair.records("core.0") if r.kind is Kind.RECEIPT] == ["f1"]
+    assert [r.data.get("fault") for r in pair.records("core.0") if r.site == f"{REQUESTS}:receive"][2:] == [
+        "f1", None, None]
+
+
 def test_a_stalled_core_answers_late():
     """Stopped for 200 ms at its third request, the core answers it when it goes on."""
     pair = Pair(plan(stall("core.0", at=f"{REQUESTS}:receive", nth=3, until=Until(seconds=0.2)))).run()
@@ -118,9 +127,9 @@ def test_exit_ends_the_process_with_its_code():
 
 
 def test_terminate_runs_the_handler_or_ends_the_process():
-    """Without a handler SIGTERM ends the process; the crossing itself goes on."""
+    """Without a handler a SIGTERM of its own ends the process there and then."""
     pair = Pair(plan(terminate("core.0", at="core.0/mark:step", nth=2))).run()
-    assert pair.core.exitcode == -15 and pair.answers == ANSWERS[:2]
+    assert pair.core.exitcode == -15 and pair.answers == ANSWERS[:1]
 
 
 def test_a_dropped_request_is_never_read():
