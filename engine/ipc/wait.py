@@ -145,7 +145,11 @@ class FutexDoorbell:
             _futex[0](_futex[1], self._address, _FUTEX_WAKE, _EVERYBODY, None)
 
     def seen(self) -> int:
-        return self._line[0]
+        if _LOCK_IS_FULL_FENCE:  # there, loads stay in order
+            return self._line[0]
+        word = self._line[0]
+        full_fence()  # the ticket first, then what one looks at
+        return word
 
     def wait(self, seen: int, timeout_s: float) -> bool:
         line = self._line

@@ -14,7 +14,14 @@ ORDERS = ("SC", "TSO", "PSO")
 SHORT = tuple(Case(order, readers, chunks, 6, crashes=1 + readers)
               for readers in (1, 2, 3) for chunks in (2, 3) for order in ORDERS)
 
-#: The same, then one chunk, nine messages, four readers.
-FULL = SHORT + tuple(Case(order, readers, chunks, messages, crashes)
-                     for readers, chunks, messages, crashes in ((1, 1, 6, 2), (2, 1, 6, 3), (3, 1, 6, 4), (2, 3, 9, 3),
-                                                                (3, 2, 8, 4), (4, 2, 4, 5)) for order in ORDERS)
+#: Loads done early, and a writer that sleeps until it is rung.
+EARLY = (Case("WEAK", 1, 1, 4, 2), Case("WEAK", 1, 2, 6, 2), Case("WEAK", 1, 3, 6, 2), Case("WEAK", 2, 2, 4))
+BELL = (*(Case(order, 1, chunks, 4, 2, True) for chunks in (1, 2, 3) for order in (*ORDERS, "WEAK")),
+        Case("TSO", 2, 2, 4, 1, True), Case("PSO", 2, 2, 4, 0, True))
+
+#: All of these, then one chunk, nine messages, four readers, and more early loads.
+FULL = SHORT + EARLY + BELL + tuple(
+    Case(order, readers, chunks, messages, crashes)
+    for readers, chunks, messages, crashes in ((1, 1, 6, 2), (2, 1, 6, 3), (3, 1, 6, 4), (2, 3, 9, 3), (3, 2, 8, 4),
+                                               (4, 2, 4, 5)) for order in ORDERS) + (
+    Case("WEAK", 2, 2, 4, 1), Case("WEAK", 2, 1, 4, 1), Case("PSO", 2, 3, 6, 2, True), Case("WEAK", 2, 2, 3, 0, True))

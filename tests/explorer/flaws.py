@@ -63,6 +63,11 @@ def hunt(old: str, new: str, case: Case) -> Counterexample | None:
 
 PSO = Case("PSO", 1, 2, 4)
 SC = Case("SC", 1, 2, 4)
+WEAK = Case("WEAK", 1, 2, 4)
+BELL = Case("TSO", 1, 2, 4, bell=True)
+
+_MAY_WAIT = "        return self._max_chunks == 1 or (memory[written][0] == 1 and memory[own][0] == 0)\n"
+_ASLEEP = "waits for ever before message"
 
 FLAWS = (
     Flaw("no fence after the reset", RESET + FENCE, RESET, PSO, "took 01 01 as message 3", "readers", "reset"),
@@ -96,9 +101,19 @@ FLAWS = (
     Flaw("a reader sets its flag before it has taken the message", _TAKE, "        memory[own] = _ONE\n" + _TAKE,
          SC, "message 3 is written over message 1", "read", ""),
     Flaw("a reader does not set its flag", _FREE, "        self._fence()\n", SC, "took 01 01 as message 3", "", "read"),
+    Flaw("no fence between a reader's two looks", _FIRST_LOOK_OVER, "", WEAK, "took 01 01 as message 3", "readers", ""),
+    Flaw("no fence before the data", "        self._fence()  # `written` first, data second\n", "", WEAK,
+         "took 01 00 as message 1", "written", ""),
+    Flaw("no fence after the flag", WRITTEN + FENCE, WRITTEN, BELL, _ASLEEP, "", "bell"),
+    Flaw("no fence after a reader's flag", _FREED, _FREE, BELL, _ASLEEP, "", "bell"),
+    Flaw("a reader never rings for room", _MAY_WAIT, "        return False\n", BELL, _ASLEEP, "", "bell"),
+    Flaw("a reader of a single chunk rings as with several", _MAY_WAIT,
+         _MAY_WAIT.replace("self._max_chunks == 1 or ", ""), Case("SC", 1, 1, 3, bell=True), _ASLEEP, "", "bell"),
+    Flaw("a reader looks at the wrong chunk before it rings", "(self._position - 2)", "(self._position - 1)", BELL,
+         _ASLEEP, "", "bell"),
 )
 
-#: Changes after which everything is still right where loads stay in order, with the reason.
+#: Changes after which everything is still right where loads stay in order and nobody sleeps, with the reason.
 HARMLESS = {
     "data and readers are swapped: both lie between the same two fences":
         (WRITE, RESET + FENCE + READERS + DATA + FENCE + WRITTEN + FENCE),

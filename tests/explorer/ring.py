@@ -10,6 +10,11 @@ Promises
     SC    stores are seen at once
     TSO   stores leave their process's buffer in order (x86)
     PSO   stores to different bytes leave in any order; loads stay in order
+    WEAK  PSO, and a load may have been done early: it answers with any value that its byte has had since the party's
+          last fence, as long as no byte goes back in time for one party
+
+With `bell`, a writer that finds no room sleeps until the bell is rung, and a reader rings it as `message_queue` does:
+only where `writer_may_wait`. A wake-up that gets lost is then a writer that waits for ever.
 
 Properties
 - A reader takes exactly the next message, whole, each time.
@@ -41,15 +46,16 @@ _MASK = (1 << BITS) - 1
 
 
 class Case(NamedTuple):
-    order: str  # SC, TSO or PSO
+    order: str  # SC, TSO, PSO or WEAK
     readers: int
     chunks: int
     messages: int
     crashes: int = 0
+    bell: bool = False
 
     def __str__(self) -> str:
         return (f"{self.order} {self.readers} readers x {self.chunks} chunks x {self.messages} messages, "
-                f"{self.crashes} crashes")
+                f"{self.crashes} crashes{', bell' * self.bell}")
 
 
 class Local(NamedTuple):
@@ -60,6 +66,8 @@ class Local(NamedTuple):
     log: tuple[int | None, ...] = ()  # answers of the running operation: a load's byte, None for stores and fences
     buffer: tuple[tuple[int, int, int], ...] = ()  # (address, byte, message), oldest first
     dead: bool = False
+    ticket: int | None = None  # of a writer that sleeps: the bell's value before it looked
+    stale: tuple[tuple[int, tuple[int, ...]], ...] = ()  # WEAK: (address, values still to be seen, oldest first)
 
 
 class Outcome(NamedTuple):
@@ -82,7 +90,7 @@ class Next(NamedTuple):
     address: int
     value: int | None  # of a store, or of a load that the own buffer answers
     message: int
-    answers: dict[int, Outcome]
+    answers: dict[Any, Outcome]
     leaving: tuple[tuple[int, int, int, Outcome], ...]
     idle: bool  # between two operations, nothing buffered
     local: Local
@@ -120,6 +128,9 @@ class _Replay:
     def load(self, address: int) -> int:
         return self._answer("load", address)
 
+    def store(self, address: int, value: int) -> None:
+        self._answer("store", address, value)
+
     def fence(self) -> None:
         self._answer("fence")
 
@@ -130,7 +141,7 @@ class _Replay:
 
     def __setitem__(self, where: slice, value: bytes) -> None:
         for address, byte in zip(range(where.start, where.stop), value, strict=True):
-            self._answer("store", address, byte)
+            self.store(address, byte)
 
 
 class _Party:
@@ -141,6 +152,7 @@ class _Party:
         self.name = f"reader {index - 1}" if index else "writer"
         self._case, self._layout, self._make = case, layout, make
         self._ids: dict[Local, int] = {}
+        self._aged: dict[tuple[int, int, int], int] = {}
         self._next: list[Next | None] = []
         self._locals: list[Local] = []
         self.start = self._settle(0, Local())
@@ -151,16 +163,53 @@ class _Party:
             found = self._next[number] = self._work_out(number)
         return found
 
-    def answer(self, number: int, following: Next, value: int) -> Outcome:
-        """Where a load of `value`, or a store that is done, leads."""
+    def answer(self, number: int, following: Next, value: int, age: int | None = None) -> Outcome:
+        """Where a load of `value`, or a store that is done, leads. `age`: its place in the byte's stale values."""
         local = following.local
         given = value if following.kind == "load" else None
+        if local.stale and following.kind == "load":
+            local = self._no_older(local, following.address, age)
         buffer = local.buffer
         if following.kind == "own" and following.value is not None:
             buffer = (*buffer, (following.address, following.value, local.count))
         outcome = self._settle(number, local._replace(log=(*local.log, given), buffer=buffer))
-        following.answers[value] = outcome
+        following.answers[value if age is None else (value, age)] = outcome
         return outcome
+
+    def stale_values(self, following: Next) -> tuple[int, ...]:
+        """What a load may still see instead of what is there."""
+        if not following.local.stale or following.value is not None:
+            return ()
+        return dict(following.local.stale).get(following.address, ())
+
+    def age(self, number: int, address: int, value: int) -> int:
+        """Another party's store has replaced `value`. -> what that adds to a state"""
+        key = (number, address, value)
+        if key not in self._aged:
+            local, delta = self._locals[number], 0
+            if self._runs(local) and self._loads(address):
+                stale = dict(local.stale)
+                stale[address] = (*stale.get(address, ()), value)
+                delta = (self._number(local._replace(stale=tuple(sorted(stale.items())))) - number) << self.shift
+            self._aged[key] = delta
+        return self._aged[key]
+
+    def _loads(self, address: int) -> bool:
+        """Whether this party ever loads that byte and does not only write it itself."""
+        if address < self._layout.metadata_offset or address >= self._layout.vllm_bytes:
+            return (address < self._layout.metadata_offset) == bool(self.index)
+        flag = (address - self._layout.metadata_offset) % self._layout.metadata_bytes
+        return flag in (0, self.index) if self.index else flag > 0
+
+    @staticmethod
+    def _no_older(local: Local, address: int, age: int | None) -> Local:
+        """After a load of that byte, or a store to it (age None: what is there now): time does not go back."""
+        stale = dict(local.stale)
+        if address in stale and age is None:
+            del stale[address]
+        elif address in stale:
+            stale[address] = stale[address][age:]
+        return local._replace(stale=tuple(sorted(stale.items())))
 
     def _number(self, local: Local) -> int:
         number = self._ids.get(local)
@@ -207,13 +256,24 @@ class _Party:
         end = self._make(self._layout, replay, replay.fence, *rest)
         end._position = local.position
         try:
-            if self.index:
-                result = end.try_read(lambda view: bytes(view[k] for k in range(WIDTH)))
-            else:
-                result = end.try_write([bytes([local.count + 1]) * WIDTH])
+            result = (self._read if self.index else self._write)(local, replay, end)
         except _Pending as pending:
             return pending.action, None, 0
         return ("end", 0, 0), result, end._position
+
+    def _read(self, local: Local, replay: _Replay, end: Any) -> Any:
+        result = end.try_read(lambda view: bytes(view[k] for k in range(WIDTH)))
+        if self._case.bell and result is not EMPTY and end.writer_may_wait():
+            replay.store(self._layout.writer_bell_offset, 1 + local.count * self._case.readers + self.index)
+        return result
+
+    def _write(self, local: Local, replay: _Replay, end: Any) -> bool:
+        if self._case.bell:
+            if replay.load(self._layout.writer_bell_offset) == local.ticket:
+                return False  # still asleep
+            if self._case.order == "WEAK":
+                replay.fence()  # of `FutexDoorbell.seen`, where the machine may reorder loads
+        return end.try_write([bytes([local.count + 1]) * WIDTH])
 
     def _settle(self, number: int, local: Local) -> Outcome:
         """Go on until the next step is one that others can see."""
@@ -228,7 +288,11 @@ class _Party:
                     rows[-1] = ("took wrong", local.count + 1, 0)
                     return Outcome(number, 0, (), tuple(rows), f"{self.name} took {result.hex(' ')} as message "
                                                                f"{local.count + 1}")
-                local = Local(local.count + done, position, (), local.buffer)
+                asleep = self._case.bell and not self.index and not done
+                local = Local(local.count + done, position, (), local.buffer, False,
+                              local.log[0] if asleep else None, local.stale)
+                if asleep:
+                    break  # the next step is a load, whoever sleeps
                 continue
             if kind == "store":
                 crashes.append(self._number(Local(local.count, 0, (), local.buffer, True)))
@@ -236,10 +300,13 @@ class _Party:
                     break
                 rows.append(("store", address, value))
                 local = local._replace(buffer=(*local.buffer, (address, value, local.count)))
+                if local.stale:
+                    local = self._no_older(local, address, None)
             elif kind == "load" or local.buffer or not self._folded:
                 break  # a load, or a fence that has to wait
             else:
                 rows.append(("fence", 0, 0))
+                local = local._replace(stale=())
             local = local._replace(log=(*local.log, None))
         found = self._number(local)
         return Outcome(found, (found - number) << self.shift,
@@ -258,7 +325,8 @@ class Explorer:
         self.seconds = 0.0
         self._parties = [_Party(index, case, self.layout, reader if index else writer, folded)
                          for index in range(1 + case.readers)]
-        self._memories = [bytes(self.layout.vllm_bytes)]
+        self._weak = case.order == "WEAK"
+        self._memories = [bytes(self.layout.writer_bell_offset + 1 if case.bell else self.layout.vllm_bytes)]
         self._memory_ids = {self._memories[0]: 0}
         self._stored: dict[tuple[int, int, int], int] = {}
         self._memory_shift = BITS * len(self._parties)
@@ -300,12 +368,15 @@ class Explorer:
             idle = idle and step.idle
             if step.kind == "load":
                 value = memory[step.address] if step.value is None else step.value
-                outcome = step.answers.get(value) or party.answer(number, step, value)
-                if outcome.violation:
-                    return [], outcome.violation
-                following.append(state + outcome.delta)
-                if outcome.crashes:
-                    self._crash(state, outcome, following)
+                outcomes = [step.answers.get(value) or party.answer(number, step, value)]
+                if self._weak:
+                    outcomes += self._early(party, number, step)
+                for outcome in outcomes:
+                    if outcome.violation:
+                        return [], outcome.violation
+                    following.append(state + outcome.delta)
+                    if outcome.crashes:
+                        self._crash(state, outcome, following)
             elif step.kind == "own":
                 outcome = step.answers.get(0) or party.answer(number, step, 0)
                 if outcome.violation:
@@ -328,7 +399,7 @@ class Explorer:
                     return [], violation
                 if outcome.violation:
                     return [], outcome.violation
-                after = state + self._store(memory_id, address, value)
+                after = self._seen_by_all(state, party, address, value)
                 following.append(after + outcome.delta)
                 if outcome.crashes:
                     self._crash(after, outcome, following)
@@ -337,6 +408,21 @@ class Explorer:
     def _crash(self, state: int, outcome: Outcome, following: list[int]) -> None:
         if self.case.crashes and sum(local.dead for local in self._locals(state)) < self.case.crashes:
             following += [state + delta for delta in outcome.crashes]
+
+    @staticmethod
+    def _early(party: _Party, number: int, step: Next) -> list[Outcome]:
+        """Where a load leads that was done before the last stores of others to its byte."""
+        return [step.answers.get((value, age)) or party.answer(number, step, value, age)
+                for age, value in enumerate(party.stale_values(step))]
+
+    def _seen_by_all(self, state: int, party: _Party, address: int, value: int) -> int:
+        """-> the state after a store has left its buffer"""
+        memory_id = state >> self._memory_shift
+        after = state + self._store(memory_id, address, value)
+        if self._weak and (old := self._memories[memory_id][address]) != value:
+            after += sum(other.age((state >> other.shift) & _MASK, address, old) for other in self._parties
+                         if other is not party)
+        return after
 
     def _store(self, memory_id: int, address: int, value: int) -> int:
         """-> what a visible store adds to a state"""
@@ -358,7 +444,7 @@ class Explorer:
     def _overwrites(self, state: int, message: int) -> str | None:
         """Whether a store of this message (from 0) may not be seen yet."""
         old = message - self.case.chunks
-        if old < 0 or not self._folded:  # with steps by themselves, a reader that has set its flag still has to return
+        if old < 0 or not self._folded or self.case.bell:  # there, a reader that has set its flag still has to return
             return None
         for party in self._parties[1:]:
             if party._locals[(state >> party.shift) & _MASK].count <= old:
@@ -429,6 +515,8 @@ class Explorer:
                 value = self._memories[memory_id][step.address] if step.value is None else step.value
                 outcome = step.answers.get(value) or party.answer(number, step, value)
                 yield state, party, "load", step.address, value, outcome
+                for stale, early in zip(party.stale_values(step), self._early(party, number, step), strict=True):
+                    yield state, party, "early", step.address, stale, early
             elif step.kind == "store":
                 outcome = step.answers.get(0) or party.answer(number, step, 0)
                 yield (state + self._store(memory_id, step.address, step.value), party, "store", step.address,
@@ -437,7 +525,7 @@ class Explorer:
                 outcome = step.answers.get(0) or party.answer(number, step, 0)
                 yield state, party, "fence" if step.value is None else "buffered", step.address, step.value, outcome
             for address, value, _, outcome in step.leaving:
-                yield state + self._store(memory_id, address, value), party, "seen", address, value, outcome
+                yield self._seen_by_all(state, party, address, value), party, "seen", address, value, outcome
 
     def _rows(self, before: int, after: int) -> list[Row]:
         for state, party, what, address, value, outcome in self._steps(before):

@@ -38,6 +38,8 @@ class Counterexample(NamedTuple):
 def store_of(address: int, value: int, party: int, layout: RingLayout) -> str:
     """The store's name as plans use it: reset, data, readers, written or read."""
     kind = layout.store_name(address).partition(":")[0]
+    if kind == "bell":
+        return "bell"
     if kind == "written":
         return "written" if value else "reset"
     return "data" if kind == "data" else "read" if party else "readers"
@@ -56,8 +58,8 @@ def store_text(kind: str, address: int, value: int, party: int, layout: RingLayo
     if where == "data":
         chunk, at = divmod(address, layout.max_chunk_bytes)
         where = f"data:{chunk}[{at}]"
-    if kind == "load":
-        return f"load {where} -> {value}"
+    if kind in ("load", "early"):
+        return f"load {where} -> {value}" + " (done early)" * (kind == "early")
     name = f"store {store_of(address, value, party, layout)} ({where} = {value})"
     return f"{name} becomes visible" if kind == "seen" else f"{name} into its buffer" if buffered else name
 
