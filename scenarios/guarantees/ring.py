@@ -255,19 +255,32 @@ def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Rec
 
 def check_ring_bounded_wait(history: History) -> Finding:
     finding = Finding(history)
-    bounds = history.bounds
     for node, waits in history.by_node("queue-wait").items():
         dead = min((history.ended(peer) for peer in _peers(history, node)), default=FOREVER)
         for wait in waits:
             _judge_wait(finding, node, wait, dead)
     _judge_open_calls(finding)
     for node, full in history.marks(Mark.RING_FULL.value):
-        after = [r for r in history.records(node) if r.number > full.number and r.thread == full.thread]
-        if after or history.ended(node) < full.at + bounds.rpc_s:
-            continue
+        _judge_full(finding, node, full)
+    return finding
+
+
+def _judge_full(finding: Finding, node: str, full: Record) -> None:
+    """A writer without room sends, or says how its wait ended; a reader's death ends it sooner than its deadline."""
+    history, bounds, ring = finding.history, finding.history.bounds, full.data.get("ring")
+    if any(record.number > full.number and record.thread == full.thread for record in history.records(node)):
+        return
+    until = min(history.ended(node), history.closing_at(life_of(node)), history.ended_at)
+    dead = [history.ended(flow.target) for flow in history.flows(*RING_CHANNELS)
+            if flow.source == node and names_channel(ring, flow.edge.channel)]
+    since = max(full.at, min(dead, default=FOREVER))
+    if since < until and not finding.took("the wait of {} for room in {}, with a reader of it dead,", node, ring,
+                                          bound=bounds.detection_s, at=since, node=node,
+                                          measured=until - since - history.frozen_s(node, since, until)):
+        return
+    if history.ended(node) >= full.at + bounds.rpc_s:
         finding.hangs("a write into the full ring of {}", node, bound=timer_s(bounds, max(bounds.rpc_s, bounds.step_s)),
                       since=full.at, node=node)
-    return finding
 
 
 def _judge_open_calls(finding: Finding) -> None:

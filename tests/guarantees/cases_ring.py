@@ -187,6 +187,17 @@ def a_writer_notices_a_dead_reader_only_at_its_deadline() -> Builder:
 
 
 @rejects("ring-bounded-wait")
+def a_writer_waits_for_a_dead_reader_until_it_is_ended() -> Builder:
+    h = _full().fires("kill", "worker.1/rpc:store.read").wait(3)
+    return h.observes("frontend.0", "closing")
+
+
+@silent("ring-bounded-wait")
+def a_writer_waits_for_a_dead_reader_of_which_it_could_not_know_yet() -> Builder:
+    return _full().fires("kill", "worker.1/rpc:store.read").wait(.01).fires("kill", "core.0/mark:ring-full")
+
+
+@rejects("ring-bounded-wait")
 def an_expired_deadline_becomes_for_ever() -> Builder:
     return _full().wait(60)
 

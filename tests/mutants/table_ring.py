@@ -19,7 +19,7 @@ FLAG_BEFORE_DATA = Mutant(
 WAITS_FOR_THE_DEAD = Mutant(
     id="H09", scenario="test_reader_dies_while_the_writer_waits_for_it",
     bug="A writer that finds no room waits without a deadline, and a reader's death does not end that.",
-    breaks_in={"sim": these("ring-bounded-wait", "death-is-told"), "engine": these("death-is-told")},
+    breaks=these("ring-bounded-wait", "death-is-told"),
     along=these("health-is-true"),
     edits=(
         Edit("engine/ipc/queue.py", "            oldest = position - self.writer.layout.max_chunks\n",
