@@ -10,7 +10,6 @@ Figures say how many batches a second a reader got, not how fast they could be t
 from __future__ import annotations
 
 import gc
-import os
 import select
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ zmq = pytest.importorskip("zmq")
 from engine.core import kv_events as ours  # noqa: E402
 from engine.kv_reports import Applied  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from tests.engine.vllm_events import vllm_events  # noqa: E402
 
 TURNS = 5
 BATCHES = 20_000
@@ -34,22 +34,10 @@ BOUND_S = 60.0
 END = (-1).to_bytes(8, "big", signed=True)
 
 
-def _vllm() -> Any:
-    """The module, or None where it cannot be imported."""
-    folder = os.environ.get("KV_VLLM_PYTHONPATH")
-    if folder:
-        sys.path.append(folder)
-    try:
-        from vllm.distributed import kv_events
-    except Exception:
-        return None
-    return kv_events
-
-
 @pytest.fixture(scope="module")
 def modules() -> dict[str, Any]:
     found = {"ours": ours}
-    theirs = _vllm()
+    theirs = vllm_events()
     if theirs is not None:
         found["vllm"] = theirs
     return found
