@@ -54,6 +54,10 @@ class Where(msgspec.Struct, frozen=True):
                 and (self.passing or receipt.fate not in STALLS or receipt.released_at is None))
 
 
+#: A frame that both sides need is lost, whoever drops it.
+DAMAGED_HANDSHAKE = Where(DAMAGE, sites="*/handshake:*", why="the start fails, by name: see start-ends")
+
+
 class Envelope(msgspec.Struct, frozen=True):
     """The faults a promise must survive: all that `inside` covers, less what `outside` covers."""
 

@@ -9,6 +9,7 @@ from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
 from faults.journal import Record
 from scenarios.guarantees.base import (
     DAMAGE,
+    DAMAGED_HANDSHAKE,
     DEATHS,
     MESSAGE,
     ORDERINGS,
@@ -388,6 +389,7 @@ GUARANTEES = (
         envelope=Envelope(outside=(
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
             Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+            DAMAGED_HANDSHAKE,
         )),
     ),
 )

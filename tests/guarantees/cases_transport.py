@@ -268,3 +268,10 @@ def a_pickle_from_the_socket_is_executed() -> Builder:
 @silent("bad-frame-isolated", "no-foreign-code")
 def every_frame_is_good() -> Builder:
     return history().started().request("a")
+
+
+@outside("bad-frame-isolated", "no-foreign-code")
+def the_metadata_of_the_handshake_is_damaged_and_the_start_fails() -> Builder:
+    h = history().observes("frontend.0", "starting").fires("corrupt", "frontend.0->core.0/handshake:receive")
+    h.observes("core.0", "bad-frame", edge="handshake", error="truncated").wait(1)
+    return h.ends("core.0", exitcode=1).observes("frontend.0", "start-failed", error="StartupError", reason="core.0")
