@@ -7,19 +7,24 @@ in whoever knows the server's public key. The handler is a thread with a context
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import zmq
 from zmq.utils import z85
 
 from engine.ipc.sockets import ZmqSocket
-from engine.ports import SocketSpec
+from engine.ports import SocketSpec, Unroutable
 
 _ZAP = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 
 
 class GuardedSocket(ZmqSocket):
-    """A bound CURVE socket. `spec.curve` = (own public, own secret, the client's public), Z85."""
+    """A bound CURVE socket. `spec.curve` = (own public, own secret, the client's public), Z85.
+
+    Where some reader of an XPUB is `spec.send_hwm` messages behind, `send` raises Unroutable and nobody gets anything.
+    """
 
     def __init__(self, spec: SocketSpec) -> None:
         self._own_context = context = zmq.Context()
@@ -31,9 +36,17 @@ class GuardedSocket(ZmqSocket):
         self._doorman.start()
         try:
             super().__init__(context, spec)
+            if spec.kind == "XPUB":
+                self._socket.setsockopt(zmq.XPUB_NODROP, 1)
         except BaseException:
             self._end()
             raise
+
+    def send(self, frames: Sequence[Any], peer: int | bytes = 0) -> None:
+        try:
+            super().send(frames, peer)
+        except zmq.Again:
+            raise Unroutable(f"{self.spec.name}: a reader is {self.spec.send_hwm} messages behind") from None
 
     def close(self, linger_s: float | None = None) -> None:
         super().close(linger_s)

@@ -9,6 +9,7 @@ All that is opened comes from `ports`. Which methods an end has to offer is `mes
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from typing import Any
@@ -27,7 +28,7 @@ from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
 from engine.ipc.stats import QueueStats
 from engine.ipc.wait import SpinThenSleep, WaitStrategy
-from engine.ports import Doorbell, Ports, RingSpec
+from engine.ports import Doorbell, Ports, RingSpec, Unroutable
 from engine.real_ports import RealPorts
 from engine.runtime_dir import RuntimeDir
 from engine.shell import Process
@@ -127,7 +128,7 @@ class QueueEnd:
     def _open_no_ring(self, spec: RingSpec) -> None:
         self._bells = self._doorbells = {BELL: NoBell(), SPACE: NoBell()}
         for key, bell in self._bells.items():
-            self._process.add_bell(key, bell)
+            self._process.add_bell(key, _WatchedBell(bell, self._strategy, self))
         self._process.rings[self._name] = spec
 
     def _open_overflow(self, address: str, segment: str) -> None:
@@ -237,8 +238,13 @@ class QueueEnd:
     def _look_at_remotes(self) -> None:
         socket = self._process.sockets[REMOTE_SOCKET]
         while (arrived := socket.try_receive()) is not None:
-            self._remotes.note(arrived[1][0])
+            self._note_remote(arrived[1][0])
         self._remotes.check()
+
+    def _note_remote(self, frame: Any) -> None:
+        for refusal in self._remotes.note(frame):
+            with contextlib.suppress(Unroutable):  # so many messages wait that it will find no READY either
+                self._process.sockets[REMOTE_SOCKET].send([refusal])
 
     def _raise_if_remote_writer_is_gone(self) -> None:
         if self._queue.ended:
@@ -275,7 +281,8 @@ class QueueEnd:
                     bell.ring()
             if free:
                 if self._remotes is not None and self._ready:
-                    self._process.sockets[REMOTE_SOCKET].send([BYE])
+                    with contextlib.suppress(Unroutable):  # they will see that the connection ends
+                        self._process.sockets[REMOTE_SOCKET].send([BYE])
                 self._queue = self._memory = None
                 self._process.close()
                 if self._owns_ports:

@@ -3,7 +3,8 @@
 Promises
 - Every reader gets every object once, in order, also those of at least a chunk, also across time-outs.
 - No wait outlives its time-out; a wait without one ends by `cancel`, by `shutdown`, or by the death of the other end,
-  with `QueueCancelledError` or its `PeerDeadError`. What was published before a death is handed out first.
+  with `QueueCancelledError` or its `PeerDeadError`. What was published before a death is handed out first; a payload
+  beside the ring only if it, or the word where it lies, had left the killed writer.
 - An object that cannot be decoded is a `QueueDecodeError` and counts as read; one that cannot be pickled is pickle's
   own error and was not sent. The queue is usable after either.
 - Nothing that came over a network is unpickled before its sender has proven its key; without keys a remote reader is
@@ -55,7 +56,8 @@ class MessageQueue(QueueEnd):
     `max_chunk_bytes` times `max_chunks` bytes of shared memory are reserved; objects whose pickle reaches a chunk's
     size are slower. Of the `n_reader` readers `n_local_reader` are on this host, those of `local_reader_ranks`; the
     others (`remote_reader_ranks`, by default the smallest ranks that are left) connect to `connect_ip`, by default
-    the address by which this host reaches others. What a remote reader has not read waits in memory without a bound.
+    the address by which this host reaches others. A remote reader may be `remote.REMOTE_BOUND` messages behind on each
+    side of its connection; then `enqueue` waits for it as for room in the ring.
 
     `segment_name` and `overflow_address` (ipc) name what is created; by default the queue names both and removes
     them. `bell` = (segment, offset) lets several queues ring one bell of a common reader, such as `bell_address` of
@@ -169,9 +171,10 @@ class MessageQueue(QueueEnd):
                      wait: WaitStrategy | None) -> None:
         self._begin(handle.ring, ports, worker(rank), wait, writes=False)
         self._open_no_ring(spec or _spec([rank], 1, 8))
+        topic = remote.topic_of(rank)
         self._process.sockets[REMOTE_SOCKET] = self._ports.open_socket(remote.reader_socket(
-            f"{handle.ring}.{REMOTE_SOCKET}", handle.remote_subscribe_addr, rank, handle.remote_keys))
-        self._queue = remote.RemoteReader(handle.ring, inbox=REMOTE_SOCKET, check=self._raise_if_over,
+            f"{handle.ring}.{REMOTE_SOCKET}", handle.remote_subscribe_addr, topic, handle.remote_keys))
+        self._queue = remote.RemoteReader(handle.ring, inbox=REMOTE_SOCKET, topic=topic, check=self._raise_if_over,
                                           recheck_s=PEER_CHECK_S)
 
     @staticmethod
@@ -336,7 +339,7 @@ class MessageQueue(QueueEnd):
             else:
                 arrived = self._receive(REMOTE_SOCKET, deadline)
                 if arrived is not None:
-                    self._remotes.note(arrived[0])
+                    self._note_remote(arrived[0])
             if arrived is None and self._ports.clock.monotonic() >= deadline:
                 raise QueueTimeoutError(f"{self._name}: {len(missing)} of {self._queue.n_readers} readers did not "
                                         f"come, ranks {missing}; {subscribed} have subscribed")

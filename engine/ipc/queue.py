@@ -35,10 +35,13 @@ from engine.ipc.framing import (
 )
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
 from engine.ipc.stats import QueueStats
+from engine.ports import Unroutable
 from engine.topology import Mark
 
 #: The single frame by which a writer says that all its readers have subscribed. No payload.
 READY = b"READY"
+#: A socket does not say when it has room again: its writer looks this often.
+REMOTE_LOOK_S = 0.005
 #: A deadline that is over: look once.
 _AT_ONCE = 0.0
 
@@ -87,17 +90,35 @@ class QueueWriter:
                                   f"message {position} found no room and was not sent: not all of its "
                                   f"{self.n_readers} readers have read message {oldest}", self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
+        if self.remote_outbox is not None:
+            yield from self._send_remote(overflow_frames(parts, position), deadline)
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
         assert written, f"{self.name}: room for message {position} was taken away"
         if overflow:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
-        if self.remote_outbox is not None:
-            yield Send(self.remote_outbox, overflow_frames(parts, position))
         self.stats.bytes += sum(map(len, parts))
         self.stats.overflows += overflow
         yield RingBell(self.bell)
         return position
+
+    def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
+        """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""
+        def attempt() -> Loop[Any]:
+            try:
+                yield Send(self.remote_outbox, frames)
+            except Unroutable:
+                return EMPTY
+            return True
+
+        def sleep(deadline: float | None) -> Loop[None]:
+            until = (yield Now()) + REMOTE_LOOK_S
+            yield WaitBell(self.space_bell, until if deadline is None else min(until, deadline))
+
+        if (yield from attempt()) is EMPTY:
+            yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
+            yield from wait_until(self.name, attempt, sleep, deadline, f"message {self.writer.position} was not sent: "
+                                  "a reader on another host is too far behind", self.stats)
 
     def depth(self) -> int:
         """How many published messages some reader has not read yet."""

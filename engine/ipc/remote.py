@@ -4,17 +4,22 @@ Promises
 - A message is unpickled only if it came from the owner of the server key in the handle: CURVE encrypts and
   authenticates each frame, and a socket without keys is not opened at all.
 - A gap in the numbers is a `QueueDecodeError` that names what is missing; the queue goes on behind it.
+- At most `REMOTE_BOUND` messages wait on each side of a connection: a writer whose reader is further behind waits.
+- Of two readers with one rank the later one is refused, and the first goes on.
 - The end of the writer is noticed: by its word when it shuts down, by the lost connection when it died, by missing
   heartbeats when its host did.
 
     writer    XPUB, bound to one address, CURVE server, lets in the reader's key alone
-    reader    SUB to everything and to "RTrank" + its rank, so that the writer knows who is there
-    frames    buffer 0 (the pickle) | buffer 1 | ... | "RTpos" + position      READY and BYE are single frames
+    reader    SUB to everything and to "RTrank" + its rank + ":" + a random name, so that the writer knows who is there
+    frames    buffer 0 (the pickle) | buffer 1 | ... | "RTpos" + position
+              READY, BYE and "RTtaken" + what a refused reader has subscribed to are single frames
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +27,7 @@ from typing import Any
 from engine.effects import Attempt, Loop, Now, Receive, RingCrossing
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError
 from engine.ipc.framing import from_overflow_frames
-from engine.ipc.queue import READY, wait_until
+from engine.ipc.queue import READY, REMOTE_LOOK_S, wait_until
 from engine.ipc.ring import EMPTY, MAX_CHUNK_BYTES, RingLayout
 from engine.ipc.stats import QueueStats
 from engine.ports import SocketSpec
@@ -32,7 +37,9 @@ from engine.topology import Channel, core, worker
 BYE = b"BYE"
 #: A writer that ends waits so long for its last messages to leave.
 REMOTE_LINGER_S = 2.0
-_TOPIC = b"RTrank"
+#: Messages that may wait on each side of a connection, sockets' buffers apart. (vLLM's socket drops what is beyond.)
+REMOTE_BOUND = 1000
+_TOPIC, _TAKEN = b"RTrank", b"RTtaken"
 _SUBSCRIBED, _LEFT = b"\x01", b"\x00"
 
 
@@ -67,6 +74,7 @@ class NoBell:
         return 0
 
     def wait(self, seen: int, timeout_s: float) -> bool:
+        time.sleep(max(0.0, min(timeout_s, REMOTE_LOOK_S)))
         return False
 
     def close(self) -> None: ...
@@ -103,13 +111,19 @@ def _own_ip() -> str:
 
 def writer_socket(name: str, address: str, secret: str, keys: tuple[str, str, str]) -> SocketSpec:
     return SocketSpec(name=name, kind="XPUB", peer_kind=worker(0).kind, send_channel=Channel.OVERFLOW, bind=True,
-                      address=address, linger_s=REMOTE_LINGER_S, curve=(keys[0], secret, keys[1]))
+                      address=address, linger_s=REMOTE_LINGER_S, send_hwm=REMOTE_BOUND,
+                      curve=(keys[0], secret, keys[1]))
 
 
-def reader_socket(name: str, address: str, rank: int, keys: tuple[str, str, str]) -> SocketSpec:
+def topic_of(rank: int) -> bytes:
+    """What a reader subscribes to so that the writer knows it, different for each reader."""
+    return b"%s%d:%s" % (_TOPIC, rank, secrets.token_hex(8).encode())
+
+
+def reader_socket(name: str, address: str, topic: bytes, keys: tuple[str, str, str]) -> SocketSpec:
     server, public, secret = keys
     return SocketSpec(name=name, kind="SUB", peer_kind=core().kind, receive_channel=Channel.OVERFLOW, bind=False,
-                      address=address, more_topics=(_TOPIC + str(rank).encode(),), curve=(public, secret, server))
+                      address=address, receive_hwm=REMOTE_BOUND, more_topics=(topic,), curve=(public, secret, server))
 
 
 class RemoteReaders:
@@ -117,28 +131,27 @@ class RemoteReaders:
 
     def __init__(self, name: str, ranks: list[int]) -> None:
         self._name, self._ranks = name, ranks
-        self._came: dict[int, int] = dict.fromkeys(ranks, 0)
+        self._came: dict[int, bytes] = {}
         self._left: set[int] = set()
 
-    def note(self, frame: Any) -> None:
+    def note(self, frame: Any) -> list[bytes]:
+        """-> what has to be told to everybody: the frame by which a second reader of a rank is refused"""
         kind, topic = bytes(frame[:1]), bytes(frame[1:])
-        if topic.startswith(_TOPIC) and topic[len(_TOPIC):].isdigit():
-            rank = int(topic[len(_TOPIC):])
-            if kind == _SUBSCRIBED and rank in self._came:
-                self._came[rank] += 1
-            elif kind == _LEFT and rank in self._came:
-                self._left.add(rank)
+        rank = topic[len(_TOPIC):].partition(b":")[0]
+        if not topic.startswith(_TOPIC) or not rank.isdigit() or int(rank) not in self._ranks:
+            return []
+        first = self._came.setdefault(int(rank), topic) if kind == _SUBSCRIBED else self._came.get(int(rank))
+        if kind == _LEFT and topic == first:
+            self._left.add(int(rank))
+        return [_TAKEN + topic] if kind == _SUBSCRIBED and topic != first else []
 
     def missing(self) -> list[int]:
-        return [rank for rank in self._ranks if not self._came[rank]]
+        return [rank for rank in self._ranks if rank not in self._came]
 
     def check(self) -> None:
-        """Raises PeerDeadError for one that is gone, QueueError for two with one rank."""
+        """Raises PeerDeadError for one that is gone."""
         if self._left:
             raise PeerDeadError(f"{self._name}: the remote reader of rank {min(self._left)} is gone")
-        twice = [rank for rank, count in self._came.items() if count > 1]
-        if twice:
-            raise QueueError(f"{self._name}: two remote readers have come as rank {twice[0]}")
 
 
 class RemoteReader:
@@ -146,8 +159,8 @@ class RemoteReader:
 
     owed = None
 
-    def __init__(self, name: str, *, inbox: str, check: Callable[[], None], recheck_s: float) -> None:
-        self.name, self.inbox = name, inbox
+    def __init__(self, name: str, *, inbox: str, topic: bytes, check: Callable[[], None], recheck_s: float) -> None:
+        self.name, self.inbox, self._topic = name, inbox, topic
         self.ready = self.ended = False
         self.stats = QueueStats(ring=name, end="reader")
         self._check, self._recheck_s = check, recheck_s
@@ -191,6 +204,8 @@ class RemoteReader:
         if len(frames) == 1:
             self.ready |= bytes(frames[0]) == READY
             self.ended |= bytes(frames[0]) == BYE
+            if bytes(frames[0]) == _TAKEN + self._topic:
+                raise QueueError(f"{self.name}: refused: a reader with this rank is there already")
         else:
             self._arrived.append(from_overflow_frames(frames))
 

@@ -276,9 +276,12 @@ def test_a_writer_that_is_killed_leaves_an_exact_prefix_then_an_error_and_its_re
     assert ours.recv() == "written"
     child.kill()
     child.join()
-    assert [reader.dequeue() for _ in range(4)] == [0, 1, 2, b"x" * (2 << 20)]
+    got = []
     with pytest.raises(PeerDeadError, match="the writer has died"):
-        reader.dequeue()
+        while True:
+            got.append(reader.dequeue())
+    # What went by the socket may have died with the thread that was to send it.
+    assert got[:3] == [0, 1, 2] and got[3:] in ([], [b"x" * (2 << 20)])
     queue_of(opened)  # or somebody else's start on this host meanwhile
     assert leftovers(handle) == []
 

@@ -176,13 +176,47 @@ def test_a_remote_reader_that_leaves_is_told_to_the_writer_by_name(opened):
             threading.Event().wait(0.001)
 
 
-def test_a_second_remote_reader_of_a_rank_is_told_to_the_writer(opened):
-    writer, (_reader,) = pair(opened)
-    opened(MessageQueue.create_from_handle, writer.export_handle(), 0)
-    with pytest.raises(QueueError, match="two remote readers have come as rank 0"):
-        for _ in range(10_000):
-            writer.enqueue("x", BOUND_S)
-            threading.Event().wait(0.001)
+def test_a_second_remote_reader_of_a_rank_is_refused_and_the_first_goes_on(opened):
+    writer, (reader,) = pair(opened)
+    second = opened(MessageQueue.create_from_handle, writer.export_handle(), 0)
+    refused = []
+
+    def wait():
+        with pytest.raises(QueueError, match="refused: a reader with this rank is there already") as said:
+            second.wait_until_ready(BOUND_S)
+        refused.append(said)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    sent = 0
+    while thread.is_alive():  # the writer looks who has come at each message
+        writer.enqueue(sent, BOUND_S)
+        assert reader.dequeue(BOUND_S) == sent
+        sent += 1
+        thread.join(0.001)
+    assert len(refused) == 1
+    second.shutdown()
+    for number in range(sent, sent + 50):
+        writer.enqueue(number, BOUND_S)
+        assert reader.dequeue(BOUND_S) == number
+
+
+def test_a_writer_waits_for_a_remote_reader_that_is_too_far_behind_and_loses_nothing(opened, monkeypatch):
+    monkeypatch.setattr(remote, "REMOTE_BOUND", 4)
+    writer, (local, reader) = pair(opened, local=1)
+    payload, sent = os.urandom(1 << 20), 0
+    with pytest.raises(QueueTimeoutError, match="a reader on another host is too far behind"):
+        for sent in range(1000):
+            writer.enqueue((sent, payload), 0.3)
+            assert local.dequeue(BOUND_S)[0] == sent
+    assert 4 <= sent < 100, "more waits than the two sides and the sockets' buffers hold"
+    with pytest.raises(QueueTimeoutError):
+        local.dequeue(0)  # what was refused was sent to nobody
+    assert writer.stats().waits >= 1
+    for number in range(sent):
+        assert reader.dequeue(BOUND_S) == (number, payload)
+    writer.enqueue((sent, b"on"), BOUND_S)
+    assert (reader.dequeue(BOUND_S), local.dequeue(BOUND_S)) == ((sent, b"on"), (sent, b"on"))
 
 
 def test_nothing_is_sent_before_all_remote_readers_are_there(opened):
