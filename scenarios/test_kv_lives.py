@@ -15,7 +15,7 @@ from scenarios.guarantees.all import (
     kv_seq,
 )
 from scenarios.settings import lab_config
-from scenarios.test_kv import churn
+from scenarios.test_kv import churn, patient
 from scenarios.workloads import recorded
 
 KV = "core.0->subscriber.0/kv"
@@ -33,7 +33,7 @@ def in_mid_frame(fault: Fault) -> Fault:
 def test_subscriber_dies_and_is_started_again(world):
     """A subscriber is killed in the middle of the stream; its second life has no memory, and asks for all of it."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=lab_config(kv_events=EVENTS),
+        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
         plan=plan(kill("subscriber.0", at=f"{KV}:receive", nth=10)))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, blocks_conserved)
 
@@ -41,7 +41,7 @@ def test_subscriber_dies_and_is_started_again(world):
 def test_connection_is_cut_inside_of_a_message(world):
     """The wire is cut behind the first 40 bytes of a batch, and shut for a while: half a batch is none, all come."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=lab_config(kv_events=EVENTS),
+        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
         plan=plan(in_mid_frame(cut(KV, nth=8, until=until(f"{KV}:send", 20)))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
 

@@ -14,7 +14,7 @@ from scenarios.guarantees.all import (
     kv_seq,
 )
 from scenarios.settings import lab_config
-from scenarios.test_kv import NARROW, churn
+from scenarios.test_kv import NARROW, churn, patient
 from scenarios.workloads import recorded
 
 KV = "core.0->subscriber.0/kv"
@@ -62,7 +62,7 @@ def test_replay_comes_twice(world):
 def test_live_batches_go_on_during_a_replay(world):
     """The answer is held back while fifty further batches come live: they wait for the ones before them."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=lab_config(kv_events=EVENTS),
+        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
         plan=plan(drop(KV, nth=5), delay(ANSWERS, nth=2, until=until(f"{KV}:send", 60))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
 
@@ -71,7 +71,7 @@ def test_window_is_overrun_during_a_replay(world):
     """The question is held back until the window of four has moved on: the loss is told, a snapshot makes up for it."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(),
-        config=lab_config(kv_events={**EVENTS, "buffer_steps": 4}),
+        config=patient(**EVENTS, buffer_steps=4),
         plan=plan(drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(f"{KV}:send", 60))))
     run.holds(kv_gap_seen, kv_gap_too_old, kv_mirror_true, kv_never_stalls)
 
@@ -80,7 +80,7 @@ def test_publisher_thread_is_stalled_and_its_queue_full(world):
     """The publisher thread stands still until three batches found its queue full: they keep numbers, no step waits."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(),
-        config=lab_config(kv_events={**EVENTS, "max_queue_size": 4}),
+        config=patient(**EVENTS, max_queue_size=4),
         plan=plan(hang("core.0", at=f"{KV}:send", nth=5, until=until(marked("core.0", Mark.KV_DROPPED), 3))))
     run.holds(kv_never_stalls, kv_seq, kv_gap_too_old, blocks_conserved)
 
@@ -88,6 +88,6 @@ def test_publisher_thread_is_stalled_and_its_queue_full(world):
 def test_one_of_two_subscribers_is_stopped(world):
     """One subscriber stands still and loses batches; the other and the engine do not notice."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=2), workload=churn(), config=lab_config(kv_events=NARROW),
-        plan=plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 90))))
+        topology=tensor_parallel(2, subscribers=2), workload=churn(), config=patient(**NARROW),
+        plan=plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 150))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
