@@ -53,6 +53,9 @@ class GuardedSocket(ZmqSocket):
         self._end()
 
     def _end(self) -> None:
+        if threading.current_thread() is self._doorman:  # collected there: it cannot wait for itself
+            threading.Thread(target=self._end, name="zap-end", daemon=True).start()
+            return
         self._own_context.term()  # ends the doorman's receive
         self._doorman.join()
 

@@ -2,7 +2,8 @@
 
 Promises
 - A wait ends when the other end has died or left, when it is cancelled, and when this end is shut down.
-- `shutdown` releases all that was opened, in whatever state it finds the end.
+- `shutdown` releases all that was opened, in whatever state it finds the end. An end that is dropped without it does
+  the same when it is collected, by whichever thread.
 
 All that is opened comes from `ports`. Which methods an end has to offer is `message_queue`'s matter.
 """
@@ -10,6 +11,7 @@ All that is opened comes from `ports`. Which methods an end has to offer is `mes
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from typing import Any
@@ -80,6 +82,7 @@ class QueueEnd:
         self._memory: Any = None
         self._unlinks: str | None = None
         self._remove: Any = None
+        self._dropped: Any = None
         self._cancel: threading.Event | None = None
         self._bells: dict[str, Doorbell] = {}
         return self
@@ -136,8 +139,16 @@ class QueueEnd:
         inner = self._ports.open_socket(
             overflow_socket(spec, address, f"{self._name}.{OVERFLOW_SOCKET}", writer=self._writes))
         self._process.sockets[OVERFLOW_SOCKET] = (
-            SpillWriter(inner, prefix, layout.n_reader, layout.max_chunks) if self._writes
+            SpillWriter(inner, prefix, layout.n_reader, layout.max_chunks,
+                        presence.all_known(layout, self._memory)) if self._writes
             else SpillReader(inner, prefix, layout.n_reader, self._reader, self._buffers.own))
+
+    def _opened(self) -> None:
+        """From here on the end may be dropped. (Its sockets' context, collected with them, would wait for them.)"""
+        self._dropped = weakref.finalize(
+            self, _drop, os.getpid(), self._process, self._ports if self._owns_ports else None, self._layout,
+            self._memory, self._reader, self._bells, self._unlinks)
+        self._dropped.atexit = False
 
     # -- what one may ask
 
@@ -179,6 +190,7 @@ class QueueEnd:
         use this end any more, but `shutdown` is still its owner's.
         """
         queue, name = self._queue, self._name
+        queue.driven = self  # an end is not collected while its queue is in use
         process.rings[name] = self._process.rings[name]
         for socket in self._process.sockets:
             process.sockets[f"{name}.{socket}"] = self._process.sockets[socket]
@@ -272,6 +284,8 @@ class QueueEnd:
             if self._closed:
                 return
             self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         if self._process is not None:
             self._process.cancel(QueueCancelledError(f"{self.name} was shut down"))
             free = self._busy.acquire(timeout=LEAVE_S)
@@ -291,3 +305,19 @@ class QueueEnd:
             unlink_segment(self._unlinks)
         if self._remove is not None:
             self._remove()
+
+
+def _drop(pid: int, process: Process, ports: Ports | None, layout: RingLayout | None, memory: Any, reader: int | None,
+          bells: dict[str, Doorbell], unlinks: str | None) -> None:
+    """Nobody can use this end any more."""
+    if os.getpid() != pid:  # a forked child's copy
+        return
+    if layout is not None:
+        presence.withdraw(layout, memory, reader)
+        for bell in bells.values():
+            bell.ring()
+    process.close()
+    if ports is not None:
+        ports.close()
+    if unlinks is not None:
+        unlink_segment(unlinks)

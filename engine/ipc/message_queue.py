@@ -131,6 +131,7 @@ class MessageQueue(QueueEnd):
             local_subscribe_addr=sockets[OVERFLOW_SOCKET].address if ranks else None,
             remote_subscribe_addr=sockets[REMOTE_SOCKET].address if others else None, remote_addr_ipv6=ipv6,
             ring=name, bell=bell, epoch=epoch, remote_reader_ranks=others, remote_keys=keys)
+        self._opened()
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, *, ports: Ports | None = None, spec: RingSpec | None = None,
@@ -151,6 +152,7 @@ class MessageQueue(QueueEnd):
         except BaseException:
             self.shutdown()
             raise
+        self._opened()
         return self
 
     def _open_local(self, handle: Handle, reader: int, ports: Ports | None, spec: RingSpec | None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from engine.ipc.ring import RingLayout
@@ -33,6 +34,11 @@ def state(layout: RingLayout, memory: Any, reader: int | None) -> str:
     if not pid:
         return "left" if left else "unknown"
     return "alive" if start_time(pid) == started else "dead"
+
+
+def all_known(layout: RingLayout, memory: Any) -> Callable[[], bool]:
+    """-> whether each reader has said who it is"""
+    return lambda: all(any(memory[layout.presence_of(reader)]) for reader in range(layout.n_reader))
 
 
 def start_time(pid: int) -> int | None:

@@ -6,7 +6,8 @@ Promises
 - The payload is copied before `send` returns, and copied out before `try_receive` does.
 - A segment is used again when every reader has copied its payload, or must have given it up: `max_chunks` messages
   later its next flag was read. A reader that comes too late gets an empty payload, never another message's bytes.
-- Where shared memory is scarce, and below `SPILL_BYTES`, the payload goes by the socket as it is.
+- Where shared memory is scarce, below `SPILL_BYTES`, and while some reader may not know of this (vLLM's), the payload
+  goes by the socket as it is.
 - The writer unlinks its segments when it closes; those of a killed writer bear the name of its ring, for the broom.
 
     segment     holds: 8 | reader 0 has: 8 | reader 1 has: 8 | ... | buffer 0 | buffer 1 | ...
@@ -56,9 +57,14 @@ class _Slot:
 
 
 class SpillWriter:
-    """A writer's overflow socket. `prefix` begins its segments' names. See `ports.Socket`."""
+    """A writer's overflow socket. `prefix` begins its segments' names. See `ports.Socket`.
 
-    def __init__(self, inner: Socket, prefix: str, n_reader: int, max_chunks: int) -> None:
+    `all_know` says whether each reader is one of ours.
+    """
+
+    def __init__(self, inner: Socket, prefix: str, n_reader: int, max_chunks: int,
+                 all_know: Callable[[], bool] = lambda: True) -> None:
+        self._all_know = all_know
         self._inner, self._prefix, self._n_reader, self._max_chunks = inner, prefix, n_reader, max_chunks
         self._slots: list[_Slot] = []
         self._made = 0
@@ -67,7 +73,8 @@ class SpillWriter:
     def send(self, frames: Sequence[Any], peer: int = 0) -> None:
         if sum(map(len, frames)) >= SPILL_BYTES:
             position, parts = from_overflow_frames(frames)
-            slot = None if position is None else self._slot(position, sum(_aligned(len(part)) for part in parts))
+            slot = self._slot(position, sum(_aligned(len(part)) for part in parts)) \
+                if position is not None and self._all_know() else None
             if slot is not None:
                 offset, sizes = 0, []
                 for part in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -286,3 +287,37 @@ def test_the_ranks_of_a_torch_process_group_make_one_queue(tmp_path):
     for child in children:
         child.join(BOUND_S)
     assert said == ["from rank 0"] * 2 and [child.exitcode for child in children] == [0, 0]
+
+
+def dropped_without_shutdown(pipe):
+    queue = MessageQueue(2, 1, max_chunk_bytes=4096, max_chunks=2, connect_ip="127.0.0.1")
+    handle, before = queue.export_handle(), threading.active_count()
+    reader = MessageQueue.create_from_handle(handle, 0)
+    queue._cycle = queue  # so that the collector finds it, and nothing sooner
+    del queue
+    gc.collect()
+    told = None
+    try:
+        reader.dequeue(BOUND_S)
+    except PeerDeadError as error:
+        told = str(error)
+    pipe.send((before, threading.active_count(), told, os.path.exists(f"/dev/shm/{handle.buffer_handle[3]}"),
+               os.path.exists(handle.local_subscribe_addr.removeprefix("ipc://"))))
+    del reader
+
+
+def test_an_end_that_is_dropped_without_shutdown_leaves_nothing_and_its_readers_are_told():
+    """Also with the thread alive that lets remote readers in; in a process of its own, for what if it hangs?"""
+    ours, theirs = processes.Pipe()
+    child = processes.Process(target=dropped_without_shutdown, args=(theirs,), daemon=True)
+    child.start()
+    try:
+        assert ours.poll(BOUND_S), "the collection did not come to its end"
+        before, after, told, *left = ours.recv()
+        assert (before, after, left) == (2, 1, [False, False])
+        assert "the writer was shut down" in told
+        child.join(BOUND_S)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join()
