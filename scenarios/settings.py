@@ -34,3 +34,8 @@ def lab_config(**changes: Any) -> EngineConfig:
     merged = {name: msgspec.structs.replace(getattr(base, name), **value) if isinstance(value, dict) else value
               for name, value in changes.items()}
     return msgspec.structs.replace(base, **merged)
+
+
+def listeners_s(bounds: Bounds) -> float:
+    """How long a lab waits for its subscribers, to begin and to catch up: some answers to their questions."""
+    return 8 * bounds.replay_s + bounds.cleanup_s

@@ -249,7 +249,8 @@ def _judge_streams(finding: Finding, caller: str, receives: list[Record]) -> Non
         return
     last = receives[-1]
     for operation in finding.history.operations:
-        if operation.node == caller and operation.outcome == Outcome.ENGINE_DEAD and \
+        accepted = operation.internal  # one that was refused because the core is gone has no outputs to read
+        if operation.node == caller and accepted and operation.outcome == Outcome.ENGINE_DEAD and \
                 operation.ends[0].number < last.number:
             finding.broke("request {!r} was told of the death before the outputs queued ahead of it were read",
                           operation.request, at=operation.ended_at, node=caller)

@@ -10,6 +10,7 @@ from faults.journal import Record
 from scenarios.guarantees.base import (
     DAMAGE,
     DAMAGED_HANDSHAKE,
+    DAMAGED_OVERFLOW,
     DEATHS,
     MESSAGE,
     ORDERINGS,
@@ -390,6 +391,7 @@ GUARANTEES = (
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
             Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
             DAMAGED_HANDSHAKE,
+            DAMAGED_OVERFLOW,
         )),
     ),
 )

@@ -31,12 +31,13 @@ from engine.config import EngineConfig
 from engine.ipc.presence import start_time
 from engine.launch import readable
 from engine.runtime_dir import PREFIX, SHM, sweep
-from engine.topology import NodeKind
+from engine.topology import Node, NodeKind, core
 from faults.board import create_board
 from faults.ports import FACTORY, argument_for
 from faults.processes import Supervisor
 from scenarios import lab
 from scenarios.run import Lab, Play, ProcessEnd, save
+from scenarios.settings import listeners_s
 from scenarios.workloads import Workload
 from scenarios.worlds import caller, listener, zygote
 from scenarios.worlds.base import World
@@ -203,16 +204,15 @@ class Stage:
     def _serve(self, main: Actor) -> None:
         """The engine is ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         late = self._play.options.get("late_subscriber", False)
-        listeners = [] if late else self._start_listeners()
+        listeners = [] if late else self._start_listeners(main)
         main.tell(caller.GO)
         self._wait(lambda: main.has_said(caller.DONE) or main.gone)
         if late:
-            listeners = self._start_listeners()
+            listeners = self._start_listeners(main)
         for one in listeners:
             one.tell(listener.STOP)
-        bounds = self._config.bounds
         self._wait(lambda: all(one.gone or one.has_said(listener.DONE) for one in listeners),
-                   at_most_s=8 * bounds.replay_s + bounds.cleanup_s)
+                   at_most_s=listeners_s(self._config.bounds))
 
     def _start_caller(self, life: int, workload: Workload | None = None) -> Actor:
         recipe = caller.CallerRecipe(
@@ -223,7 +223,8 @@ class Stage:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         return self._act(caller.main, recipe, f"frontend.0@{life}")
 
-    def _start_listeners(self) -> list[Actor]:
+    def _start_listeners(self, main: Actor) -> list[Actor]:
+        """Bring them in and let them hear of the publisher, unless it is dead by then."""
         events, bounds = self._config.kv_events, self._config.bounds
         started = []
         for node in self._play.topology.nodes:
@@ -234,8 +235,13 @@ class Stage:
                     buffer_bytes=events.socket_buffer_bytes, replay_s=bounds.replay_s, ports_factory=FACTORY,
                     ports_argument=self._argument)
                 started.append(self._act(listener.main, recipe, str(node)))
-        self._wait(lambda: all(one.said or one.gone for one in started))
+        self._wait(lambda: main.gone or self._has_ended(core()) or all(one.said or one.gone for one in started),
+                   at_most_s=listeners_s(bounds))
         return started
+
+    def _has_ended(self, node: Node) -> bool:
+        watched = self._watched.get((str(node), 0))
+        return watched is not None and watched.ended_at is not None
 
     def _act(self, target: Any, recipe: msgspec.Struct, name: str) -> Actor:
         actor = Actor(target, msgspec.msgpack.encode(recipe), name, self._config.start_method)

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from engine.model_config import ModelConfig, max_model_len, read_model_config
-from engine.topology import NodeKind, frontend
+from engine.topology import NodeKind, core, frontend
 from scenarios.run import Lab, Play, ProcessEnd, save
+from scenarios.settings import listeners_s
 from scenarios.workloads import Driver, Workload
 from scenarios.worlds.base import World
 from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
 from sim.nodes.subscriber import subscriber_main
+from sim.processes import SimProcess
 from sim.simulation import Choices, Simulation, enumerate_choices
 from sim.stage import Stage
 
@@ -30,8 +32,6 @@ from sim.stage import Stage
 CHOICES = 6
 #: A play that lasts longer in virtual time makes no sense any more.
 GUARD_S = 600.0
-#: What the twin takes a subscriber's catching up to last at most, as the real lab does.
-_REPLAYS = 8
 
 
 class RecordedModel:
@@ -113,6 +113,7 @@ class _Lab:
             self.start_neighbour()
         self.caller = self.sim.start_process(frontend(), lambda p: frontend_main(p, self.stage))
         self.caller.context["engine"] = self.stage.engine_id
+        SimProcess(self.sim, frontend(), None, 0).watch(self.caller, self.caller_gone)
         ended = self.sim.run(GUARD_S)
         leftovers = self.leftovers()
         self.sim.close()
@@ -161,6 +162,11 @@ class _Lab:
         else:
             self.caller.put(ORDERS, CLOSE)
 
+    def caller_gone(self) -> None:
+        """Nobody will say any more that the workload is done."""
+        if not self.options.get("kill_all_then_restart") and self.waiting_for != {"close"}:
+            self.stop_listeners()
+
     # -- subscribers
 
     def start_listeners(self, then: Any) -> None:
@@ -168,9 +174,20 @@ class _Lab:
         self.waiting_for = {str(node) for node in nodes}
 
         def is_ready(name: str) -> None:
-            self.waiting_for.discard(name)
-            if not self.waiting_for:
-                self.sim.after(0.0, then)
+            if name in self.waiting_for:
+                self.waiting_for.discard(name)
+                if not self.waiting_for:
+                    self.sim.after(0.0, then)
+
+        def go_on_without() -> None:
+            if self.waiting_for <= {str(node) for node in nodes}:
+                for name in list(self.waiting_for):
+                    is_ready(name)
+
+        self.sim.after(listeners_s(self.play.config.bounds), go_on_without)
+        publisher = self.sim.process(str(core()))
+        if publisher is not None:
+            SimProcess(self.sim, frontend(), None, 0).watch(publisher, go_on_without)
 
         self.listeners = [
             self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
@@ -183,8 +200,7 @@ class _Lab:
         if not any(listener.alive for listener in self.listeners):
             self.on_quiet()
             return
-        bounds = self.play.config.bounds
-        self.sim.after(_REPLAYS * bounds.replay_s + bounds.cleanup_s, self.give_up_listeners)
+        self.sim.after(listeners_s(self.play.config.bounds), self.give_up_listeners)
 
     def on_listener_done(self) -> None:
         self.sim.after(0.0, self.look_at_listeners)

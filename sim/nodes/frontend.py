@@ -191,6 +191,7 @@ class _Frontend:
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
                                "max_tokens": params.max_tokens})
         try:
+            self.require_core()
             internal, frames = self.session.add(name, request.prompt_token_ids, params, (yield Now()),
                                                 self.stage.model.eos_token_id)
         except RingtwinError as error:
@@ -208,6 +209,7 @@ class _Frontend:
 
     def utility(self, command: Any) -> Loop[None]:
         try:
+            self.require_core()
             call_id, frames = self.session.utility(command.method, command.args, (yield Now()))
         except EngineDeadError as error:
             yield from self.answered(command, None, error)
@@ -217,11 +219,19 @@ class _Frontend:
             del self._tickets[call_id]
             yield from self.answered(command, None, self.session.unroutable_call(call_id))
 
+    def require_core(self) -> None:
+        """Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
+        gone = self.monitor.gone()
+        if gone is not None and self.session.dead is None:
+            raise EngineDeadError(gone)
+
     def send(self, frames: list[Any], request: str | None = None, utility: str | None = None) -> Loop[bool]:
         """-> False where the core is not connected, so that this was not sent."""
         try:
             yield Send(REQUESTS, frames, 0)
         except Unroutable:
+            if not self.core.alive:
+                return True  # all that is open ends by its death
             yield Observe("unroutable", {"request": request, "utility": utility, "edge": REQUESTS})
             return False
         return True

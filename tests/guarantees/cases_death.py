@@ -188,6 +188,12 @@ def the_notice_overtakes_the_queue() -> Builder:
         OUTPUTS, "o1", "o2").dies("a")
 
 
+@accepts("dead-notice")
+def a_call_is_refused_because_the_core_is_gone_while_its_notice_is_still_to_be_read() -> Builder:
+    h = _core_raises().observes("frontend.0", "call", request="late", index=1, prompt=2, max_tokens=3).dies("late")
+    return h.receives(OUTPUTS, "o1", "o2", "DEAD").observes("frontend.0", "dead-notice").dies("a")
+
+
 @rejects("dead-notice")
 def a_stream_is_told_of_the_death_before_its_last_outputs_are_read() -> Builder:
     return _core_raises().dies("a").receives(OUTPUTS, "o1", "o2", "DEAD").observes("frontend.0", "dead-notice")
