@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 Loop = Generator["Effect", Any, Result]
 
 
-class Effect(msgspec.Struct):
+class Effect(msgspec.Struct, gc=False):
     """Base of all effects."""
 
 

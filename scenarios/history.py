@@ -269,9 +269,16 @@ class History:
 
     def marks(self, mark: str) -> list[tuple[str, Record]]:
         """(node, crossing) of a mark in every process."""
-        suffix = f"/mark:{mark}"
-        return [(site.partition("/")[0], record) for site, records in self.crossings.items()
-                if site.endswith(suffix) for record in records]
+        return self._marks.get(mark, [])
+
+    @cached_property
+    def _marks(self) -> dict[str, list[tuple[str, Record]]]:
+        found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for site, records in self.crossings.items():
+            node, is_mark, mark = site.partition("/mark:")
+            if is_mark:
+                found[mark] += [(node, record) for record in records]
+        return found
 
     def records(self, node: str) -> list[Record]:
         """Everything one process wrote, in its own order."""

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """One rank's part in one collective after the other: `entered` until the one it is in is over for it."""
+    """One rank's part in several collectives, one after the other: `entered` until the one it is in is over for it."""
 
-    __slots__ = ("entered", "error", "thread")
+    __slots__ = ("data", "entered", "error", "group", "left", "thread")
 
-    def __init__(self, thread: SimThread) -> None:
+    def __init__(self, thread: SimThread, group: CollectiveGroup, count: int, operation: str) -> None:
         self.thread = thread
+        self.group = group
+        self.left = count
+        self.data = {"operation": operation}  # what each crossing says
         self.entered = False
         self.error: Exception | None = None  # what the last collective failed with
 
@@ -60,7 +63,7 @@ class CollectiveGroup:
             inside = self._inside[number] = {}
         inside[rank] = part
         if len(inside) == self._size:
-            sim.after(sim.costs.collective_s, self._give, number, list(inside), None)
+            sim.after(sim.costs.collective_s, self._all_come_out, number)
             return
         until = sim.env._now + self.timeout_s
         self._waits[rank] = number, until
@@ -88,7 +91,7 @@ class CollectiveGroup:
         neighbour = distance in (1, size - 1)
         if neighbour or self._sim.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
             error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
-            self._sim.after(self._sim.costs.collective_death_s, self._give, number, [rank], error)
+            self._sim.after(self._sim.costs.collective_death_s, self._fail, number, rank, error)
 
     def _alarm(self, rank: str) -> None:
         """The rank's collective of then has timed out; where it sits in a later one, that one's time comes later."""
@@ -100,16 +103,19 @@ class CollectiveGroup:
         else:
             self._alarmed.discard(rank)
             error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
-            self._sim.after(0.0, self._give, number, [rank], error)
+            self._sim.after(0.0, self._fail, number, rank, error)
 
-    def _give(self, number: int, ranks: list[str], error: Exception | None) -> None:
-        inside = self._inside.get(number)
-        if inside is None:
-            return
-        for rank in ranks:
-            part = inside.pop(rank, None)
-            if part is not None:
-                part.entered, part.error = False, error
-                part.thread.wake()
-        if not inside:
-            self._inside.pop(number, None)
+    def _all_come_out(self, number: int) -> None:
+        """Whoever is still inside, of all that were."""
+        for part in self._inside.pop(number, {}).values():
+            part.entered = False
+            part.thread.wake()
+
+    def _fail(self, number: int, rank: str, error: Exception) -> None:
+        inside = self._inside.get(number, {})
+        part = inside.pop(rank, None)
+        if part is not None:
+            part.entered, part.error = False, error
+            part.thread.wake()
+            if not inside:
+                self._inside.pop(number, None)

@@ -17,10 +17,9 @@ Besides the engine's effects, loops that only exist in the twin (its frontend, t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from engine.effects import (
     Attempt,
@@ -39,15 +38,13 @@ from engine.effects import (
     Take,
     WaitBell,
 )
-from engine.topology import Edge, at
 from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
 from sim.collectives import Part
 from sim.ring_memory import SteppedMemory, StoppedInOperation, store_place
-from sim.sockets import WAIT, SocketPort
+from sim.sockets import WAIT, SocketPort, edge_site, first_life
 
 if TYPE_CHECKING:
-    from sim.collectives import CollectiveGroup
     from sim.processes import SimProcess
 
 _NEVER = float("inf")
@@ -88,9 +85,6 @@ class LivelockError(Exception):
 class ThreadEndedError(BaseException):
     """The thread's process is gone: nothing of the loop runs any more, not even what it does on its way out."""
 
-
-#: A `Call` whose handler is a loop of its own: the thread goes on in there.
-_DEEPER: Any = object()
 
 
 def _nothing() -> None:
@@ -196,8 +190,9 @@ class SimThread:
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
         stack, answers, env, process, name = self._stack, _ANSWERS, self._env, self.process, self.name
-        send = stack[-1].send
-        resume = send if error is None else stack[-1].throw
+        loop = stack[-1]
+        send = loop.send
+        resume = send if error is None else loop.throw
         if error is not None:
             value = error
         self._first = True
@@ -209,15 +204,16 @@ class SimThread:
                 if not stack:
                     self._finish(stop.value, None)
                     return
-                resume = send = stack[-1].send
-                value = stop.value
+                loop, value = stack[-1], stop.value
+                resume = send = loop.send
                 continue
             except BaseException as raised:
                 stack.pop()
                 if not stack:
                     self._finish(None, raised)
                     return
-                send, resume, value = stack[-1].send, stack[-1].throw, raised
+                loop, value = stack[-1], raised
+                send, resume = loop.send, loop.throw
                 continue
             resume = send
             kind = type(effect)
@@ -236,13 +232,13 @@ class SimThread:
             except ThreadEndedError:
                 return
             except BaseException as raised:
-                resume, value = stack[-1].throw, raised
+                resume, value = loop.throw, raised
                 continue
             if value is WAIT:
-                return
-            if value is _DEEPER:
-                resume = send = stack[-1].send
-                value = None
+                if stack[-1] is loop:
+                    return
+                loop, value = stack[-1], None  # a `Call` whose handler is a loop of its own goes on in there
+                resume = send = loop.send
         raise LivelockError(f"{process.label}/{name} runs without waiting at {env._now} s")
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
@@ -410,7 +406,7 @@ class SimThread:
         process = self.process
         spec = process.rings[effect.ring]
         data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
-        digest = digest_of(effect.parts) if process.recording else ""
+        digest = _digest_of(effect.parts) if process.recording else ""
         met = None
         sites = process.ring_sites.get((effect.ring, effect.operation))
         for site in sites or ring_sites(process, effect.ring, effect.operation):
@@ -470,7 +466,7 @@ class SimThread:
         result = handler(self, effect.method, effect.args, effect.kwargs)
         if hasattr(result, "send"):
             self._stack.append(result)
-            return _DEEPER
+            return WAIT
         return result
 
     def _sleep(self, effect: Sleep) -> Any:
@@ -482,33 +478,44 @@ class SimThread:
         return None
 
     def _enter(self, effect: Enter) -> Any:
-        return self._enter_next(effect.group, effect.count, Part(self), {"operation": effect.operation})
+        return self._enter_next(Part(self, effect.group, effect.count, effect.operation))
 
-    def _enter_next(self, group: CollectiveGroup, left: int, part: Part, data: dict[str, Any]) -> Any:
-        """Come out of one collective and take part in the next, while any are `left`."""
+    def _enter_next(self, part: Part) -> Any:
+        """Come out of one collective and take part in the next, while any are left."""
         if part.entered:  # somebody else woke the thread
-            self.go_on_with(self._enter_next, group, left, part, data)
+            self.go_on_with(self._enter_next, part)
             return WAIT
         if part.error is not None:
             raise part.error
-        if not left:
+        if not part.left:
             return None
         process = self.process
         site = process.collective_site
-        fault, nth = process.note(site, self.name, "", data)
+        fault, nth = process.note(site, self.name, "", part.data)
         if fault is not None and self.befall(fault, site, nth):
-            self.go_on_with(self._enter_now, group, left, part, data)
+            self.go_on_with(self._enter_now, part)
             return WAIT
-        return self._enter_now(group, left, part, data)
+        return self._enter_now(part)
 
-    def _enter_now(self, group: CollectiveGroup, left: int, part: Part, data: dict[str, Any]) -> Any:
-        group.enter(self.process.name, part)
-        self.go_on_with(self._enter_next, group, left - 1, part, data)
+    def _enter_now(self, part: Part) -> Any:
+        part.left -= 1
+        part.group.enter(self.process.name, part)
+        self.go_on_with(self._enter_next, part)
         return WAIT
 
     def _leave(self, effect: Leave) -> Any:
         self.process.leave(effect.code)
         raise ThreadEndedError
+
+
+def _digest_of(parts: list[Any]) -> str:
+    return _known_digest(parts[0]) if len(parts) == 1 and type(parts[0]) is bytes else digest_of(parts)
+
+
+@lru_cache(maxsize=64)
+def _known_digest(message: bytes) -> str:
+    """Every reader of a ring asks for the digest of what its writer has asked for a moment ago."""
+    return digest_of((message,))
 
 
 def ring_sites(process: SimProcess, ring: str, operation: str) -> tuple[str, ...]:
@@ -517,12 +524,8 @@ def ring_sites(process: SimProcess, ring: str, operation: str) -> tuple[str, ...
     readers = spec.readers if operation == "send" else [
         reader for reader in spec.readers if f"{reader.kind.value}.{reader.index}" == process.name]
     sites = process.ring_sites[ring, operation] = tuple(
-        at(Edge(_first_life(spec.writer), _first_life(reader), spec.channel), operation) for reader in readers)
+        edge_site(first_life(spec.writer), first_life(reader), spec.channel, operation) for reader in readers)
     return sites
-
-
-def _first_life(node: Any) -> Any:
-    return msgspec.structs.replace(node, life=0) if node.life else node
 
 
 def run_loop(process: SimProcess, loop: Loop[Any], name: str = "main") -> SimThread:

@@ -8,8 +8,8 @@ Promises
   there were others; `enumerate_choices` plays those too.
 - When nothing is left to happen, `run` says so: an operation that is still open then hangs for ever.
 
-    simpy's heap ->  Happening(function, arguments)      timers, arrivals, wake-ups: plain calls, no Process, no AnyOf
-                 ->  any simpy event                     usable beside them
+    simpy's heap ->  function, arguments      timers, arrivals, wake-ups: plain calls, no Process, no AnyOf
+                 ->  any simpy event          usable beside them
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
@@ -36,6 +35,8 @@ from sim.ring_memory import Bell, Segment
 from sim.zmq_model import Network
 
 Result = TypeVar("Result")
+#: Length of a call in simpy's queue.
+_CALL = 5
 
 
 class SimulationError(Exception):
@@ -78,52 +79,46 @@ class Choices:
         return tuple(choice.picked for choice in self.made)
 
 
-class Happening(partial):
-    """One call at one virtual time. Looks like an event to simpy."""
-
-    __slots__ = ()
-    _ok = True
-
-    @property
-    def callbacks(self) -> Any:
-        """What simpy's own loop calls; kept out of the instances, of which a play makes very many."""
-        return (partial.__call__,)
-
-    @callbacks.setter
-    def callbacks(self, _: Any) -> None:
-        """simpy marks an event as over here."""
-
-
 class VirtualTime(simpy.Environment):
-    """simpy's environment with exact times and a loop that does plain calls without simpy's detour."""
+    """simpy's environment with exact times. Beside events its queue holds plain calls, which need no detour.
 
-    rings = 0  # of all doorbells so far
-    stopped = False
+        event    (when, priority, number, event)
+        call     (when, priority, number, function, arguments)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rings = 0  # of all doorbells so far
+        self.stopped = False
 
     def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> None:
         now = self._now
-        heappush(self._queue, (when if when > now else now, 1, next(self._eid), Happening(function, *arguments)))
+        heappush(self._queue, (when if when > now else now, 1, next(self._eid), function, arguments))
 
     def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> None:
         """`delay_s` is never negative."""
-        heappush(self._queue, (self._now + delay_s, 1, next(self._eid), Happening(function, *arguments)))
+        heappush(self._queue, (self._now + delay_s, 1, next(self._eid), function, arguments))
+
+    def step(self) -> None:
+        """Let the next thing happen. Raises simpy's EmptySchedule where there is none."""
+        if self._queue and len(self._queue[0]) == _CALL:
+            self._now, _, _, function, arguments = heappop(self._queue)
+            function(*arguments)
+        else:
+            super().step()
 
     def advance(self, guard: float) -> Ended:
         """Let things happen until none is left, `stopped`, or the next one lies behind `guard`."""
         queue = self._queue
         while queue and not self.stopped:
-            entry = heappop(queue)
-            when, _, _, event = entry
-            if when > guard:
-                heappush(queue, entry)
+            if queue[0][0] > guard:
                 self._now = guard
                 return Ended.GUARD
-            if type(event) is Happening:
-                self._now = when
-                event()
+            if len(queue[0]) == _CALL:  # as `step` does it
+                self._now, _, _, function, arguments = heappop(queue)
+                function(*arguments)
             else:
-                heappush(queue, entry)
-                self.step()
+                super().step()
         return Ended.STOPPED if self.stopped else Ended.QUIET
 
 

@@ -5,10 +5,11 @@ The decisions are `faults.judge`'s and `faults.inbox`'s, as in a real process; o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.ports import SocketSpec, Unroutable
-from engine.topology import Edge, Node, at
+from engine.topology import Channel, Edge, Node, NodeKind, Topology, at
 from faults.inbox import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 WAIT: Any = object()
 
 
+@lru_cache(maxsize=1024)
+def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> str:
+    """Put together once for all plays."""
+    return at(Edge(source, target, channel), operation)
+
+
+@lru_cache(maxsize=64)
+def _nodes(topology: Topology, kind: NodeKind | None) -> tuple[Node, ...]:
+    return tuple(node for node in topology.nodes if node.kind == kind)
+
+
+def first_life(node: Node) -> Node:
+    return Node(node.kind, node.index) if node.life else node
+
+
 class SocketPort:
     """Wraps one `SimSocket` of one process."""
 
@@ -31,8 +47,8 @@ class SocketPort:
         self.spec = spec
         self.address = socket.address
         self.name = spec.name
-        self._me = Node.parse(process.name)
-        self._peers = [node for node in process.sim.topology.nodes if node.kind == spec.peer_kind]
+        self._me = first_life(process.node)
+        self._peers = _nodes(process.sim.topology, spec.peer_kind)
         self._send_sites: dict[Any, tuple[str, ...]] = {}
         self._receive_sites: dict[Any, str] = {}
         self._inbox: Inbox | None = None
@@ -84,7 +100,7 @@ class SocketPort:
                 peers = self._peers
             else:
                 peers = [self._node(peer if self.spec.kind == "ROUTER" else self.spec.peer)]
-            sites = self._send_sites[peer] = tuple(at(Edge(self._me, node, channel), "send") for node in peers)
+            sites = self._send_sites[peer] = tuple(edge_site(self._me, node, channel, "send") for node in peers)
         return sites
 
     # -- receiving
@@ -106,7 +122,7 @@ class SocketPort:
                 return arrived
             site = self._receive_sites.get(peer)
             if site is None:
-                site = self._receive_sites[peer] = at(Edge(self._node(peer), self._me, channel), "receive")
+                site = self._receive_sites[peer] = edge_site(self._node(peer), self._me, channel, "receive")
             digest = message.digest
             if not digest and process.sim.record:
                 digest = digest_of(arrived[1])

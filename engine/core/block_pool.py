@@ -157,7 +157,7 @@ class BlockPool:
                 wrong.append(f"hash {block_hash} is cached without its parent {parent}")
         if len(self._parents) != len(self._by_hash):
             wrong.append(f"{len(self._by_hash)} hashes are cached, {len(self._parents)} have a parent on record")
-        if any(not 0 <= block < self.num_blocks for block in self._free):
+        if self._free and not 0 <= min(self._free) <= max(self._free) < self.num_blocks:
             wrong.append("the free queue holds a block that does not exist")
         return wrong
 

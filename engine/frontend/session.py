@@ -223,7 +223,8 @@ class ClientSession:
 
     def _deliver(self, live: _Live, output: EngineCoreOutput, deliveries: list[Delivery]) -> None:
         """Deliver an output whose turn has come, less what was delivered before (a doubled message)."""
-        fresh = output.new_token_ids[live.have - output.num_preceding:]
+        known = live.have - output.num_preceding
+        fresh = output.new_token_ids[known:] if known else output.new_token_ids
         if fresh:
             deliveries.append(Tokens(live.request_id, live.have, fresh, output.num_cached_tokens,
                                      live.internal_id))
