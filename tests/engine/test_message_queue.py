@@ -286,6 +286,21 @@ def test_a_writer_that_is_killed_leaves_an_exact_prefix_then_an_error_and_its_re
     assert leftovers(handle) == []
 
 
+def test_the_next_start_takes_what_a_killed_writer_left_and_nothing_of_a_living_neighbour(opened):
+    writer, reader = pair(opened)
+    ours, theirs = processes.Pipe()
+    child = processes.Process(target=writes_until_killed, args=(theirs,), daemon=True)
+    child.start()
+    killed = ours.recv()
+    child.kill()
+    child.join()
+    queue_of(opened)
+    assert leftovers(killed) == []
+    assert leftovers(writer.export_handle()) != []
+    writer.enqueue(b"x" * (2 << 20), BOUND_S)
+    assert reader.dequeue(BOUND_S) == b"x" * (2 << 20)
+
+
 def test_a_wait_is_ended_by_its_cancel_event(opened):
     writer, reader = pair(opened)
     cancel = threading.Event()
