@@ -281,6 +281,7 @@ class KVEventFollower:
         return True
 
     def _restart(self, epoch: int | None) -> None:
+        self.fetching.forget()  # what it held back is applied: a state of the old life comes no more
         self._tell_unseen()
         if self.next < self.wire:
             self._lose_upto(self.wire, "the publisher restarted")
@@ -354,7 +355,7 @@ class KVEventFollower:
     def _lose_holes(self, start: int, upto: int, reason: str) -> None:
         upto = min(upto, self.wire)
         self._apply()
-        while start <= self.next < upto:
+        while start <= self.next < upto and self.next not in self._held:  # what is held waits for a snapshot
             last = min([number for number in self._held if number >= self.next] + [upto]) - 1
             self._lose(last, reason)
             self._apply()

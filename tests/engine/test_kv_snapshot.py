@@ -10,7 +10,7 @@ from engine.core.kv_codec import PIECE, Place, piece_frames, read_answer, read_r
 from engine.core.kv_state import PublishedState
 from engine.errors import BadFrameError
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import Applied, Gap, Snapshot, Unrecoverable
+from engine.kv_subscriber import Applied, Gap, Restarted, Snapshot, Unrecoverable
 from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from tests.engine.kv_world import KVWorld
 
@@ -157,6 +157,28 @@ def test_a_publisher_restarted_under_a_snapshot_is_followed_from_its_beginning()
     world.heal()
     assert world.mirror.unknown_since is None
     assert world.mirrored() == world.truth() and len(world.truth()) == 1
+
+
+def test_a_restart_is_told_while_batches_wait_for_a_snapshot() -> None:
+    """The question for it is under way and holds batch 10 back; batch 11 was lost; then the next life speaks."""
+    world = _overrun()
+    assert any(len(frames) == 4 for frames in world.requests)
+    for _ in range(3):
+        world.store()
+    world.flush()
+    del world.live[1]
+    world.receive_live()
+    world.receive_live()
+    assert world.follower.held == 2 and world.told(Applied)[-1].number == 9
+    world.restart()
+    world.store()
+    world.flush()
+    world.receive_live()
+    assert [(r.first, r.last) for r in world.told(Unrecoverable)][1:] == [(11, 11)]
+    assert len(world.told(Restarted)) == 1
+    assert [r.number for r in world.told(Applied)] == [8, 9, 10, 12, 0]
+    world.heal()
+    assert world.mirrored() == world.truth() and world.mirror.unknown_since is None
 
 
 def test_a_cleared_cache_needs_no_snapshot() -> None:
