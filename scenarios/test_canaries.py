@@ -6,7 +6,7 @@ from engine.topology import Mark, tensor_parallel
 from faults.plan import exits, hang, marked, plan, stall, until
 from scenarios.run import Verdict
 from scenarios.settings import lab_config
-from scenarios.test_kv import KV, NARROW, churn
+from scenarios.test_kv import KV, NARROW, churn, patient
 from scenarios.workloads import add, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
@@ -38,6 +38,6 @@ def test_canary_no_replay(world):
     """Without replay, a subscriber that was too slow never gets what it missed."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=churn(),
-        config=lab_config(kv_events={**NARROW, "replay": False}),
+        config=patient(**NARROW, replay=False),
         plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
     run.holds(kv_replay_complete=Verdict.BROKEN)
