@@ -276,7 +276,10 @@ class EngineCoreProc:
         ports, bounds = self._ports, self._config.bounds
         self._leaving.set()
         ports.observe("dying", reason=reason, queued=len(self._process.queues[OUTPUT]))
-        ports.mark(Mark.DYING)
+        try:
+            ports.mark(Mark.DYING)
+        except (Exception, SystemExit):  # whatever goes wrong on the way out, the last words are said
+            logger.exception("on the way out")
         self._process.cancel(QueueCancelledError("the core is leaving"))
         if self._serving:
             ports.parent.send(msgspec.msgpack.encode(Leaving(reason)))  # before the notice: who reads that finds this

@@ -107,13 +107,9 @@ def check_start_ends(history: History) -> Finding:
         if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
             continue
         if startup.ready:
-            # Who dies after the core has said that it is ready was there when it said so.
-            said = min((r.at for core, r in history.observed("ready") if kind_of(core) == "core"
-                        and life_of(core) == life), default=end.at)
-            dead = next((d for d in history.ends.values() if d.at < said and life_of(d.node) == life
-                         and kind_of(d.node) in ("core", "worker")), None)
+            dead = _dead_when_ready(history, life, end.at)
             if dead is not None:
-                finding.broke("the engine reported ready although {} had died", dead.node, at=end.at, node=node)
+                finding.broke("the engine reported ready although {} had died", dead, at=end.at, node=node)
                 continue
         elif not _is_named(end.data):
             finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
@@ -133,6 +129,21 @@ def check_start_ends(history: History) -> Finding:
                             hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,
                             node=node)
     return finding
+
+
+def _dead_when_ready(history: History, life: int, at: float) -> str | None:
+    """Who was not there when the core said that it is ready, with a part in the start that it had not done."""
+    said, core = next(((r.at, node) for node, r in history.observed("ready")
+                       if kind_of(node) == "core" and life_of(node) == life), (at, "core.0"))
+    calls = [call.data["call"] for call in history.by_node("rpc-call").get(core, ()) if call.at < said]
+    answered = {(r.data["rank"], r.data["call"]) for r in history.by_node("rpc-reply").get(core, ())}
+    for death in history.ends.values():
+        kind, _, index = base(death.node).partition(".")
+        if death.at >= said or life_of(death.node) != life or kind not in ("core", "worker"):
+            continue
+        if kind == "core" or not calls or any((int(index), call) not in answered for call in calls):
+            return death.node
+    return None
 
 
 def _is_named(data: dict) -> bool:

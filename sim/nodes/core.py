@@ -204,7 +204,10 @@ class _Core:
         process, stage, bounds = self.process, self.stage, self.stage.config.bounds
         self.leaving = True
         yield Observe("dying", {"reason": reason, "queued": len(process.queues[OUTPUT])})
-        yield MarkPoint(Mark.DYING)
+        try:
+            yield MarkPoint(Mark.DYING)
+        except (Exception, SystemExit):
+            pass  # whatever goes wrong on the way out, the last words are said
         process.cancel(QueueCancelledError("the core is leaving"))
         if self.output_thread is not None:
             yield Put(OUTPUT, Dead())

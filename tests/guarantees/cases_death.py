@@ -368,6 +368,25 @@ def the_engine_is_ready_without_its_worker() -> Builder:
     return _starting().fires("kill", "worker.1/mark:loading").wait(.1).observes("frontend.0", "ready", num_gpu_blocks=8)
 
 
+def _answers_the_start(h: Builder, *ranks: int) -> Builder:
+    h.observes("core.0", "rpc-call", call=0, method="get_num_blocks", output_rank=None)
+    for rank in ranks:
+        h.observes("core.0", "rpc-reply", call=0, rank=rank, status=0)
+    return h
+
+
+@accepts("start-ends")
+def a_worker_dies_when_it_has_answered_all_that_the_start_asks() -> Builder:
+    h = _answers_the_start(_starting(), 0, 1).fires("kill", "worker.1/response:doorbell")
+    return h.observes("core.0", "ready", num_gpu_blocks=8).observes("frontend.0", "ready", num_gpu_blocks=8)
+
+
+@rejects("start-ends")
+def a_worker_dies_before_it_has_answered_and_the_engine_is_ready() -> Builder:
+    h = _answers_the_start(_starting(), 0).fires("kill", "worker.1/response:doorbell")
+    return h.observes("core.0", "ready", num_gpu_blocks=8).observes("frontend.0", "ready", num_gpu_blocks=8)
+
+
 @rejects("start-ends")
 def the_start_fails_and_nothing_had_befallen_it() -> Builder:
     return _starting().observes("frontend.0", "start-failed", error="StartupError", reason="path too long")
