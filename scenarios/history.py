@@ -313,16 +313,17 @@ class History:
     def _flows(self) -> dict[Channel, list[Flow]]:
         found: dict[Channel, list[Flow]] = defaultdict(list)
         stayed: dict[str, set[int]] = defaultdict(set)
+        unput: set[str] = set()
         for node, record in self.observed("not-sent"):
             site, life = record.data["site"], life_of(node)
             stayed[site_of_life(site, life) if life else site].add(record.data["nth"])
         for receipt in self.hit(*_NEVER_PUT, operation=":send"):
             if receipt.fault is not None and receipt.fault.victim is None:
-                life = life_of(receipt.node)
-                stayed[site_of_life(receipt.site, life) if life else receipt.site].add(receipt.nth)
+                unput.add(receipt.id)
         for name, edge in {part[0]: part[1] for part in map(_edge_of, self.crossings) if part}.items():
-            # A ring's message is on record when it has been written.
-            sends, refused = self.sends(name), None if edge.channel in RING_CHANNELS else stayed.get(f"{name}:send")
+            sends, refused = self.sends(name), stayed.get(f"{name}:send")
+            if unput and edge.channel not in RING_CHANNELS:  # a ring's message is on record when it has been written
+                sends = [send for send in sends if send.data.get("fault") not in unput]
             if refused:
                 sends = [send for send in sends if send.nth not in refused]
             found[edge.channel].append(Flow(name, edge, sends, self.receives(name)))

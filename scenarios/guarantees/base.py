@@ -56,6 +56,7 @@ class Where(msgspec.Struct, frozen=True):
 
 #: A frame that both sides need is lost, whoever drops it.
 DAMAGED_HANDSHAKE = Where(DAMAGE, sites="*/handshake:*", why="the start fails, by name: see start-ends")
+DAMAGED_ANNOUNCEMENT = Where(DAMAGE, sites="core.*->frontend.*/requests:*", why="its one frame has no bytes")
 DAMAGED_OVERFLOW = Where(DAMAGE, sites="*/overflow:*", why="a step that a rank cannot read ends the engine, by name")
 
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import DAMAGED_HANDSHAKE, DAMAGED_OVERFLOW, PROCESS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.base import (
+    DAMAGED_ANNOUNCEMENT,
+    DAMAGED_HANDSHAKE,
+    DAMAGED_OVERFLOW,
+    PROCESS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+)
 from scenarios.history import Fate, History, life_of
 
 CHAPTER = "Overload and trust"
@@ -76,6 +85,7 @@ GUARANTEES = (
             Where(PROCESS, why="a process goes down for another reason"),
             Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
             DAMAGED_HANDSHAKE,
+            DAMAGED_ANNOUNCEMENT,
             DAMAGED_OVERFLOW,
         )),
     ),

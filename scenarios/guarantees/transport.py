@@ -9,6 +9,7 @@ from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
 from faults.journal import Record
 from scenarios.guarantees.base import (
     DAMAGE,
+    DAMAGED_ANNOUNCEMENT,
     DAMAGED_HANDSHAKE,
     DAMAGED_OVERFLOW,
     DEATHS,
@@ -391,6 +392,7 @@ GUARANTEES = (
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
             Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
             DAMAGED_HANDSHAKE,
+            DAMAGED_ANNOUNCEMENT,
             DAMAGED_OVERFLOW,
         )),
     ),

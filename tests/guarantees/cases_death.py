@@ -213,7 +213,7 @@ def sigterm_kills_the_core_without_a_word() -> Builder:
 
 def _output_thread_raises() -> Builder:
     """What it had in hand was noted, never put, and is sent by the main thread."""
-    h = history().started().called("a").crosses(f"{OUTPUTS}:send", "o1", fate="raise")
+    h = history().started().called("a").crosses(f"{OUTPUTS}:send", "o1", fate="raise", fault="f1")
     return h.fires("raise", f"{OUTPUTS}:send").observes("core.0", "dying", reason="x", queued=0).sends(
         OUTPUTS, "o1", "DEAD")
 
