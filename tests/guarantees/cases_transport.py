@@ -275,3 +275,19 @@ def the_metadata_of_the_handshake_is_damaged_and_the_start_fails() -> Builder:
     h = history().observes("frontend.0", "starting").fires("corrupt", "frontend.0->core.0/handshake:receive")
     h.observes("core.0", "bad-frame", edge="handshake", error="truncated").wait(1)
     return h.ends("core.0", exitcode=1).observes("frontend.0", "start-failed", error="StartupError", reason="core.0")
+
+
+def _damaged_batch() -> Builder:
+    h = history(subscribers=1).started().called("a").fires("truncate", "core.0->subscriber.0/kv:receive")
+    return h.observes("subscriber.0", "bad-frame", edge="kv", error="truncated").ended("a")
+
+
+@accepts("no-foreign-code")
+def a_subscriber_drops_a_damaged_batch_and_leaves_when_it_is_told_to() -> Builder:
+    return _damaged_batch().observes("subscriber.0", "bye", reason="done").ends("subscriber.0").wait(1).observes(
+        "frontend.0", "closing")
+
+
+@rejects("no-foreign-code")
+def a_subscriber_dies_of_a_damaged_batch() -> Builder:
+    return _damaged_batch().ends("subscriber.0", exitcode=1).wait(1).observes("frontend.0", "closing")
