@@ -17,7 +17,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of
-from scenarios.run import Play
+from scenarios.run import Play, ProcessEnd
 
 CHAPTER = "Death and cleanliness"
 
@@ -70,8 +70,9 @@ def check_nothing_left_behind(history: History) -> Finding:
                           at=lab.leftovers_checked_at, node=process.node)
     killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
     all_killed = bool(engine) and {p.node for p in engine if not p.life} <= killed
+    unattended = all_killed or _last_one_was_struck_down(history, engine)
     for left in lab.leftovers:
-        if all_killed and not lab.restarts and any(name and name in left for name in named):
+        if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
         finding.broke("{} remained", left, at=lab.leftovers_checked_at)
     for restart in lab.restarts:
@@ -84,12 +85,20 @@ def check_nothing_left_behind(history: History) -> Finding:
     if lab.leftovers_checked_at is None:
         finding.witnesses = 0
         return finding
-    deaths = [death for death in history.ends.values() if death.planned and not all_killed]
+    deaths = [death for death in history.ends.values() if death.planned and not unattended]
     for death in deaths:
         finding.witness("{} died ({}) and nothing remained", death.node, death.how, at=death.at, node=death.node)
-    if named and not all_killed:
+    if named and not unattended:
         finding.witness("{} segments and paths were made and are gone", len(named), at=lab.leftovers_checked_at)
     return finding
+
+
+def _last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
+    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM."""
+    last = max((p for p in engine if not p.life and p.ended_at is not None), key=lambda p: p.ended_at, default=None)
+    death = history.ends.get(last.node) if last is not None else None
+    return death is not None and death.planned and (
+        death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend"))
 
 
 def check_start_ends(history: History) -> Finding:

@@ -289,6 +289,26 @@ def the_lab_kills_everything_as_it_was_asked_to() -> Builder:
         restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"], "error": ""}])
 
 
+def _frontend_struck_down(*, last: bool) -> Builder:
+    h = _born().observes("frontend.0", "closing")
+    if last:
+        h.ends("core.0").wait(.01)
+    h.fires("terminate", "core.0/mark:draining", node="frontend.0").wait(.01).ends("frontend.0", exitcode=-15)
+    if not last:
+        h.wait(.01).ends("core.0")
+    return h.lab(leftovers=["segment rt-1-rpc"])
+
+
+@silent("nothing-left-behind")
+def a_caller_is_struck_down_when_all_others_have_left() -> Builder:
+    return _frontend_struck_down(last=True)
+
+
+@rejects("nothing-left-behind")
+def a_core_outlives_its_caller_and_cleans_up_nothing() -> Builder:
+    return _frontend_struck_down(last=False)
+
+
 @rejects("nothing-left-behind")
 def a_segment_remains_after_a_kill() -> Builder:
     return _born().fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("frontend.0").lab(
