@@ -43,7 +43,8 @@ check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
 
 soak: $(VENV)/.ready
-	SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 $(VENV)/bin/python -m pytest tests
+	SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 RINGTWIN_RING_MESSAGES=1000000 \
+	  RINGTWIN_RING_MIXED=10000 $(VENV)/bin/python -m pytest tests
 	$(VENV)/bin/python -m tests.explorer --full
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
 
