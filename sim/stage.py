@@ -13,6 +13,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.topology import Node, Topology
+from engine.wiring import KV, REPLAY
 from sim.processes import SimProcess
 from sim.simulation import Simulation
 
@@ -57,7 +58,8 @@ class Stage(msgspec.Struct):
         return f"ringtwin-{self.engine_id}-{name}"
 
     def address(self, name: str) -> str:
-        return f"ipc://{self.engine_id}/{name}.ipc"
+        """Of a socket of this engine. Those of its events are configured: they are the same in each life."""
+        return f"ipc://{name}.ipc" if name in (KV, REPLAY) else f"ipc://{self.engine_id}/{name}.ipc"
 
     def node(self, node: Node) -> Node:
         """The node in this life of the engine."""

@@ -8,8 +8,8 @@ that should not be there.
         --fork server--> listener (subscriber.k)
 
 `options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
-(SIGKILL of the whole engine when the workload is done, then the same engine again), `neighbour` (a second
-engine on the host), `await_death_s` (the caller stays until it
+(SIGKILL of the whole engine when the workload is done, then the same engine again; subscribers outlive it),
+`neighbour` (a second engine on the host), `await_death_s` (the caller stays until it
 hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
@@ -155,6 +155,7 @@ class Stage:
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[tuple[str, int], Watched] = {}
         self._actors: list[Actor] = []
+        self._listeners: list[Actor] = []
         self._starvation_s = 0.0
         self._last_look: float | None = None
         self._guard_expired = False
@@ -204,14 +205,19 @@ class Stage:
     def _serve(self, main: Actor) -> None:
         """The engine is ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         late = self._play.options.get("late_subscriber", False)
-        listeners = [] if late else self._start_listeners(main)
+        if not late:
+            self._listeners = self._start_listeners(main)
         main.tell(caller.GO)
         self._wait(lambda: main.has_said(caller.DONE) or main.gone)
         if late:
-            listeners = self._start_listeners(main)
-        for one in listeners:
+            self._listeners = self._start_listeners(main)
+        if not self._play.options.get("kill_all_then_restart"):  # else they outlive the engine, and meet its next life
+            self._stop_listeners()
+
+    def _stop_listeners(self) -> None:
+        for one in self._listeners:
             one.tell(listener.STOP)
-        self._wait(lambda: all(one.gone or one.has_said(listener.DONE) for one in listeners),
+        self._wait(lambda: all(one.gone or one.has_said(listener.DONE) for one in self._listeners),
                    at_most_s=listeners_s(self._config.bounds))
 
     def _start_caller(self, life: int, workload: Workload | None = None) -> Actor:
@@ -304,6 +310,7 @@ class Stage:
             again.tell(caller.GO)
             self._wait(lambda: again.has_said(caller.DONE) or again.gone)
         served = again.has_said(caller.DONE)
+        self._stop_listeners()
         again.tell(caller.CLOSE)
         self._wait(lambda: again.gone)
         error = next((m.decode()[len(caller.FAILED) + 1:] for m in again.said if m.startswith(caller.FAILED)), "")

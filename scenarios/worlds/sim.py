@@ -146,7 +146,9 @@ class _Lab:
     def on_done(self) -> None:
         if self.again is not None:
             self.restarts.append({"life": 1, "ready": True, "served": True, "removed": self.removed, "error": ""})
-            self.caller.put(ORDERS, CLOSE)
+            self.stop_listeners()
+        elif self.options.get("kill_all_then_restart"):  # subscribers outlive the engine, and meet its next life
+            self.kill_all_then_restart()
         elif self.options.get("late_subscriber"):
             self.start_listeners(self.stop_listeners)
         else:
@@ -157,10 +159,7 @@ class _Lab:
         if self.waiting_for == {"close"}:
             return
         self.waiting_for = {"close"}
-        if self.options.get("kill_all_then_restart"):
-            self.kill_all_then_restart()
-        else:
-            self.caller.put(ORDERS, CLOSE)
+        self.caller.put(ORDERS, CLOSE)
 
     def caller_gone(self) -> None:
         """Nobody will say any more that the workload is done."""
