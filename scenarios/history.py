@@ -32,7 +32,7 @@ from scenarios.run import Lab, Play, ProcessEnd, load_run
 
 __all__ = [
     "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall", "Startup",
-    "base", "life_of", "load_history",
+    "base", "life_of", "load_history", "owner_of",
 ]
 
 #: Fates that end a process, sooner (kill, exit) or later (an exception, SIGTERM).

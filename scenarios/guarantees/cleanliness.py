@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 
 from engine.messages import Outcome
-from faults.plan import owner_of
 from scenarios.guarantees.base import (
     DEATHS,
     PROCESS,
@@ -16,7 +15,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of
+from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
 from scenarios.run import Play, ProcessEnd
 
 CHAPTER = "Death and cleanliness"

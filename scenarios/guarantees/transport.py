@@ -6,7 +6,6 @@ from collections import Counter
 
 from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
-from faults.journal import Record
 from scenarios.guarantees.base import (
     DAMAGE,
     DAMAGED_ANNOUNCEMENT,
@@ -21,7 +20,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, Flow, History, base, life_of
+from scenarios.history import FOREVER, Fate, Flow, History, Record, base, life_of
 
 CHAPTER = "Transport between frontend and core"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
