@@ -123,7 +123,8 @@ def _parameters(marks: Sequence[Any], where: str) -> tuple[str, list[Any], list[
 def selected(scenarios: Iterable[Scenario], globs: Sequence[str]) -> list[Scenario]:
     """Those that one of the globs names; all without a glob. Raises CatalogueError where a glob names none.
 
-    `calm*`, `test_calm*`, `test_calm` (with all its parameters) and `test_calm[4]` name the same kind of thing.
+    `calm*`, `test_calm*`, `test_calm` (with all its parameters) and `test_calm[4]` name the same kind of thing; so does
+    the file that they stand in: `kv*` is all of test_kv.py and test_kv_more.py.
     """
     scenarios = list(scenarios)
     for glob in globs:
@@ -134,6 +135,7 @@ def selected(scenarios: Iterable[Scenario], globs: Sequence[str]) -> list[Scenar
 
 def named(scenario: Scenario, glob: str) -> bool:
     function = scenario.name.partition("[")[0]
-    names = (scenario.name, function, scenario.name.removeprefix("test_"), function.removeprefix("test_"))
+    file = scenario.function.__module__.rpartition(".")[2]
+    names = [name for full in (scenario.name, function, file) for name in (full, full.removeprefix("test_"))]
     # Equality first: in a glob the brackets of a parameter would be a set of characters.
     return any(name == glob or fnmatchcase(name, glob) for name in names)

@@ -65,7 +65,8 @@ def cli() -> None:
 
 @cli.command()
 @world_option
-@click.option("--scenario", "globs", multiple=True, metavar="GLOB", help="Play only what this names; may be repeated.")
+@click.option("--scenario", "globs", multiple=True, metavar="GLOB",
+              help="Play only what this names: scenarios, or their file (kv*); may be repeated.")
 @click.option("--tp", type=click.IntRange(1), default=None, help="Ranks. Default: as each scenario says.")
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Engine cores.")
 @device_option

@@ -86,6 +86,7 @@ def test_globs_name_scenarios_with_or_without_their_prefix(glob):
     def other(world):
         """Something else happens."""
 
+    test_it.__module__ = other.__module__ = "scenarios.of_nothing"  # a file's name would name both
     assert [found.name for found in selected([*scenarios_of(test_it), *scenarios_of(other)], [glob])] == ["test_it[4]"]
 
 
@@ -100,3 +101,10 @@ def test_pytest_and_the_catalogue_find_the_same_scenarios():
     collected = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
     names = [name.replace("[sim-", "[").replace("-sim]", "]").replace("[sim]", "") for name in collected]
     assert names == [found.name for found in catalogue()]
+
+
+def test_a_file_names_all_its_scenarios():
+    files = {found.function.__module__ for found in selected(catalogue(), ["ring*"])}
+    assert files >= {"scenarios.test_ring", "scenarios.test_ring_crashes"}
+    assert {found.function.__module__ for found in selected(catalogue(), ["test_canaries"])} == {
+        "scenarios.test_canaries"}
