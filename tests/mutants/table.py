@@ -239,6 +239,6 @@ NO_RESET = Mutant(
     id="flag-not-reset", scenario="test_writer_stops_between_data_and_flag",
     bug="A write does not take the old flag back first: with the readers' flags cleared, the chunk looks published.",
     breaks=these("ring-exact-prefix"),
-    edits=(Edit("engine/ipc/ring.py", "        memory[self._written[chunk]] = _ZERO\n", ""),))
+    edits=(Edit("engine/ipc/ring.py", "        memory[written] = _ZERO\n", ""),))
 
 MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
