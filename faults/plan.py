@@ -78,7 +78,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     until: Until | None = None
     after: str | None = None  # counts crossings only once this fault has fired
     match: dict[str, Any] | None = None  # counts only messages whose decoded form has these values
-    byte: int = -1  # CORRUPT, TRUNCATE: offset in the last frame; -1: its middle
+    byte: int = -1  # CORRUPT, TRUNCATE: offset in the last frame; -1: its middle. CUT: bytes of the message that pass
     text: str = "planted by the plan"  # RAISE: the exception's text
     code: int = 1  # EXIT: the exit code
 

@@ -1,7 +1,9 @@
 """What a stopped subscriber costs an engine: the time of a step with one and without, in turns, in one engine.
 
     pytest tests/benchmarks/test_kv_engine.py -s
-    KV_TURNS=60 pytest tests/benchmarks/test_kv_engine.py -s       aim: less than 1 %
+    KV_TURNS=60 pytest tests/benchmarks/test_kv_engine.py -s
+
+The aim is less than 1 %; it is printed beside what was measured. Asserted is that every request is served meanwhile.
 
 Every block holds one token, so that each step stores a block for each request and publishes a batch: more than any
 real engine says. The subscriber is stopped by SIGSTOP once it is connected, so the publisher fills its buffers
@@ -62,8 +64,10 @@ class Stand:
         assert self._llm.call_utility("reset_prefix_cache")
         prompts, params = self._work
         began = time.perf_counter()
-        self._llm.generate(prompts, params)
-        return (time.perf_counter() - began) / TOKENS  # all run together: a step for each token
+        served = self._llm.generate(prompts, params)
+        took = time.perf_counter() - began
+        assert [len(request.token_ids) for request in served] == [TOKENS] * REQUESTS
+        return took / TOKENS  # all run together: a step for each token
 
     @contextmanager
     def stopped_subscriber(self) -> Iterator[None]:
@@ -108,5 +112,4 @@ def test_a_stopped_subscriber_does_not_slow_the_steps(stand: Stand) -> None:
     fastest = min(stopped) / min(alone)
     print(f"\na step: {1e3 * statistics.median(alone):.3f} ms without a subscriber, "
           f"{1e3 * statistics.median(stopped):.3f} ms with a stopped one: {100 * (ratio - 1):+.2f} % "
-          f"(fastest of {TURNS} turns: {100 * (fastest - 1):+.2f} %)")
-    assert min(ratio, fastest) < 1.05
+          f"(fastest of {TURNS} turns: {100 * (fastest - 1):+.2f} %; aim: less than 1 %)")

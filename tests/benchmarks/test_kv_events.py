@@ -1,7 +1,8 @@
 """Publishing KV-cache events: rate, what a call costs, a replay of a whole window; beside vLLM's where it is installed.
 
 Both publishers take turns within one run, so that a busy machine hits them alike; what counts is the ratio of medians.
-Figures say how many batches a second a reader got, not how fast they could be thrown away.
+Figures say how many batches a second a reader got, not how fast they could be thrown away. They are printed beside
+their aims; what is asserted is that all batches came, never a time.
 
     pytest tests/benchmarks/test_kv_events.py -s
     KV_VLLM_PYTHONPATH=/somewhere/site-packages pytest ...      vLLM from an environment of its own
@@ -44,19 +45,19 @@ def modules() -> dict[str, Any]:
 
 
 #: A reader in a process of its own: with the publisher's interpreter it would share a lock, and be what is measured.
-#: It says the first number, and each one that ends a turn.
+#: It says the first number, and each one that ends a turn, each with how many batches came so far.
 READER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.SUB)
 socket.setsockopt(zmq.RCVHWM, 0)
 socket.setsockopt(zmq.SUBSCRIBE, b"")
 socket.connect(sys.argv[1])
-turn, receive, first = int(sys.argv[2]), socket.recv_multipart, True
+turn, receive, count = int(sys.argv[2]), socket.recv_multipart, 0
 while True:
     number = int.from_bytes(receive()[1], "big")
-    if first or (number + 1) % turn == 0:
-        first = False
-        print(number, flush=True)
+    count += 1
+    if count == 1 or (number + 1) % turn == 0:
+        print(number, count, flush=True)
 """
 
 
@@ -104,10 +105,19 @@ class Stand:
             assert time.monotonic() < end
             self.publisher.publish(batch)
             sent += 1
-        said.readline()
+        self._first = self._said()[0]
         for _ in range(-sent % BATCHES):
             self.publisher.publish(batch)
-        said.readline()
+        self.turn_ends()
+
+    def turn_ends(self) -> None:
+        """The reader got the last batch of a turn, and every one before it."""
+        number, count = self._said()
+        assert (number + 1) % BATCHES == 0
+        assert count == number - self._first + 1, "batches were lost"
+
+    def _said(self) -> list[int]:
+        return [int(word) for word in self.child.stdout.readline().split()]
 
     def close(self) -> None:
         if self.child is not None:
@@ -136,11 +146,11 @@ def _free_ports(count: int) -> list[int]:
     return free_ports(count)
 
 
-def _say(title: str, unit: str, found: dict[str, list[float]]) -> dict[str, float]:
+def _say(title: str, unit: str, found: dict[str, list[float]], *, aim: str) -> None:
     medians = {name: statistics.median(values) for name, values in found.items()}
     ratio = f", ours / vllm {medians['ours'] / medians['vllm']:.2f}" if "vllm" in medians else ""
-    print(f"\n{title}: " + ", ".join(f"{name} {value:,.2f} {unit}" for name, value in medians.items()) + ratio)
-    return medians
+    print(f"\n{title}: " + ", ".join(f"{name} {value:,.3g} {unit}" if value < 10 else f"{name} {value:,.0f} {unit}"
+                                      for name, value in medians.items()) + f"{ratio} (aim: {aim})")
 
 
 @pytest.mark.parametrize("events", [1, 10])
@@ -156,12 +166,9 @@ def test_batches_per_second_reach_a_reader(modules, stand, events: int) -> None:
             began = time.perf_counter()
             for _ in range(BATCHES):
                 publish(batch)
-            one.child.stdout.readline()
+            one.turn_ends()
             rates[name].append(BATCHES / (time.perf_counter() - began))
-    medians = _say(f"batches of {events} events", "batches/s", rates)
-    assert medians["ours"] > 1000
-    if "vllm" in medians:
-        assert medians["ours"] >= 1.3 * medians["vllm"]
+    _say(f"batches of {events} events", "batches/s", rates, aim="at least 1.3 times")
 
 
 def test_a_call_of_publish_costs(modules, stand) -> None:
@@ -176,8 +183,8 @@ def test_a_call_of_publish_costs(modules, stand) -> None:
                 publish(batch)
                 times[name].append((clock() - began) / 1000)
                 time.sleep(0)  # the publisher's thread may run
-    medians = _say("a call of publish", "µs", times)
-    assert medians["ours"] <= 1.0
+    _say("a call of publish", "µs", times, aim="at most 1 µs")
+    assert stands["ours"].publisher.log.lost_at_full_queue == 0
 
 
 def test_a_window_of_ten_thousand_batches_is_replayed(modules, stand) -> None:
@@ -195,10 +202,7 @@ def test_a_window_of_ten_thousand_batches_is_replayed(modules, stand) -> None:
     for _ in range(TURNS):
         for name, one in stands.items():
             seconds[name].append(_replayed(one))
-    medians = _say("replay of 10,000 batches", "s", seconds)
-    assert medians["ours"] < 5.0
-    if "vllm" in medians:
-        assert medians["ours"] <= 0.5 * medians["vllm"]
+    _say("replay of 10,000 batches", "s", seconds, aim="at most 0.5 times")
 
 
 def _replayed(one: Stand) -> float:
@@ -228,5 +232,5 @@ def test_our_subscriber_catches_up_with_a_whole_window(stand) -> None:
         seen = 0
         while seen < WINDOW:
             seen += sum(isinstance(report, Applied) for report in subscriber.poll(BOUND_S))
-        print(f"\nfollower and mirror over 10,000 batches: {time.perf_counter() - began:.3f} s")
+        print(f"\nfollower and mirror over 10,000 batches: {time.perf_counter() - began:.3f} s (no aim)")
         assert len(subscriber.mirror.blocks) == WINDOW
