@@ -18,6 +18,7 @@ import msgspec
 
 from engine.model_config import ModelConfig, max_model_len, read_model_config
 from engine.topology import NodeKind, core, frontend
+from engine.wiring import KV, REPLAY
 from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.settings import listeners_s
 from scenarios.workloads import Driver, Workload
@@ -273,8 +274,9 @@ class _Lab:
         return set(self.sim.paths) | set(self.sim.segments)
 
     def leftovers(self) -> list[str]:
-        """What is still there when nothing more happens."""
-        mine = ("neighbour", "ringtwin-neighbour-rpc")
+        """What is still there when nothing more happens, less what is the lab's: a neighbour, and the socket files of
+        events, whose addresses a lab chooses and not the engine."""
+        mine = ("neighbour", "ringtwin-neighbour-rpc", f"file {KV}.ipc", f"file {REPLAY}.ipc")
         return [entry for entry in self.sim.leftovers()
                 if not entry.endswith(mine) and entry != "process frontend.1"]
 
