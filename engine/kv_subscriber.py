@@ -11,9 +11,7 @@ Promises
   Its numbers begin at 0 and are asked for from 0: so does a late subscriber.
 - Nothing is waited for here: frames and the time go in, reports and questions come out.
 
-    number   0 1 2 3 4 5 6 7 8 9
-             = = = =   - - -            = applied     - held back
-                     ^next (applied)  ^wire: every number below it was seen, or told as a hole
+What is decided by numbers alone stands in kv_order; here is whom they came from, and what is asked when.
 
 A publisher that knows tags ends its answers with a report (kv_codec), which makes a lost frame of an answer
 different from a lost batch. One that does not (vLLM's) stays silent, and is asked in its own words instead.
@@ -38,6 +36,7 @@ from engine.core.kv_codec import (
 )
 from engine.errors import BadFrameError
 from engine.kv_fetch import Fetching
+from engine.kv_order import BatchOrder
 from engine.kv_reports import (
     Applied,
     Gap,
@@ -51,16 +50,9 @@ from engine.kv_reports import (
     Snapshot,
     Unrecoverable,
 )
-from engine.messages import AllBlocksCleared
 
 __all__ = ["Applied", "Gap", "Healed", "KVEventFollower", "Malformed", "Notice", "Question", "Report", "Restarted",
            "Settled", "Snapshot", "Unrecoverable"]
-
-
-class _Held(msgspec.Struct):
-    batch: LivedBatch
-    source: str
-    arrival: int
 
 
 class _Asked(msgspec.Struct):
@@ -91,27 +83,19 @@ class KVEventFollower:
         self.poll_s = poll_s
         self.answer_s = answer_s
         self.tries = tries
-        self.max_held = max_held
-        self.snapshots = snapshots and replay
+        self._out: list[Report] = []
         self.fetching = Fetching(tries, poll_s)
-        self.next = 0
-        self.wire = 0
+        self.order = BatchOrder(self._out, self.fetching, max_held=max_held, snapshots=snapshots and replay)
         self.epoch: int | None = None
         self.tags: bool | None = None  # whether the publisher knows them; None: not known yet
-        self.gaps: list[tuple[int, int]] = []  # told and still open, ascending
-        self._held: dict[int, _Held] = {}
-        self._unseen_upto = 0  # end of what an answer brought beyond `wire`; told when the answer ends
         self._asked: _Asked | None = None
         self._poll_at: float | None = None  # None: at once
         self.answers = 0  # questions to the replay socket that were answered to the end
-        self._failed = 0
         self._arrivals = 0
         self._tag = tag
         self._plain_turn = False
         self._went_back = 0
-        self._last: tuple[int, float] | None = None  # number and time of the batch applied last
         self._epochs: set[int] = set()  # lives that are over
-        self._out: list[Report] = []
 
     # -- what the shell calls
 
@@ -126,9 +110,9 @@ class KVEventFollower:
             self._poll_at = None
         else:
             if self._same_life(number, batch):
-                self._see(number)
-                self._hold(number, batch, "live")
-                self._apply()
+                self.order.see(number)
+                self.order.hold(number, batch, "live", self._arrivals)
+                self.order.apply()
         return self._done(now)
 
     def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
@@ -156,10 +140,10 @@ class KVEventFollower:
         asked = self._asked
         if asked is not None and now >= asked.deadline:
             self._asked = None
-            self._tell_unseen()
+            self.order.tell_unseen()
             if asked.snapshot:
                 self.fetching.fail(now)
-                self._apply()
+                self.order.apply()
                 return self._done(now)
             if self.tags is None:
                 self._plain_turn = asked.tag is not None  # it may not know tags: take turns
@@ -178,6 +162,21 @@ class KVEventFollower:
         return min(times, default=None)
 
     @property
+    def next(self) -> int:
+        """The number of the batch that is applied next."""
+        return self.order.next
+
+    @property
+    def wire(self) -> int:
+        """Every number below it was seen, or told as a hole."""
+        return self.order.wire
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Told and still open: first and last number, ascending."""
+        return self.order.gaps
+
+    @property
     def caught_up(self) -> bool:
         """Nothing that was seen is missing, and nothing is being fetched."""
         return self.next == self.wire and not self.fetching.wanted
@@ -185,22 +184,20 @@ class KVEventFollower:
     @property
     def held(self) -> int:
         """Batches that wait behind a hole, or for the end of an answer."""
-        return len(self._held)
+        return self.order.held
 
     # -- messages
 
     def _on_replayed(self, number: int, batch: LivedBatch) -> None:
         if not self._same_life(number, batch, live=False):
             return
-        if self._last is not None and batch.epoch is None and number == self._last[0] and batch.ts != self._last[1]:
+        last = self.order.last
+        if last is not None and batch.epoch is None and number == last[0] and batch.ts != last[1]:
             self._restart(None)
             return
         if self._asked is not None:
             self._asked.numbers.add(number)
-        self._hold(number, batch, "replay")
-        if number >= self.wire:
-            self._unseen_upto = max(self._unseen_upto, number + 1)
-        self._apply()
+        self.order.bring(number, batch, self._arrivals)
 
     def _on_report(self, report: EndReport, now: float) -> None:
         asked = self._asked
@@ -212,15 +209,15 @@ class KVEventFollower:
             self._epochs.discard(report.epoch)  # who answers is alive: late batches of another life misled us
             if self.epoch is not None:
                 self._restart(report.epoch)
-                self._see_upto(report.next)
+                self.order.see_upto(report.next)
                 return
             self.epoch = report.epoch
-        self._forget_impossible(report.next, asked.arrivals)
-        self._see_upto(report.next)
-        self._lose_upto(report.oldest, "older than the publisher's replay window")
+        self.order.forget_impossible(report.next, asked.arrivals)
+        self.order.see_upto(report.next)
+        self.order.lose_upto(report.oldest, "older than the publisher's replay window")
         if len(asked.numbers) == report.count:  # the answer came whole: what it lacks was never sent
-            self._lose_holes(asked.start, report.next, "lost in the publisher, before it was sent")
-        self._apply()
+            self.order.lose_holes(asked.start, report.next, "lost in the publisher, before it was sent")
+        self.order.apply()
         self._judge_progress(asked, now)
 
     def _on_piece(self, place: Place, piece: LivedBatch, now: float) -> None:
@@ -235,13 +232,13 @@ class KVEventFollower:
         if not self.fetching.under_way:
             self._asked = None
             if self.fetching.complete:
-                self._see_upto(place.next)
-        self._apply()
+                self.order.see_upto(place.next)
+        self.order.apply()
 
     def _on_plain_end(self, now: float) -> None:
         asked = self._asked
         self._plain_turn = False
-        if self.tags is None and self._last is not None:  # its batches carry no epoch, and it answers
+        if self.tags is None and self.order.last is not None:  # its batches carry no epoch, and it answers
             self.tags = False
         self._end_of_answer(now)
         if asked.start < asked.next:  # it had this batch: without it, it is not the one that we knew
@@ -254,15 +251,15 @@ class KVEventFollower:
     def _end_of_answer(self, now: float) -> None:
         self._asked = None
         self._poll_at = now + self.poll_s
-        self._tell_unseen()
+        self.order.tell_unseen()
 
     def _judge_progress(self, asked: _Asked, now: float) -> None:
         self.answers += 1
         if self.next >= self.wire:
-            self._failed = 0
+            self.order.failed = 0
             self._out.append(Settled(self.next))
         elif self.next > asked.next:
-            self._failed = 0
+            self.order.failed = 0
         else:
             self._fail("replay does not bring it", now)
 
@@ -276,132 +273,43 @@ class KVEventFollower:
             if self.epoch is not None and batch.epoch != self.epoch:
                 self._restart(batch.epoch)
             self.epoch, self.tags = batch.epoch, True
-        elif live and number < self.next and self._last is not None and batch.ts > self._last[1]:
+        elif live and number < self.next and self.order.last is not None and batch.ts > self.order.last[1]:
             self._restart(None)
         return True
 
     def _restart(self, epoch: int | None) -> None:
         self.fetching.forget()  # what it held back is applied: a state of the old life comes no more
-        self._tell_unseen()
+        self.order.tell_unseen()
         if self.next < self.wire:
-            self._lose_upto(self.wire, "the publisher restarted")
+            self.order.lose_upto(self.wire, "the publisher restarted")
         if self.epoch is not None:
             self._epochs.add(self.epoch)
-        self._held.clear()
-        self.gaps.clear()
-        self.next = self.wire = self._unseen_upto = self._failed = self._went_back = 0
-        self._asked = self._last = self._poll_at = None
-        self.fetching.forget()
+        self.order.begin()
+        self._went_back = 0
+        self._asked = self._poll_at = None
         self.epoch = epoch
         self._out.append(Restarted(epoch))
-
-    # -- numbers
-
-    def _see(self, number: int) -> None:
-        """A live batch: what lies between `wire` and it did not come."""
-        if number < self.wire or (number > self.next and len(self._held) >= self.max_held):
-            return  # there is no room for it: as if it had not come
-        self._see_upto(number)
-        self.wire = number + 1
-
-    def _see_upto(self, upto: int) -> None:
-        if upto > self.wire:
-            self._tell_gap(self.wire, upto - 1)
-
-    def _tell_unseen(self) -> None:
-        """An answer brought batches that no live message had told of: they were a hole."""
-        self._see_upto(self._unseen_upto)
-        self._apply()
-
-    def _tell_gap(self, first: int, last: int) -> None:
-        self.gaps.append((first, last))
-        self.wire = last + 1
-        self._out.append(Gap(first, last))
-
-    def _hold(self, number: int, batch: LivedBatch, source: str) -> None:
-        if number >= self.next and number not in self._held and (
-                len(self._held) < self.max_held or number == self.next):
-            self._held[number] = _Held(batch, source, self._arrivals)
-
-    def _apply(self) -> None:
-        self._place_snapshot()
-        while self.next < min(self.wire, self.fetching.limit(self.next)) and self.next in self._held:
-            held = self._held.pop(self.next)
-            self._out.append(Applied(self.next, held.batch, held.source))
-            self._last = (self.next, held.batch.ts)
-            self.next += 1
-            self._failed = 0
-            if self.gaps and self.gaps[0][1] < self.next:
-                self._out.append(Healed(*self.gaps.pop(0)))
-            if self.fetching.wanted:
-                if any(isinstance(event, AllBlocksCleared) for event in held.batch.events):
-                    self._forget_snapshot()  # whatever was lost, it was cleared
-                self._place_snapshot()
-
-    def _place_snapshot(self) -> None:
-        snapshot = self.fetching.arrive(self.next)
-        if snapshot is not None:
-            self._out.append(snapshot)
-
-    def _forget_snapshot(self) -> None:
-        if self._asked is not None and self._asked.snapshot:
-            self._asked = None
-        self.fetching.forget()
-
-    def _lose_upto(self, upto: int, reason: str) -> None:
-        """Numbers from `next` up to `upto` that are not held will never come; those that are, are applied."""
-        self._lose_holes(self.next, min(upto, self.wire), reason)
-
-    def _lose_holes(self, start: int, upto: int, reason: str) -> None:
-        upto = min(upto, self.wire)
-        self._apply()
-        while start <= self.next < upto and self.next not in self._held:  # what is held waits for a snapshot
-            last = min([number for number in self._held if number >= self.next] + [upto]) - 1
-            self._lose(last, reason)
-            self._apply()
-
-    def _lose(self, last: int, reason: str) -> None:
-        if self.gaps and self.gaps[0][0] < self.next:
-            self._out.append(Healed(self.gaps[0][0], self.next - 1))
-        self._out.append(Unrecoverable(self.next, last, reason))
-        self.next = last + 1
-        self._failed = 0
-        if self.snapshots:
-            self.fetching.want()
-        while self.gaps and self.gaps[0][0] < self.next:
-            _, end = self.gaps.pop(0)
-            if end >= self.next:
-                self.gaps.insert(0, (self.next, end))
-
-    def _forget_impossible(self, upto: int, arrivals: int) -> None:
-        """Held batches that came before the publisher said it had not got that far: their number was damaged."""
-        false = [number for number, held in self._held.items() if number >= upto and held.arrival <= arrivals]
-        if false:
-            for number in false:
-                del self._held[number]
-            self.wire = max(upto, self.next, max(self._held, default=-1) + 1)
-            self.gaps = [(first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire]
-            self._out.append(Malformed("kv", f"batch {min(false)} does not exist: the publisher is at {upto}"))
 
     def _fail(self, why: str, now: float) -> None:
         if self.next >= self.wire:
             return
-        self._failed += 1
-        if self._failed >= self.tries:
-            reason = f"{why}, asked {self._failed} times"
-            hole = min([number for number in self._held if number > self.next] + [self.wire])
-            self._lose_holes(self.next, hole, reason)
+        self.order.failed += 1
+        if self.order.failed >= self.tries:
+            self.order.lose_first_hole(f"{why}, asked {self.order.failed} times")
 
     # -- questions
 
     def _done(self, now: float) -> list[Report]:
+        if self._asked is not None and self._asked.snapshot and not self.fetching.under_way:
+            self._asked = None  # a batch that cleared the cache made the snapshot needless
         if not self.replay:
-            self._lose_upto(self.wire, "there is no replay socket to ask")
+            self.order.lose_upto(self.wire, "there is no replay socket to ask")
         elif self._asked is None and self.tags and self.fetching.due(now):
             self._ask_for_snapshot(now)
         elif self._asked is None and (self.next < self.wire or self._poll_at is None or now >= self._poll_at):
             self._ask(now)
-        out, self._out = self._out, []
+        out = self._out[:]
+        self._out.clear()
         return out
 
     def _snapshot_at(self) -> float | None:
@@ -419,8 +327,8 @@ class KVEventFollower:
         if not plain:
             self._tag += 1
             tag = self._tag
-        elif self._last is not None:
-            start = self._last[0]  # an answer that lacks it comes from another life
+        elif self.order.last is not None:
+            start = self.order.last[0]  # an answer that lacks it comes from another life
         patience_s = self.answer_s if self.tags is not None else min(self.answer_s, 1.0)
         self._asked = _Asked(start, tag, now + patience_s, self._arrivals, self.next)
         self._out.append(Question(request_frames(start, tag)))

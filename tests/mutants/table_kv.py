@@ -40,8 +40,9 @@ GAP_IGNORED = Mutant(
     breaks=these("kv-gap-seen", "kv-replay-complete", "kv-mirror-true"), along=these("kv-gap-too-old"),
     edits=(
         UNGUARDED,
-        Edit("engine/kv_subscriber.py", "                self._see(number)\n",
-             "                self.next, self.wire = max(self.next, number), max(self.wire, number + 1)\n")))
+        Edit("engine/kv_subscriber.py", "                self.order.see(number)\n",
+             "                order = self.order\n"
+             "                order.next, order.wire = max(order.next, number), max(order.wire, number + 1)\n")))
 
 EVICTION_UNTOLD = Mutant(
     id="eviction-untold", scenario="test_live_batches_go_on_during_a_replay",
@@ -65,6 +66,6 @@ LOSS_KEPT_FROM_MIRROR = Mutant(
     breaks=these("kv-mirror-true"),
     edits=(
         Edit("engine/kv_mirror.py", "            self.unknown_since = first\n", "            pass\n"),
-        Edit("engine/kv_subscriber.py", "            self.fetching.want()\n", "            pass\n")))
+        Edit("engine/kv_order.py", "            self.fetching.want()\n", "            pass\n")))
 
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
