@@ -110,25 +110,29 @@ def encode(obj: Any) -> list[Any]:
 
     Raises what `pickle` raises for an object that it cannot take.
     """
-    if type(obj) in _LOOKED_INTO and _has_large(obj):
+    encoded = encode_chunk(obj)
+    return parts_of_small(encoded) if type(encoded) is bytes else encoded
+
+
+def encode_chunk(obj: Any) -> bytes | list[Any]:
+    """All that a chunk holds for this object, header included; where it has large buffers, what `encode` returns."""
+    kind = type(obj)
+    if kind in _LOOKED_INTO and _has_large(obj):
+        if kind in _WHOLE:
+            return [_WHOLE[kind], memoryview(obj)]
         loans: dict[int, Any] = {}
         return _encode_buffers(_lend(obj, loans), loans)
     met: list[pickle.PickleBuffer] = []
     pickled = _dumps(obj, 5, buffer_callback=met.append)
-    return _encode_buffers(obj, {}) if met else [pickled]
-
-
-def encode_small(obj: Any) -> bytes | None:
-    """All that a chunk holds for this object, header included; None where it has large buffers: see `encode`."""
-    if type(obj) in _LOOKED_INTO and _has_large(obj):
-        return None
-    met: list[pickle.PickleBuffer] = []
-    pickled = _dumps(obj, 5, buffer_callback=met.append)
-    return None if met or len(pickled) > _MAX_LENGTH else _pack_head(0, 1, len(pickled)) + pickled
+    if met:
+        raw = [buffer.raw() for buffer in met]
+        large = len(raw) < MAX_BUFFERS and min(map(len, raw)) >= OUT_OF_BAND_BYTES
+        return [pickled, *raw] if large else _encode_buffers(obj, {})
+    return _pack_head(0, 1, len(pickled)) + pickled if len(pickled) <= _MAX_LENGTH else [pickled]
 
 
 def parts_of_small(chunk: bytes) -> list[bytes]:
-    """What `encode` makes of the object of which `encode_small` made this."""
+    """What `encode` makes of the object of which `encode_chunk` made this."""
     return [chunk[_HEAD.size:]]
 
 
@@ -150,6 +154,17 @@ def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
     if any(lent):
         buffers[0] += _LENT + lent
     return buffers
+
+
+def _pickle_of_whole(kind: type) -> bytes:
+    loans: dict[int, Any] = {}
+    return _encode_buffers(_lend(kind(OUT_OF_BAND_BYTES), loans), loans)[0]
+
+
+#: The pickle, with its loan, of a large `bytes` or `bytearray` that is the object: always the same.
+_WHOLE: Final = {kind: _pickle_of_whole(kind) for kind in (bytes, bytearray)}
+_WHOLE_KINDS: Final = {pickled: kind for kind, pickled in _WHOLE.items()}
+_WHOLE_BYTES: Final = max(map(len, _WHOLE_KINDS))
 
 
 def loans_of(parts: Sequence[Any]) -> Sequence[int]:
@@ -233,6 +248,8 @@ def object_taker(own: Callable[[Any], Any] = bytearray) -> Callable[[Any], Any]:
         parts = slices(view)
         if parts is OVERFLOW:
             return OVERFLOW
+        if count == 2 and length <= _WHOLE_BYTES and (kind := _WHOLE_KINDS.get(bytes(parts[0]))) is not None:
+            return kind(parts[1]), length + len(parts[1])
         kept = [part if lent else own(part) for part, lent in zip(parts[1:], loans_of(parts), strict=True)]
         return decode([parts[0], *kept]), sum(map(len, parts))
 

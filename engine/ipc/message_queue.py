@@ -35,7 +35,7 @@ from typing import Any
 from engine.errors import QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc import presence, remote
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
-from engine.ipc.framing import OVERFLOW, decode, encode, encode_small, object_taker, pack, parts_of_small, unpack
+from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
@@ -220,16 +220,16 @@ class MessageQueue(QueueEnd):
         if not self._writes or self._closed or not self._busy.acquire(False):
             self._enter("enqueue", reads=False)
         try:
-            queue, chunk, remotes = self._queue, encode_small(obj), self._remotes
-            parts = encode(obj) if chunk is None else None
-            packed = [chunk] if chunk is not None else pack(parts)
-            size = len(chunk) if chunk is not None else sum(map(len, packed))
+            queue, encoded, remotes = self._queue, encode_chunk(obj), self._remotes
+            small = type(encoded) is bytes
+            packed = [encoded] if small else pack(encoded)
+            size = len(encoded) if small else sum(map(len, packed))
             fits = size <= queue.writer.layout.max_chunk_bytes
             if fits and self._direct and not (timeout and timeout < 0) and queue.writer.try_write(packed):
                 self._bells[BELL].ring()
                 queue.stats.bytes += size
                 return
-            parts = parts or parts_of_small(chunk)
+            parts = parts_of_small(encoded) if small else encoded
             if not self._ready and (remotes is not None or not fits):
                 raise QueueError(f"{queue.name}: an object of at least a chunk, or for a reader on another host, can "
                                  "be sent after wait_until_ready")

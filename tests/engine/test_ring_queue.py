@@ -20,7 +20,7 @@ from engine.ipc.framing import (
     OUT_OF_BAND_BYTES,
     decode,
     encode,
-    encode_small,
+    encode_chunk,
     from_overflow_frames,
     is_overflow,
     object_taker,
@@ -319,21 +319,25 @@ def test_only_large_buffers_travel_beside_the_pickle():
     numpy = pytest.importorskip("numpy")
     small, large = numpy.zeros(OUT_OF_BAND_BYTES - 1, "u1"), numpy.arange(OUT_OF_BAND_BYTES, dtype="u1")
     parts = encode([small, large])
-    assert [len(part) for part in parts[1:]] == [OUT_OF_BAND_BYTES] and encode_small([small, large]) is None
+    assert [len(part) for part in parts[1:]] == [OUT_OF_BAND_BYTES] and encode_chunk([small, large]) == parts
     copied = [bytes(p) for p in parts]
     assert (decode(copied)[1] == large).all()
 
 
 @pytest.mark.parametrize("obj", [b"", bytes(OUT_OF_BAND_BYTES - 1), ("f", {"k": [b"x" * 100]}), list(range(99))])
 def test_a_small_object_makes_the_same_chunk_on_the_short_way(obj):
-    chunk = encode_small(obj)
+    chunk = encode_chunk(obj)
     assert chunk == b"".join(pack(encode(obj))) and parts_of_small(chunk) == encode(obj)
     assert object_taker()(memoryview(chunk + bytes(9))) == (obj, len(chunk) - 7)
 
 
-@pytest.mark.parametrize("obj", [bytes(OUT_OF_BAND_BYTES), (1, {"k": bytearray(OUT_OF_BAND_BYTES)})])
+@pytest.mark.parametrize("obj", [bytes(OUT_OF_BAND_BYTES), bytearray(OUT_OF_BAND_BYTES + 1),
+                                 (1, {"k": bytearray(OUT_OF_BAND_BYTES)})])
 def test_an_object_with_large_bytes_does_not_go_the_short_way(obj):
-    assert encode_small(obj) is None and decode(list(map(bytes, encode(obj)))) == obj
+    parts = encode(obj)
+    assert type(encode_chunk(obj)) is list and decode(list(map(bytes, parts))) == obj
+    taken, size = object_taker()(memoryview(b"".join(pack(parts)) + bytes(9)))
+    assert taken == obj and type(taken) is type(obj) and size == sum(map(len, parts))
 
 
 @pytest.mark.parametrize("chunk", [b"\x02" + bytes(9), bytes(10), b"\x00\x00\x02\x00\x00\x00\x01xyz\xff\xff\xff\xff"])
