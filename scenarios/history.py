@@ -3,7 +3,6 @@
 Promises:
 
 - One pass over the records; everything else is made when somebody asks for it, and kept.
-- A receive is paired with its send by (edge, digest, occurrence), a ring message by its position.
 - `merged()` is a total order that respects program order and send-before-receive; where neither speaks,
   the host's one monotonic clock does (virtual time in the twin).
 - Nothing is invented: where a journal ends early, so does what is known of its process.
@@ -16,201 +15,46 @@ Promises:
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from engine.config import Bounds
 from engine.messages import Outcome
 from engine.topology import RING_CHANNELS, Channel, Edge, NodeKind
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, Fault, owner_of
+from scenarios.flows import Flow
+from scenarios.happenings import (
+    DEATH_FATES,
+    FOREVER,
+    LOSS_FATES,
+    STALL_FATES,
+    Death,
+    Receipt,
+    Stall,
+    base,
+    edge_of,
+    kind_of,
+    life_of,
+    site_of_life,
+)
 from scenarios.operations import Operation, Startup, operations_of, startups_of
 from scenarios.run import Lab, Play, ProcessEnd, load_run
 
 __all__ = [
-    "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall", "Startup",
-    "base", "life_of", "load_history", "owner_of",
+    "FOREVER", "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall",
+    "Startup", "base", "kind_of", "life_of", "load_history", "owner_of",
 ]
-
-#: Fates that end a process, sooner (kill, exit) or later (an exception, SIGTERM).
-DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
-STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
-LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE})
-#: Fates that hold something back until the plan lets it go.
-HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 
 _NUMBER = attrgetter("number")
 _AT = attrgetter("at")
-_DIGEST = attrgetter("digest")
-FOREVER = float("inf")
 #: Fates at a socket's `send` that leave the frame where it is: the crossing is recorded before.
 _NEVER_PUT = (Fate.KILL, Fate.RAISE, Fate.EXIT)
 #: A machine that starved for so much of a patience may have run it out; a stop for so much of a deadline, too.
 STARVED_PART = 0.25
 STOPPED_PART = 0.75
-
-
-def base(node: str) -> str:
-    """`worker.1` for `worker.1@2`."""
-    return node.partition("@")[0]
-
-
-def life_of(node: str) -> int:
-    return int(node.partition("@")[2] or 0)
-
-
-def kind_of(node: str) -> str:
-    return node.partition(".")[0]
-
-
-@lru_cache(maxsize=4096)
-def site_of_life(site: str, life: int) -> str:
-    """The site with its life: journals name sites without, because a sender does not know its peer's.
-
-    An engine is restarted whole, so both ends of an edge share a life; a subscriber outlives its publisher,
-    and what it follows is one edge for all lives.
-    """
-    place, _, operation = site.rpartition(":")
-    if "@" in site or place.endswith(("/kv", "/replay")):
-        return site
-    if "->" in place:
-        edge = Edge.parse(place)
-        return f"{edge.source}@{life}->{edge.target}@{life}/{edge.channel.value}:{operation}"
-    node, _, rest = site.partition("/")
-    return f"{node}@{life}/{rest}"
-
-
-@lru_cache(maxsize=4096)
-def _edge_of(site: str) -> tuple[str, Edge, str] | None:
-    """(edge's name, edge, operation) of a site on an edge, None for any other site."""
-    place, _, operation = site.rpartition(":")
-    if "->" not in place:
-        return None
-    try:
-        return place, Edge.parse(place), operation
-    except ValueError:
-        return None
-
-
-class Receipt(NamedTuple):
-    """One fault that fired. `node` is whom it hit, `site` and `nth` the crossing, `fault` its line in the plan."""
-
-    id: str
-    at: float
-    node: str
-    site: str
-    nth: int
-    fate: str
-    fault: Fault | None
-    released_at: float | None
-
-    @property
-    def held_for_ever(self) -> bool:
-        """A planned delay that should have ended and did not: nothing after it says anything about progress."""
-        ends = self.fate == Fate.DELAY or (self.fault is not None and self.fault.until is not None)
-        return self.fate in HOLDING_FATES and ends and self.released_at is None
-
-
-class Death(NamedTuple):
-    """The end of one process. For SIGKILL `at` is the moment of the kill, else the exit."""
-
-    node: str
-    at: float
-    how: str
-    hit_at: float | None  # when a fault ended it, which may be long before it is gone; None: nobody planned this
-
-    @property
-    def planned(self) -> bool:
-        return self.hit_at is not None
-
-    @property
-    def onset(self) -> float:
-        """When it began: from then on callers may be told."""
-        return self.at if self.hit_at is None else min(self.hit_at, self.at)
-
-
-class Stall(NamedTuple):
-    """A process (or one of its threads) stopped making progress at `at`, until `until` (infinite: for good)."""
-
-    node: str
-    at: float
-    until: float
-    fate: str
-    site: str
-
-
-class Flow:
-    """The crossings of one edge: what was sent, what was received, and which belongs to which."""
-
-    def __init__(self, name: str, edge: Edge, sends: list[Record], receives: list[Record]) -> None:
-        self.name = name
-        self.edge = edge
-        self.sends = sends
-        self.receives = receives
-        self.source = str(edge.source)
-        self.target = str(edge.target)
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether what was received is exactly the beginning of what was sent: then the n-th is the n-th."""
-        sends, receives = self.sends, self.receives
-        if len(receives) > len(sends) or not all(map(str.__eq__, map(_DIGEST, sends), map(_DIGEST, receives))):
-            return False
-        return self.edge.channel not in RING_CHANNELS or all(
-            _ring_key(send) == _ring_key(receive) for send, receive in zip(sends, receives, strict=False))
-
-    @cached_property
-    def pairs(self) -> list[tuple[Record, Record]]:
-        """(send, receive) in the order of the receives."""
-        if self.in_order:
-            return list(zip(self.sends, self.receives, strict=False))
-        key = _ring_key if self.edge.channel in RING_CHANNELS else _message_key
-        sent = {key(send): send for send in self.sends}
-        found = []
-        for receive in self.receives:
-            send = sent.pop(key(receive), None)
-            if send is not None:
-                found.append((send, receive))
-        return found
-
-    @cached_property
-    def unreceived(self) -> list[Record]:
-        """Sends without a receive, in order."""
-        if self.in_order:
-            return self.sends[len(self.receives):]
-        got = {id(send) for send, _ in self.pairs}
-        return [send for send in self.sends if id(send) not in got]
-
-    @cached_property
-    def unsent(self) -> list[Record]:
-        """Receives without a send: doubled, or changed on the way."""
-        if self.in_order:
-            return []
-        known = {id(receive) for _, receive in self.pairs}
-        return [receive for receive in self.receives if id(receive) not in known]
-
-    def most_unread(self) -> int:
-        """The largest number of frames that stood sent and not yet received."""
-        if not self.sends:
-            return 0
-        receives, read, most = self.receives, 0, 0
-        total = len(receives)
-        for sent, send in enumerate(self.sends, 1):
-            while read < total and receives[read].at < send.at:
-                read += 1
-            most = max(most, sent - read)
-        return most
-
-
-def _message_key(record: Record) -> tuple[str, int]:
-    return record.digest, record.occurrence
-
-
-def _ring_key(record: Record) -> Any:
-    return record.data.get("position")
 
 
 class History:
@@ -320,7 +164,7 @@ class History:
         for receipt in self.hit(*_NEVER_PUT, operation=":send"):
             if receipt.fault is not None and receipt.fault.victim is None:
                 unput.add(receipt.id)
-        for name, edge in {part[0]: part[1] for part in map(_edge_of, self.crossings) if part}.items():
+        for name, edge in {part[0]: part[1] for part in map(edge_of, self.crossings) if part}.items():
             sends, refused = self.sends(name), stayed.get(f"{name}:send")
             if unput and edge.channel not in RING_CHANNELS:  # a ring's message is on record when it has been written
                 sends = [send for send in sends if send.data.get("fault") not in unput]
