@@ -10,8 +10,7 @@ Promises
     thread      loop stack | retry: the question it waits with | alarm: when its deadline passes
     waking      every wake-up asks the question again, so one that was not needed changes nothing
 
-Besides the engine's effects, loops that only exist in the twin (its frontend, the model's stand-in) may yield
-`Sleep`, `Enter` and `Leave`.
+Besides the engine's effects it answers those of `sim.effects`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from engine.effects import (
     Attempt,
     Beat,
     Call,
-    Effect,
     Loop,
     MarkPoint,
     Now,
@@ -41,6 +39,7 @@ from engine.effects import (
 from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
 from sim.collectives import Part
+from sim.effects import Enter, Leave, Sleep
 from sim.ring_memory import SteppedMemory, StoppedInOperation, store_place
 from sim.sockets import WAIT, SocketPort, edge_site, first_life
 
@@ -51,31 +50,6 @@ _NEVER = float("inf")
 _OBSERVATION = Kind.OBSERVATION
 #: Effects in one instant after which a loop is called endless.
 _LIVELOCK_EFFECTS = 1_000_000
-
-
-class Sleep(Effect):
-    """Let virtual time pass, as work does. -> None"""
-
-    seconds: float
-
-
-class Enter(Effect):
-    """Take part in `count` collectives of a group, one after the other. -> None
-
-    `operation` is what they are called in the journal.
-
-    Raises CollectiveError where a peer is dead or does not come.
-    """
-
-    group: Any  # sim.collectives.CollectiveGroup
-    count: int = 1
-    operation: str = "all_reduce"
-
-
-class Leave(Effect):
-    """sys.exit of the whole process from any thread. Does not return."""
-
-    code: int = 0
 
 
 class LivelockError(Exception):

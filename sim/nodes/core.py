@@ -29,7 +29,7 @@ from engine.wiring import (
     response_ring,
     rpc_ring,
 )
-from sim.interpreter import Sleep
+from sim.effects import Sleep
 from sim.nodes.worker import RECIPE, ModelStandIn, add_ring, parent_is_gone, start_worker
 from sim.processes import SimProcess
 from sim.stage import Stage

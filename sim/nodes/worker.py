@@ -19,7 +19,7 @@ from engine.ports import RingSpec
 from engine.topology import Mark
 from engine.wiring import overflow_socket, response_ring, rpc_ring
 from engine.worker.worker_loop import worker_busy_loop
-from sim.interpreter import Enter, Sleep
+from sim.effects import Enter, Sleep
 from sim.processes import SimProcess
 from sim.stage import Stage
 

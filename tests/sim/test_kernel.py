@@ -8,7 +8,8 @@ from engine.ports import SocketSpec
 from engine.topology import Channel, NodeKind, core, frontend, tensor_parallel, worker
 from faults.plan import Until, cut, hang, kill, plan, stall
 from sim.collectives import CollectiveError
-from sim.interpreter import Enter, Leave, LivelockError, Sleep
+from sim.effects import Enter, Leave, Sleep
+from sim.interpreter import LivelockError
 from sim.simulation import Choices, Ended, Simulation, enumerate_choices
 
 

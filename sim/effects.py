@@ -1,0 +1,32 @@
+"""Effects that only loops of the twin yield: its frontend, and the stand-in for a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.effects import Effect
+
+
+class Sleep(Effect):
+    """Let virtual time pass, as work does. -> None"""
+
+    seconds: float
+
+
+class Enter(Effect):
+    """Take part in `count` collectives of a group, one after the other. -> None
+
+    `operation` is what they are called in the journal.
+
+    Raises CollectiveError where a peer is dead or does not come.
+    """
+
+    group: Any  # sim.collectives.CollectiveGroup
+    count: int = 1
+    operation: str = "all_reduce"
+
+
+class Leave(Effect):
+    """sys.exit of the whole process from any thread. Does not return."""
+
+    code: int = 0
