@@ -7,12 +7,14 @@ import msgspec
 from engine.topology import tensor_parallel
 from faults.plan import Fault, corrupt, cut, drop, kill, plan, truncate, until
 from scenarios.guarantees.all import (
+    bad_frame_isolated,
     blocks_conserved,
     kv_gap_seen,
     kv_mirror_true,
     kv_never_stalls,
     kv_replay_complete,
     kv_seq,
+    no_foreign_code,
 )
 from scenarios.settings import lab_config
 from scenarios.test_kv import churn, patient
@@ -58,3 +60,16 @@ def test_replay_requests_are_malformed(world):
                   truncate(OTHERS_QUESTIONS, nth=2), corrupt(OTHERS_QUESTIONS, nth=3, byte=0),
                   truncate(QUESTIONS, nth=3)))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
+
+
+def test_replay_requests_by_a_stranger_are_none(world):
+    """A peer of unknown identity sends wrong frame counts, bad numbers and a pickle before each question it has.
+
+    Each is told and not answered; the stranger's own questions and another subscriber's are answered all the same.
+    """
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=2), workload=recorded("eight-mixed"),
+        config=lab_config(kv_events=EVENTS), options={"rude_subscriber": True},
+        plan=plan(drop(KV, nth=5), drop("core.0->subscriber.1/kv", nth=5)))
+    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, no_foreign_code,
+              bad_frame_isolated)

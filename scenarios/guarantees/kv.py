@@ -354,6 +354,8 @@ def check_kv_never_stalls(history: History) -> Finding:
                 or f"/{Channel.KV.value}:" in r.site or f"/{Channel.REPLAY.value}:" in r.site]
     began = [(r.at, f"{r.node} met {r.fate}") for r in troubles]
     began += [(record.at, f"{node} had a full queue") for node, record in history.marks(Mark.KV_DROPPED.value)]
+    began += [(record.at, f"{node} was asked what is no question") for node, record in history.observed("bad-frame")
+              if kind_of(node) == "core" and record.data.get("edge") == Channel.REPLAY.value]
     began.sort()
     for node, records in history.by_node("kv-published").items():
         after = 0
@@ -421,7 +423,8 @@ GUARANTEES = (
         id="kv-never-stalls", chapter=CHAPTER, source=SOURCE, check=check_kv_never_stalls, applies=has_kv_events,
         sentence="A slow or dead subscriber or publisher never delays a step.",
         wrong="waits for room in a full queue in the middle of a step",
-        witness="batches were handed over after a subscriber, its connection or the queue was in trouble",
+        witness="batches were handed over after a subscriber, its connection, its question or the queue was in "
+                "trouble",
         envelope=Envelope(outside=_STEP_STOPPED),
     ),
 )

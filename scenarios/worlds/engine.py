@@ -9,7 +9,8 @@ that should not be there.
 
 `options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
 (SIGKILL of the whole engine when the workload is done, then the same engine again; subscribers outlive it),
-`neighbour` (a second engine on the host), `await_death_s` (the caller stays until it
+`neighbour` (a second engine on the host), `rude_subscriber` (subscriber.0 goes by an identity that nobody knows
+and sends malformed replay requests beside its own), `await_death_s` (the caller stays until it
 hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
@@ -239,7 +240,8 @@ class Stage:
                     index=node.index, endpoint=events.endpoint,
                     replay_endpoint=events.replay_endpoint if events.replay else None, hwm=events.subscriber_hwm,
                     buffer_bytes=events.socket_buffer_bytes, replay_s=bounds.replay_s, ports_factory=FACTORY,
-                    ports_argument=self._argument)
+                    ports_argument=self._argument,
+                    rude=self._play.options.get("rude_subscriber", False) and node.index == 0)
                 started.append(self._act(listener.main, recipe, str(node)))
         self._wait(lambda: main.gone or self._has_ended(core()) or all(one.said or one.gone for one in started),
                    at_most_s=listeners_s(bounds))

@@ -28,6 +28,7 @@ from engine.shell import Process
 from engine.topology import Mark, subscriber
 from engine.wiring import identity_of, subscriber_sockets
 from engine.worker.worker_proc import process_identity
+from faults.rude import IDENTITY, rudely
 
 STOP = b"stop"
 READY = b"ready"
@@ -45,6 +46,7 @@ class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     replay_s: float
     ports_factory: str
     ports_argument: bytes
+    rude: bool = False
 
 
 def main(recipe: bytes, connection: Connection) -> None:
@@ -120,12 +122,13 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
     ports.mark(Mark.BORN)
     process = Process(ports)
     for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
-                                   identity=identity_of(play.index)):
+                                   identity=IDENTITY if play.rude else identity_of(play.index)):
         process.sockets[spec.name] = ports.open_socket(spec)
     follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
                                tag=life * TAGS_OF_A_LIFE)
+    loop = subscriber_loop(follower, KVCacheMirror(), until=_Until(heard, connection))
     try:
-        process.run(subscriber_loop(follower, KVCacheMirror(), until=_Until(heard, connection)))
+        process.run(rudely(loop) if play.rude else loop)
     except QueueCancelledError:
         pass
     ports.observe("bye", reason="done")

@@ -191,7 +191,8 @@ class _Lab:
 
         self.listeners = [
             self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
-                p, self.stage, lambda: is_ready(name), self.on_listener_done)) for node in nodes]
+                p, self.stage, lambda: is_ready(name), self.on_listener_done,
+                rude=self.options.get("rude_subscriber", False) and p.node.index == 0)) for node in nodes]
 
     def stop_listeners(self) -> None:
         for listener in self.listeners:

@@ -17,6 +17,7 @@ from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import KVEventFollower
 from engine.topology import Mark, core
 from engine.wiring import identity_of, subscriber_sockets
+from faults.rude import IDENTITY, rudely
 from sim.processes import SIGKILL, SimProcess
 from sim.stage import Stage
 
@@ -25,16 +26,16 @@ TAGS_OF_A_LIFE = 1 << 32
 
 
 def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], None],
-                    is_done: Callable[[], None]) -> Loop[None]:
+                    is_done: Callable[[], None], rude: bool = False) -> Loop[None]:
     """The subscriber's main thread. Told to stop (`context["stop"]`), it leaves once nothing is missing any more."""
     if process.life == 0:
-        _start_again_if_killed(process, stage)
+        _start_again_if_killed(process, stage, rude)
     events, bounds = stage.config.kv_events, stage.config.bounds
     process.observe("born", {"pid": process.pid, "ppid": 1, "start_time": process.pid, "segments": [], "paths": []})
     yield MarkPoint(Mark.BORN)
     for spec in subscriber_sockets(stage.address("kv"), stage.address("replay") if events.replay else None,
                                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
-                                   identity=identity_of(process.node.index)):
+                                   identity=IDENTITY if rude else identity_of(process.node.index)):
         process.open_socket(spec)
     follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
                                tag=process.life * TAGS_OF_A_LIFE)
@@ -52,12 +53,13 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
             state["asked"] = follower.answers
         return follower.answers > state["asked"] and follower.caught_up
 
-    yield from subscriber_loop(follower, KVCacheMirror(), until=until)
+    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
+    yield from rudely(loop) if rude else loop
     yield Observe("bye", {"reason": "done"})
     is_done()
 
 
-def _start_again_if_killed(process: SimProcess, stage: Stage) -> None:
+def _start_again_if_killed(process: SimProcess, stage: Stage, rude: bool) -> None:
     """What the keeper of a real subscriber does; it is no node of the play, so nobody but this watch sees it."""
     sim = stage.sim
     keeper = SimProcess(sim, process.node, None, process.pid)
@@ -68,7 +70,7 @@ def _start_again_if_killed(process: SimProcess, stage: Stage) -> None:
             return
         again = sim.start_process(
             msgspec.structs.replace(process.node, life=1),
-            lambda life: subscriber_main(life, stage, lambda: None, lambda: None))
+            lambda life: subscriber_main(life, stage, lambda: None, lambda: None, rude))
         again.watch(publisher, lambda: again.cancel(QueueCancelledError("the publisher is gone")))
 
     keeper.watch(process, ended)

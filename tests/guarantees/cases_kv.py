@@ -275,6 +275,29 @@ def a_stopped_subscriber_delays_nothing() -> Builder:
     return _stalled(.0001)
 
 
+def _asked_nonsense(took: float) -> Builder:
+    """The publisher gets a replay request that is none, and a batch is handed over then."""
+    h = _published(2).observes("core.0", "bad-frame", edge="replay", error="a number has 8 bytes, got 3")
+    return h.wait(took).observes("core.0", "kv-published", seq=2, took=took)
+
+
+@accepts("kv-never-stalls", "no-foreign-code")
+def a_malformed_replay_request_delays_nothing() -> Builder:
+    return _asked_nonsense(.0001)
+
+
+@rejects("kv-never-stalls")
+def a_step_waits_for_who_asks_nonsense() -> Builder:
+    return _asked_nonsense(.9)
+
+
+@rejects("kv-replay-complete")
+def after_a_malformed_request_nobody_is_answered() -> Builder:
+    h = _says(_applies(_asked_nonsense(.0001), 0), "kv-gap", 1, 1)
+    h = h.observes(SUBSCRIBER, "kv-unrecoverable", first=1, last=1, reason="no answer to replay requests")
+    return _applies(h, 2)
+
+
 @rejects("kv-never-stalls")
 def a_step_waits_for_room_in_the_queue() -> Builder:
     return _stalled(.5)

@@ -68,4 +68,15 @@ LOSS_KEPT_FROM_MIRROR = Mutant(
         Edit("engine/kv_mirror.py", "            self.unknown_since = first\n", "            pass\n"),
         Edit("engine/kv_order.py", "            self.fetching.want()\n", "            pass\n")))
 
+MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
+    id="malformed-request-ends-replays", scenario="test_replay_requests_by_a_stranger_are_none",
+    bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
+    breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
+    edits=(Edit("engine/core/kv_log.py",
+                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+        if replays""",
+                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+                return
+        if replays"""),))
+
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
