@@ -365,24 +365,6 @@ def test_who_leaves_an_asynchronous_iteration_finds_the_rest_by_polling(closing:
     assert _numbers(_read_until(subscriber, lambda seen: len(_numbers(seen)) == 4)) == [1, 2, 3, 4]
 
 
-def test_publishers_of_two_ranks_live_on_neighbouring_ports(closing: ExitStack) -> None:
-    """One endpoint for all ranks: rank 1 is one port further, live and replay; each has numbers of its own."""
-    live, replay = free_ports_with_neighbours(2)
-    ranks = []
-    for rank in (0, 1):
-        ranks.append(ZmqEventPublisher(rank, f"tcp://*:{live}", f"tcp://127.0.0.1:{replay}"))
-        closing.callback(ranks[-1].shutdown)
-    for rank, publisher in enumerate(ranks):
-        for number in range(3 + rank):
-            publisher.publish(_batch(10 * rank + number))
-    for rank in (0, 1):
-        follower = closing.enter_context(KVEventSubscriber(
-            f"tcp://127.0.0.1:{live + rank}", f"tcp://127.0.0.1:{replay + rank}", poll_s=0.2, core_index=rank))
-        reports = _read_until(follower, lambda seen, count=3 + rank: len(_numbers(seen)) == count)
-        assert follower.mirror.hashes() == [10 * rank + number for number in range(3 + rank)]
-        assert {r.batch.data_parallel_rank for r in reports if isinstance(r, Applied)} == {rank}
-
-
 def test_a_subscriber_that_died_begins_anew_under_its_old_name(closing: ExitStack) -> None:
     """The first life leaves in the middle of an answer; the second, with the same identity, misses nothing."""
     publisher = _publisher(closing, ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
@@ -397,20 +379,6 @@ def test_a_subscriber_that_died_begins_anew_under_its_old_name(closing: ExitStac
     reports = _read_until(second, lambda seen: len(_numbers(seen)) >= 500)
     assert _numbers(reports) == list(range(500))
     assert not [report for report in reports if isinstance(report, Unrecoverable)]
-
-
-def free_ports_with_neighbours(count: int) -> list[int]:
-    """Ports of which the next one is free, too."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            one = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            try:
-                stack.enter_context(socket.create_server(("127.0.0.1", one + 1)))
-            except OSError:
-                continue
-            found.append(one)
-    return found
 
 
 def _until(condition: Callable[[], bool]) -> None:
