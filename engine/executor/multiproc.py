@@ -36,6 +36,7 @@ class MultiprocExecutor(Executor):
         self.rpc = rpc
         self.responses = responses
         self.table = CallTable(len(responses))
+        self._answered = Attempt("response", lambda: [rank for rank, reader in enumerate(responses) if reader.ready()])
         rpc.meanwhile = self._read_answers
 
     def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
@@ -82,8 +83,8 @@ class MultiprocExecutor(Executor):
     def _read_answers(self) -> Loop[bool]:
         """Take one answer of each rank that has one."""
         read_any = False
-        for rank, reader in enumerate(self.responses):
-            parts = yield from reader.try_dequeue()
+        for rank in (yield self._answered):
+            parts = yield from self.responses[rank].try_dequeue()
             if parts is EMPTY:
                 continue
             read_any = True

@@ -167,7 +167,7 @@ class MessageQueue(QueueEnd):
         self._queue = QueueReader(
             handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
             overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,
-            take=self._take if self._unwatched else unpack)
+            take=self._take if self._unwatched else unpack, full_fence=full_fence)
 
     def _open_remote(self, handle: Handle, rank: int, ports: Ports | None, spec: RingSpec | None,
                      wait: WaitStrategy | None) -> None:

@@ -9,7 +9,7 @@ Promises
 - The death of the peer ends the wait, after one last look: what it had published before is still handed out.
 
     writer    look for room -> cross "send" -> write (reset, data, readers, written) -> payload, if it overflows -> bell
-    reader    look -> read flag -> bell for the writer -> payload, if it overflows -> cross "receive" -> hand out
+    reader    look -> read flag -> bell, if it may wait -> payload, if it overflows -> cross "receive" -> hand out
 
 State of a reader: `owed` is the number of a message whose flag was read and whose payload was not. Payloads that come
 early are kept until their flag is read, late ones of messages that are over are dropped. When a later payload has been
@@ -65,6 +65,7 @@ class QueueWriter:
         self.stats = QueueStats(ring=name, end="writer")
         #: What to do while there is no room: readers may wait for this process before they read on.
         self.meanwhile: Callable[[], Loop[Any]] | None = None
+        self._room = Attempt(name, writer.free)
 
     @property
     def position(self) -> int:
@@ -83,7 +84,8 @@ class QueueWriter:
         if overflow and self.overflow_outbox is None:
             raise QueueError(f"{self.name}: a message of {sum(map(len, parts))} bytes does not fit into a chunk of "
                              f"{self.writer.layout.max_chunk_bytes}, and this queue has no overflow socket")
-        if (yield from self._look()) is EMPTY:
+        # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
+        if not (yield self._room) and (yield from self._look_on()) is EMPTY:
             yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
             oldest = position - self.writer.layout.max_chunks
             yield from wait_until(self.name, self._look, self._sleep, deadline,
@@ -125,13 +127,13 @@ class QueueWriter:
         return self.writer.depth()
 
     def _look(self) -> Loop[Any]:
-        # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
-        if (yield Attempt(self.name, self.writer.free)):
-            return True
+        return True if (yield self._room) else (yield from self._look_on())
+
+    def _look_on(self) -> Loop[Any]:
         if self.meanwhile is None:
             return EMPTY
         yield from self.meanwhile()
-        return True if (yield Attempt(self.name, self.writer.free)) else EMPTY
+        return True if (yield self._room) else EMPTY
 
     def _sleep(self, deadline: float | None) -> Loop[None]:
         yield WaitBell(self.space_bell, deadline)
@@ -141,11 +143,14 @@ class QueueReader:
     """One reading end. The reader sleeps on `bell`, `space_bell` wakes the writer; both are names of bells.
 
     `recheck_s` bounds how long it waits for an owed payload before it asks again whether the writer lives.
-    `take` makes a message of a chunk: its copied buffers (`framing.unpack`), or OVERFLOW.
+    `take` makes a message of a chunk: its copied buffers (`framing.unpack`), or OVERFLOW. `full_fence` is that of the
+    memory: -> whether no load below it is done before a store above it is seen. Only then a writer that does not
+    wait is left asleep: see `RingReader.writer_may_wait`.
     """
 
     def __init__(self, name: str, reader: RingReader, *, bell: str, space_bell: str, overflow_inbox: str | None = None,
-                 take: Callable[[Any], Any] = unpack, recheck_s: float = 1.0, gap_s: float = 5.0) -> None:
+                 take: Callable[[Any], Any] = unpack, recheck_s: float = 1.0, gap_s: float = 5.0,
+                 full_fence: Callable[[], bool] = lambda: True) -> None:
         self.name = name
         self.reader = reader
         self.bell = bell
@@ -158,6 +163,9 @@ class QueueReader:
         self._payloads: dict[int, list[Any]] = {}
         self._unmarked: deque[list[Any]] = deque()
         self._gap_began: float | None = None
+        self._full_fence = full_fence
+        self._rings = False
+        self._read = Attempt(name, self._try_read)
         self.stats = QueueStats(ring=name, end="reader")
 
     @property
@@ -181,7 +189,7 @@ class QueueReader:
         """-> the next message's buffers, or EMPTY. Raises QueueDecodeError as `dequeue` does."""
         if self.owed is None:
             try:
-                message = yield Attempt(self.name, lambda: self.reader.try_read(self._take))
+                message = yield self._read
             except QueueDecodeError:
                 yield RingBell(self.space_bell)
                 raise
@@ -190,7 +198,8 @@ class QueueReader:
             overflow = message is OVERFLOW
             if overflow:
                 self.owe_payload()
-            yield RingBell(self.space_bell)
+            if self._rings:
+                yield RingBell(self.space_bell)
             if not overflow:
                 yield RingCrossing(self.name, "receive", self.reader.position - 1, message, False)
                 self.stats.bytes += _bytes_of(message)
@@ -201,6 +210,16 @@ class QueueReader:
             yield RingCrossing(self.name, "receive", position, message, True)
             self.stats.bytes += _bytes_of(message)
             self.stats.overflows += 1
+        return message
+
+    def ready(self) -> bool:
+        """Whether `try_dequeue` is worth while: a message is there, or a payload is owed."""
+        return self.owed is not None or self.reader.ready()
+
+    def _try_read(self) -> Any:
+        message = self.reader.try_read(self._take)
+        if message is not EMPTY:
+            self._rings = not self._full_fence() or self.reader.writer_may_wait()
         return message
 
     def depth(self) -> int:

@@ -313,6 +313,11 @@ class RingReader:
         self._fence()  # seen before any doorbell
         self._position += 1
 
+    def ready(self) -> bool:
+        """Whether `try_read` would take a message now."""
+        _, written, own = self._chunks[self._position % self._max_chunks]
+        return self._memory[own][0] == 0 and self._memory[written][0] == 1
+
     def writer_may_wait(self) -> bool:
         """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.
 

@@ -40,7 +40,8 @@ BIG = b"B" * CHUNK_BYTES
 class World:
     """One writer, some readers, a wire that can be held, and a clock that moves when somebody sleeps."""
 
-    def __init__(self, n_reader: int = 1, chunks: int = 2, gap_s: float = 5.0) -> None:
+    def __init__(self, n_reader: int = 1, chunks: int = 2, gap_s: float = 5.0,
+                 full_fence: Any = lambda: True) -> None:
         layout = RingLayout(n_reader, CHUNK_BYTES, chunks)
         memory = memoryview(bytearray(layout.total_bytes))
         self.now = 100.0
@@ -52,7 +53,7 @@ class World:
                                   space_bell="space", overflow_outbox="overflow")
         self.readers = [
             QueueReader("q", RingReader(layout, memory, lambda: None, k), bell="bell", space_bell="space",
-                        overflow_inbox=f"overflow{k}", gap_s=gap_s) for k in range(n_reader)]
+                        overflow_inbox=f"overflow{k}", gap_s=gap_s, full_fence=full_fence) for k in range(n_reader)]
 
     def deliver(self) -> None:
         for frames in self.wire:
@@ -116,7 +117,22 @@ def test_what_is_enqueued_is_dequeued_and_every_step_is_told():
     assert world.get() == {"a": 1} and world.get() == "b"
     crossings = [(e.operation, e.position, e.overflow) for e in world.told if isinstance(e, RingCrossing)]
     assert crossings == [("send", 0, False), ("send", 1, False), ("receive", 0, False), ("receive", 1, False)]
-    assert [e.bell for e in world.told if isinstance(e, RingBell)] == ["bell", "bell", "space", "space"]
+    assert [e.bell for e in world.told if isinstance(e, RingBell)] == ["bell", "bell", "space"]  # then none can wait
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_reader_rings_for_room_when_the_writer_may_wait_for_that_chunk(fenced):
+    """Two chunks: once message n + 1 was written, the writer may wait for readers of n. Without a fence, always."""
+    world = World(full_fence=lambda: fenced)
+    for n in (1, 2, 3):
+        world.put(n)
+        world.get()
+    world.put(4)
+    world.put(5)
+    world.get()
+    world.get()
+    told = "".join(e.bell[0] for e in world.told if isinstance(e, RingBell))  # "b" for a message, "s" for room
+    assert told == ("bbbbbs" if fenced else "bsbsbsbbss")
 
 
 def test_a_full_ring_is_marked_once_and_the_timeout_publishes_nothing():
