@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -269,3 +270,23 @@ def test_the_rules_reach_a_loss_for_good_its_snapshot_and_a_restart() -> None:
     machine.a_mirror_that_knows_is_right_now()
     machine.teardown()
     assert [SEEN[kind] for kind in (Restarted, Snapshot, Unrecoverable)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_three_snapshots_lost_in_a_row_leave_an_impatient_mirror_unknown(patient: bool) -> None:
+    """The publisher could have told its state, but every answer is lost: who stops asking says since when."""
+    machine = AnyInterleaving()
+    machine.begin(patient=patient)
+    machine.serve_requests_one_after_another([[0, 0], [1, 1]], heard=True)
+    machine.overrun_the_window_unheard(0)
+    machine.pass_time(answered=True)
+    lost = machine.world.told(Unrecoverable)
+    assert len(lost) == 1
+    for _ in range(4):
+        machine.cut()
+        machine.pass_time(answered=False)
+        machine.pass_time(answered=False)
+    machine.world.heal()
+    machine.a_mirror_that_knows_is_right_now()
+    assert machine.world.mirror.unknown_since == (None if patient else lost[0].first)
+    machine.teardown()
