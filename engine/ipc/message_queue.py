@@ -35,7 +35,7 @@ from typing import Any
 from engine.errors import QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc import presence, remote
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
-from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, unpack
+from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, rehearsal, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
@@ -164,6 +164,8 @@ class MessageQueue(QueueEnd):
         if handle.local_subscribe_addr:
             self._open_overflow(handle.local_subscribe_addr, segment)
         self._direct, self._take = self._unwatched, object_taker(self._buffers.own)
+        if self._direct:
+            self._doorbells[BELL].rehearse = rehearsal(self._take)
         self._queue = QueueReader(
             handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
             overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,

@@ -126,6 +126,8 @@ class FutexDoorbell:
         self._anchor: Any = ctypes.c_uint32.from_buffer(memory, offset)
         self._address = ctypes.addressof(self._anchor)
         self._number = int.from_bytes(os.urandom(WORD_BYTES), "little")
+        #: Run when it wakes shortly before the usual moment, at most once per wait: what it will run then is warm.
+        self.rehearse: Callable[[], Any] | None = None
 
     def ring(self) -> None:
         line = self._line
@@ -159,8 +161,13 @@ class FutexDoorbell:
         until = began + timeout_s
         if self._spin_s:
             first, again, last = self._habit.guess()
-            rang = _spin(line, seen, min(began + first, until)) or (again and (
-                self._sleep(seen, min(began + again, until)) or _spin(line, seen, min(began + last, until))))
+            rang = _spin(line, seen, min(began + first, until))
+            if not rang and again:
+                rang = self._sleep(seen, min(began + again, until))
+                if not rang:
+                    if self.rehearse is not None:
+                        self.rehearse()
+                    rang = _spin(line, seen, min(began + last, until))
             if rang:
                 self._habit.rang_after(rang - began)
                 return True
@@ -185,7 +192,7 @@ class FutexDoorbell:
         return time.monotonic() if line[0] != seen else 0.0
 
     def close(self) -> None:
-        self._line = self._anchor = None
+        self._line = self._anchor = self.rehearse = None
 
 
 def _spin(line: Any, seen: int, until: float) -> float:

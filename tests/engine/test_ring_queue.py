@@ -27,6 +27,7 @@ from engine.ipc.framing import (
     overflow_frames,
     pack,
     parts_of_small,
+    rehearsal,
     unpack,
 )
 from engine.ipc.queue import READY, QueueReader, QueueWriter
@@ -354,6 +355,12 @@ def test_an_object_with_large_bytes_does_not_go_the_short_way(obj):
     assert type(encode_chunk(obj)) is list and decode(list(map(bytes, parts))) == obj
     taken, size = object_taker()(memoryview(b"".join(pack(parts)) + bytes(9)))
     assert taken == obj and type(taken) is type(obj) and size == sum(map(len, parts))
+
+
+def test_a_rehearsal_takes_a_message_as_any_other():
+    take, taken = object_taker(), []
+    rehearsal(lambda view: taken.append(take(view)))()
+    assert [obj for obj, _ in taken] == [("rehearsal", b"")]
 
 
 @pytest.mark.parametrize("chunk", [b"\x02" + bytes(9), bytes(10), b"\x00\x00\x02\x00\x00\x00\x01xyz\xff\xff\xff\xff"])

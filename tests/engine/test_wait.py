@@ -134,6 +134,14 @@ def test_a_bell_that_is_rung_regularly_is_looked_at_around_the_usual_moment():
     assert habit.guess() == (50e-6, 0.0, 0.0)
 
 
+def test_who_wakes_before_the_usual_moment_rehearses_once_and_nobody_else_does(line):
+    bell, rehearsed = FutexDoorbell(line, 0), []
+    bell.rehearse = lambda: rehearsed.append(bell.seen())
+    assert not bell.wait(bell.seen(), 0.01) and rehearsed == []
+    bell._habit.windows = (0.0, 0.002, 0.004)
+    assert not bell.wait(seen := bell.seen(), 0.01) and rehearsed == [seen]
+
+
 def test_a_bell_that_is_rung_soon_is_looked_at_for_longer_and_one_without_habits_is_not():
     for waits, expected_s in (([80e-6] * 8, 210e-6), ([0.001, 0.02] * 4, 50e-6)):
         habit = _Habit(50e-6)
