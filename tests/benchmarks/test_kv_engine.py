@@ -6,8 +6,8 @@
 The aim is less than 1 %; it is printed beside what was measured. Asserted is that every request is served meanwhile.
 
 Every block holds one token, so that each step stores a block for each request and publishes a batch: more than any
-real engine says. The subscriber is stopped by SIGSTOP once it is connected, so the publisher fills its buffers
-and then its high-water mark, and drops.
+real engine says. The subscriber is stopped by SIGSTOP once it is connected. Buffers and high-water mark are so small that
+the publisher has filled them, and drops, before a turn is measured; of a turn's workloads the fastest one counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from tests.engine.engine_lab import SIXTY_FOUR, config  # noqa: E402
 
 TURNS = int(os.environ.get("KV_TURNS", "12"))
 REQUESTS, TOKENS = 16, 48
-HWM = 1000
+HWM = 16
+SOCKET_BUFFER = 4096
+#: Workloads of a turn.
+TRIES = 5
 BOUND_S = 60.0
 
 #: Says that it is connected with the first batch that it gets.
@@ -59,6 +62,9 @@ class Stand:
         prompts = [r.prompt_token_ids for r in SIXTY_FOUR[:REQUESTS]]
         self._work = prompts, SamplingParams(max_tokens=TOKENS, ignore_eos=True)
 
+    def fastest_step_s(self) -> float:
+        return min(self.step_s() for _ in range(TRIES))
+
     def step_s(self) -> float:
         """The mean time of a step over one workload, with an empty cache at its beginning."""
         assert self._llm.call_utility("reset_prefix_cache")
@@ -78,7 +84,7 @@ class Stand:
                 assert time.monotonic() < end
                 self.step_s()
             os.kill(reader.pid, signal.SIGSTOP)
-            self.step_s()  # its buffers and its high-water mark fill
+            self.fastest_step_s()  # its buffers and its high-water mark fill
             yield
         finally:
             reader.kill()
@@ -92,7 +98,7 @@ def stand() -> Iterator[Stand]:
         1, cache={"block_size": 1, "num_gpu_blocks": 4096},
         scheduler=SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=REQUESTS),
         kv_events={"enable_kv_cache_events": True, "endpoint": endpoint, "replay_endpoint": replay, "bind": True,
-                   "hwm": HWM, "buffer_steps": 1000})
+                   "hwm": HWM, "socket_buffer_bytes": SOCKET_BUFFER, "buffer_steps": 1000})
     with LLM(config=settings) as llm:
         yield Stand(llm, endpoint)
 
@@ -104,12 +110,17 @@ def test_a_stopped_subscriber_does_not_slow_the_steps(stand: Stand) -> None:
     for turn in range(TURNS):
         def with_subscriber() -> None:
             with stand.stopped_subscriber():
-                stopped.append(stand.step_s())
-        first, second = (lambda: alone.append(stand.step_s()), with_subscriber)[::1 if turn % 2 else -1]
+                stopped.append(stand.fastest_step_s())
+
+        def without() -> None:
+            stand.fastest_step_s()  # as warm as the other one
+            alone.append(stand.fastest_step_s())
+
+        first, second = (without, with_subscriber)[::1 if turn % 2 else -1]
         first()
         second()
-    ratio = statistics.median(stopped) / statistics.median(alone)
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(stopped, alone, strict=True))
     fastest = min(stopped) / min(alone)
     print(f"\na step: {1e3 * statistics.median(alone):.3f} ms without a subscriber, "
-          f"{1e3 * statistics.median(stopped):.3f} ms with a stopped one: {100 * (ratio - 1):+.2f} % "
-          f"(fastest of {TURNS} turns: {100 * (fastest - 1):+.2f} %; aim: less than 1 %)")
+          f"{1e3 * statistics.median(stopped):.3f} ms with a stopped one: {100 * (ratio - 1):+.2f} %, the median of "
+          f"{TURNS} turns (fastest: {100 * (fastest - 1):+.2f} %; aim: less than 1 %)")
