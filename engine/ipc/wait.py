@@ -3,7 +3,8 @@
 Promises
 - No wake-up is lost between `seen` and `wait`: every ring changes the word, and one sleeps only on the value seen.
 - A sleeper uses no processor time; a spinner gives its turn away at each look, and sleeps where others want the core.
-- A bell that is not rung costs `SPIN_S` of looking per wait, however regularly it was rung before.
+- A bell that is not rung costs `SPIN_S` of looking per wait; one that was rung every few milliseconds until now, once
+  twice the usual wait, `2 * SHORT_WAIT_S` at most.
 - Every wait ends at its time-out. A wake-up for no reason is possible and means "look again".
 - Ringing costs a system call only when somebody sleeps.
 
@@ -36,8 +37,9 @@ from engine.ports import Doorbell
 WORD_BYTES = 4
 #: Looking before sleeping: the time a peer needs for a short answer.
 SPIN_S = 50e-6
-#: A wait that usually ends within this is spun through: a sleep would cost a wake-up of 50 to 100 us.
-SHORT_WAIT_S = 400e-6
+#: A wait that usually ends within this is spun through, its turn given away at each look: a sleep would cost a wake-up
+#: of 50 to 100 us, and as much again for a core that has halted and a cache that has gone cold.
+SHORT_WAIT_S = 10e-3
 #: Who sleeps until shortly before the usual moment wakes this much earlier: a timed sleep ends as late as that.
 WAKE_S = 200e-6
 #: Waits from which the next one is guessed.

@@ -6,8 +6,8 @@
 The aim is less than 1 %; it is printed beside what was measured. Asserted is that every request is served meanwhile.
 
 Every block holds one token, so that each step stores a block for each request and publishes a batch: more than any
-real engine says. The subscriber is stopped by SIGSTOP once it is connected. Buffers and high-water mark are so small that
-the publisher has filled them, and drops, before a turn is measured; of a turn's workloads the fastest one counts.
+real engine says. The subscriber is stopped by SIGSTOP once it is connected. Buffers and high-water mark are so small
+that the publisher has filled them, and drops, before a turn is measured; of a turn's workloads the fastest one counts.
 """
 
 from __future__ import annotations
