@@ -79,9 +79,7 @@ class EngineCoreProc:
         self._children: list[Child] = []
         self._output_thread: threading.Thread | None = None
         self._input_thread: threading.Thread | None = None
-        self._clients = 0
-        self._unsent: deque[Any] = deque()  # the output thread's; after its death, the main thread's
-        self._failed_threads: set[str] = set()
+        self._last_words: Any = None  # what the main thread says in the output thread's place
         self._publisher: Any = None
         self._serving = False
         self._leaving = threading.Event()
@@ -224,8 +222,9 @@ class EngineCoreProc:
         self._open(core_request_socket(self._config, addresses.inputs[0], self._recipe.engine_index))
         for client_index, address in enumerate(addresses.outputs):
             self._open(core_output_socket(self._config, address, client_index))
-        self._clients = len(addresses.outputs)
-        self._output_thread = self._thread("output", output_loop(self._clients, self._unsent))
+        clients, unsent = len(addresses.outputs), deque[Any]()
+        self._output_thread = self._thread("output", output_loop(clients, unsent))
+        self._last_words = last_words(clients, unsent)
         if self._publisher.queue is not None:
             self._process.queues[KV] = self._publisher.queue
 
@@ -236,7 +235,6 @@ class EngineCoreProc:
             except QueueCancelledError:
                 return
             except BaseException as error:  # a thread that ends takes the core with it, never in silence
-                self._failed_threads.add(name)
                 if not self._leaving.is_set():
                     logger.exception("the %s thread failed", name)
                     self._process.queues[INPUT].put(
@@ -286,8 +284,8 @@ class EngineCoreProc:
         if self._output_thread is not None:
             self._process.queues[OUTPUT].put(Dead())
             self._output_thread.join(bounds.linger_s)
-            if "output" in self._failed_threads:
-                self._process.run(last_words(self._clients, self._unsent))
+            if not self._output_thread.is_alive():
+                self._process.run(self._last_words)  # nothing, unless the thread failed
         if self._input_thread is not None:
             self._input_thread.join(bounds.linger_s)
         self._end_workers()

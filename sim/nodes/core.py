@@ -47,8 +47,7 @@ class _Core:
         self.watching = False  # a worker's death ends whatever the core waits for
         self.leaving = False
         self.output_thread: Any = None
-        self.clients = 0
-        self.unsent: deque[Any] = deque()  # the output thread's; after its death, the main thread's
+        self.last_words: Any = None  # what the main thread says in the output thread's place
 
     # -- what reaches it from outside
 
@@ -108,8 +107,9 @@ class _Core:
         process.open_socket(core_request_socket(config, metadata.addresses.inputs[0]))
         for client_index, address in enumerate(metadata.addresses.outputs):
             process.open_socket(core_output_socket(config, address, client_index))
-        self.clients = len(metadata.addresses.outputs)
-        self.output_thread = process.start("output", output_loop(self.clients, self.unsent))
+        clients, unsent = len(metadata.addresses.outputs), deque[Any]()
+        self.output_thread = process.start("output", output_loop(clients, unsent))
+        self.last_words = last_words(clients, unsent)
         self.output_thread.on_finish = self.output_thread_ended
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
@@ -213,7 +213,7 @@ class _Core:
             yield Put(OUTPUT, Dead())
             yield Take("output-done", stage.sim.now + bounds.linger_s)
             if self.output_thread.error is not None:
-                yield from last_words(self.clients, self.unsent)
+                yield from self.last_words
         yield from self.end_workers()
         orphaned = not self.frontend.alive
         if orphaned:
