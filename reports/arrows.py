@@ -21,9 +21,9 @@ import msgspec
 
 from engine.topology import RING_CHANNELS, NodeKind
 from faults.journal import JournalFile, Kind, Record
+from scenarios.history import NEVER_PUT
 
 _RINGS = frozenset(channel.value for channel in RING_CHANNELS)
-_NEVER_PUT = frozenset({"kill", "raise", "exit"})  # at a send: the crossing is recorded before the put
 _HELD = frozenset({"delay", "reorder"})
 _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
@@ -124,7 +124,7 @@ def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
             everything.append(arrow)
             if (record.site, record.nth) in unsent:
                 arrow.fate = "unroutable"
-            elif arrow.fate not in _NEVER_PUT:
+            elif arrow.fate not in NEVER_PUT:
                 sends[_key(place, record)].append(arrow)
         elif operation == "receive" and "->" in place:
             arrivals.append((_key(place, record), place, record))

@@ -51,7 +51,7 @@ __all__ = [
 _NUMBER = attrgetter("number")
 _AT = attrgetter("at")
 #: Fates at a socket's `send` that leave the frame where it is: the crossing is recorded before.
-_NEVER_PUT = (Fate.KILL, Fate.RAISE, Fate.EXIT)
+NEVER_PUT = frozenset({Fate.KILL, Fate.RAISE, Fate.EXIT})
 #: A machine that starved for so much of a patience may have run it out; a stop for so much of a deadline, too.
 STARVED_PART = 0.25
 STOPPED_PART = 0.75
@@ -161,7 +161,7 @@ class History:
         for node, record in self.observed("not-sent"):
             site, life = record.data["site"], life_of(node)
             stayed[site_of_life(site, life) if life else site].add(record.data["nth"])
-        for receipt in self.hit(*_NEVER_PUT, operation=":send"):
+        for receipt in self.hit(*NEVER_PUT, operation=":send"):
             if receipt.fault is not None and receipt.fault.victim is None:
                 unput.add(receipt.id)
         for name, edge in {part[0]: part[1] for part in map(edge_of, self.crossings) if part}.items():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import (
-    DAMAGED_ANNOUNCEMENT,
-    DAMAGED_HANDSHAKE,
-    DAMAGED_OVERFLOW,
+    DAMAGED_ELSEWHERE,
     PROCESS,
     Envelope,
     Finding,
@@ -85,10 +83,7 @@ GUARANTEES = (
         witness="a malformed frame arrived at a socket and was dropped",
         envelope=Envelope(outside=(
             Where(PROCESS, why="a process goes down for another reason"),
-            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
-            DAMAGED_HANDSHAKE,
-            DAMAGED_ANNOUNCEMENT,
-            DAMAGED_OVERFLOW,
+            *DAMAGED_ELSEWHERE,
         )),
     ),
 )

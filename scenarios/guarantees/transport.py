@@ -8,9 +8,7 @@ from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
 from scenarios.guarantees.base import (
     DAMAGE,
-    DAMAGED_ANNOUNCEMENT,
-    DAMAGED_HANDSHAKE,
-    DAMAGED_OVERFLOW,
+    DAMAGED_ELSEWHERE,
     DEATHS,
     MESSAGE,
     ORDERINGS,
@@ -389,10 +387,7 @@ GUARANTEES = (
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
-            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
-            DAMAGED_HANDSHAKE,
-            DAMAGED_ANNOUNCEMENT,
-            DAMAGED_OVERFLOW,
+            *DAMAGED_ELSEWHERE,
         )),
     ),
 )
