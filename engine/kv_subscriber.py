@@ -52,7 +52,10 @@ from engine.kv_reports import (
 )
 
 __all__ = ["Applied", "Gap", "Healed", "KVEventFollower", "Malformed", "Notice", "Question", "Report", "Restarted",
-           "Settled", "Snapshot", "Unrecoverable"]
+           "Settled", "Snapshot", "TAGS_OF_A_LIFE", "Unrecoverable"]
+
+#: `tag` of a subscriber's n-th life is n times this: answers to questions of an earlier one are known as such.
+TAGS_OF_A_LIFE = 1 << 32
 
 
 class _Asked(msgspec.Struct):

@@ -22,7 +22,7 @@ import msgspec
 from engine.errors import QueueCancelledError
 from engine.kv_follow import subscriber_loop
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import KVEventFollower
+from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
 from engine.launch import open_ports, set_process_title
 from engine.shell import Process
 from engine.topology import Mark, subscriber
@@ -33,8 +33,6 @@ from faults.rude import IDENTITY, rudely
 STOP = b"stop"
 READY = b"ready"
 DONE = b"done"
-#: Where the tags of a life begin: answers to questions of an earlier one are known as such.
-TAGS_OF_A_LIFE = 1 << 32
 
 
 class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,15 +14,12 @@ from engine.effects import Loop, MarkPoint, Observe
 from engine.errors import QueueCancelledError
 from engine.kv_follow import subscriber_loop
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import KVEventFollower
+from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
 from engine.topology import Mark, core
 from engine.wiring import identity_of, subscriber_sockets
 from faults.rude import IDENTITY, rudely
 from sim.processes import SIGKILL, SimProcess
 from sim.stage import Stage
-
-#: Where the tags of a life begin: answers to questions of an earlier one are known as such.
-TAGS_OF_A_LIFE = 1 << 32
 
 
 def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], None],
