@@ -12,8 +12,9 @@ import msgspec
 
 from engine.messages import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVEventBatch
 
-#: A block's place: the same hash may lie on several media and in several cache groups at once.
-Key = tuple[BlockHash, str | None, int | None]
+#: A block's place: the same hash may lie at once on several media, in several cache groups and with several owners.
+#: Its medium, group, locality and ownership.
+Key = tuple[BlockHash, str | None, int | None, str | None, str | None]
 
 
 class MirrorBlock(msgspec.Struct, frozen=True):
@@ -23,6 +24,12 @@ class MirrorBlock(msgspec.Struct, frozen=True):
     block_size: int
     medium: str | None
     group: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.block_hash, self.medium, self.group, self.locality, self.ownership
 
 
 class KVCacheMirror:
@@ -86,11 +93,11 @@ class KVCacheMirror:
         """What cannot be true, in sentences; empty when all is well. Costs one pass over the blocks."""
         errors = list(self._strange)
         parents = {block.block_hash: block.parent for block in self.blocks.values()}
-        for (block_hash, medium, group), block in self.blocks.items():
-            if (block.block_hash, block.medium, block.group) != (block_hash, medium, group):
-                errors.append(f"block {block.block_hash!r} is filed as {block_hash!r} on {medium!r}")
+        for key, block in self.blocks.items():
+            if block.key != key:
+                errors.append(f"block {block.block_hash!r} is filed as {key!r}")
             if len(block.token_ids) != block.block_size:
-                errors.append(f"block {block_hash!r} of {block.block_size} tokens holds {len(block.token_ids)}")
+                errors.append(f"block {key[0]!r} of {block.block_size} tokens holds {len(block.token_ids)}")
         errors += [f"block {found!r} is its own ancestor" for found in _on_cycles(parents)]
         return errors
 
@@ -101,13 +108,14 @@ class KVCacheMirror:
                            f"but {len(event.token_ids)} tokens")
         for position, block_hash in enumerate(event.block_hashes):
             tokens = tuple(event.token_ids[position * size:(position + 1) * size])
-            self.blocks[(block_hash, event.medium, event.group_idx)] = MirrorBlock(
-                block_hash, parent, tokens, size, event.medium, event.group_idx)
+            block = MirrorBlock(block_hash, parent, tokens, size, event.medium, event.group_idx, event.locality,
+                                event.ownership)
+            self.blocks[block.key] = block
             parent = block_hash
 
     def _remove(self, number: int, event: BlockRemoved) -> None:
         for block_hash in event.block_hashes:
-            gone = self.blocks.pop((block_hash, event.medium, event.group_idx), None)
+            gone = self.blocks.pop((block_hash, event.medium, event.group_idx, event.locality, event.ownership), None)
             if gone is None and self.unknown_since is None:
                 self._remember(f"batch {number} removes block {block_hash!r}, which was not stored")
 

@@ -219,16 +219,22 @@ class BlockStored(KVCacheEvent):
     lora_id: int | None
     medium: str | None = msgspec.field(default_factory=_nothing)
     lora_name: str | None = msgspec.field(default_factory=_nothing)
-    extra_keys: list[list[Any] | None] | None = None
+    extra_keys: list[tuple[Any, ...] | None] | None = None  # what else went into the hashes, one entry a block
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None  # LOCAL or REMOTE, as the publisher sees it
+    ownership: str | None = None  # the tier that holds the copy
+    session_id: str | None = None  # who caused it; the block may serve others
+    lookahead_token_ids: list[list[int]] | None = None  # behind each block, where the hashes depend on them
 
 
 class BlockRemoved(KVCacheEvent):
     block_hashes: list[BlockHash]
     medium: str | None = msgspec.field(default_factory=_nothing)
     group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
 
 
 class AllBlocksCleared(KVCacheEvent):

@@ -22,8 +22,8 @@ from engine.messages import AllBlocksCleared, BlockHash, BlockRemoved, BlockStor
 #: Blocks in one message of a snapshot: some 30 kB with 16 tokens a block.
 PIECE_BLOCKS = 256
 
-#: A medium and a cache group.
-_Place = tuple[str | None, int | None]
+#: A medium, a cache group, a locality and who owns it there.
+_Place = tuple[str | None, int | None, str | None, str | None]
 
 
 class PublishedState:
@@ -31,7 +31,7 @@ class PublishedState:
 
     def __init__(self, piece_blocks: int = PIECE_BLOCKS) -> None:
         self._piece_blocks = piece_blocks
-        #: By medium and cache group, which rarely differ, and then by hash: the event that stored the block.
+        #: By place, of which there are few, and then by hash: the event that stored the block.
         self._places: dict[_Place, dict[BlockHash, BlockStored]] = {}
         self._next = 0
         self._known = True
@@ -54,7 +54,7 @@ class PublishedState:
         for event in events:
             kind = type(event)
             if kind is BlockStored or kind is BlockRemoved:
-                if place != (place := (event.medium, event.group_idx)):
+                if place != (place := (event.medium, event.group_idx, event.locality, event.ownership)):
                     blocks = places.setdefault(place, {})
                 if kind is BlockStored:
                     for block_hash in event.block_hashes:
@@ -104,4 +104,9 @@ def _alone(block_hash: BlockHash, event: BlockStored) -> BlockStored:
         event, block_hashes=[event.block_hashes[position]],
         parent_block_hash=event.block_hashes[position - 1] if position else event.parent_block_hash,
         token_ids=event.token_ids[start:start + event.block_size],
-        extra_keys=None if event.extra_keys is None else event.extra_keys[position:position + 1])
+        extra_keys=_entry(event.extra_keys, position), lookahead_token_ids=_entry(event.lookahead_token_ids, position))
+
+
+def _entry(entries: list[Any] | None, position: int) -> list[Any] | None:
+    """What stands there for one block, of a list with an entry a block."""
+    return None if entries is None else entries[position:position + 1]

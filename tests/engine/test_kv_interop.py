@@ -187,6 +187,29 @@ def test_a_reader_with_their_types_understands_our_publisher(theirs: Any, closin
         assert got.events == batch(theirs, seq).events
 
 
+#: What a stored block may say beside what it must; versions of theirs differ in how much of it they know.
+OPTIONAL = {
+    "extra_keys": [("a", 1), None], "group_idx": 1, "kv_cache_spec_kind": "full", "kv_cache_spec_sliding_window": 1024,
+    "locality": "LOCAL", "ownership": "tier", "session_id": "s", "lookahead_token_ids": [[9], []]}
+
+
+def test_what_they_wrote_is_written_again_byte_for_byte(theirs: Any) -> None:
+    """Each optional field alone, and all at once, through our types and back."""
+    if theirs.BlockStored.__struct_fields__ != ours.BlockStored.__struct_fields__:
+        pytest.skip("another version of theirs: its types have other fields")
+    removed = {name for name in OPTIONAL if name in theirs.BlockRemoved.__struct_fields__}
+    for names in [set(), *({name} for name in OPTIONAL), set(OPTIONAL)]:
+        more = {name: OPTIONAL[name] for name in names}
+        payload = msgspec.msgpack.encode(theirs.KVEventBatch(1.5, [
+            theirs.BlockStored([7, b"\x08"], 6, [1, 2, 3, 4], 2, 5, "CPU", None, **more),
+            theirs.BlockRemoved([7], None, **{name: more[name] for name in names & removed}),
+            theirs.AllBlocksCleared()], 3))
+        batch = msgspec.msgpack.decode(payload, type=ours.KVEventBatch)
+        for name, value in more.items():
+            assert getattr(batch.events[0], name) == value
+        assert msgspec.msgpack.encode(batch) == payload
+
+
 def test_their_bytes_and_ours_say_the_same_without_an_epoch(theirs: Any) -> None:
     """The same batch, each by its own types: the same maps with the same keys in the same order.
 

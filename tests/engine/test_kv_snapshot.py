@@ -193,25 +193,34 @@ def test_a_cleared_cache_needs_no_snapshot() -> None:
     assert world.follower.caught_up
 
 
-def test_the_state_keeps_parents_tokens_and_media_of_every_block() -> None:
-    """Three blocks by one event, one removed from one medium: a mirror of the pieces equals one of the batches."""
+def test_the_state_keeps_parents_tokens_and_places_of_every_block() -> None:
+    """Three blocks by one event, one removed from one medium, one from one of its three owners there: a mirror of the
+    pieces equals one of the batches."""
     batches = [
-        KVEventBatch(1.0, [BlockStored([1, 2, 3], None, [1, 2, 3, 4, 5, 6], 2, None, extra_keys=[["a"], None, ["c"]])]),
+        KVEventBatch(1.0, [BlockStored([1, 2, 3], None, [1, 2, 3, 4, 5, 6], 2, None, extra_keys=[("a",), None, ("c",)],
+                                       lookahead_token_ids=[[8], [9], []])]),
         KVEventBatch(2.0, [BlockStored([2], 1, [3, 4], 2, None, medium="CPU"), BlockRemoved([2])]),
-        KVEventBatch(3.0, [BlockStored([b"digest"], 3, [7, 8], 2, 4, group_idx=1)]),
+        KVEventBatch(3.0, [BlockStored([b"digest"], 3, [7, 8], 2, 4, group_idx=1, session_id="s")]),
+        KVEventBatch(4.0, [BlockStored([3], None, [5, 6], 2, None, medium="CPU", locality=locality, ownership=ownership)
+                           for locality, ownership in (("LOCAL", "a"), ("LOCAL", "b"), ("REMOTE", "b"))]),
+        KVEventBatch(5.0, [BlockRemoved([3], medium="CPU", locality="LOCAL", ownership="b")]),
     ]
     state, whole, copied = PublishedState(piece_blocks=2), KVCacheMirror(), KVCacheMirror()
     for number, batch in enumerate(batches):
         state.apply(number, batch)
         whole.apply(number, batch)
-    copied.next_seq = 3
-    answers = [read_answer(frames) for frames in state.pieces(7, 5, 3, 0)]
+    copied.next_seq = 5
+    answers = [read_answer(frames) for frames in state.pieces(7, 5, 5, 0)]
     events = [event for answer in answers for event in answer.batch.events]
-    copied.begin_from(3, events)
-    assert [answer.place for answer in answers] == [Place(7, 5, 3, piece, pieces=2) for piece in (0, 1)]
-    assert copied.blocks == whole.blocks and len(whole.blocks) == 4
-    assert [event.extra_keys for event in events][:2] == [[["a"]], [["c"]]]
-    assert events[-1].lora_id == 4
+    copied.begin_from(5, events)
+    assert [answer.place for answer in answers] == [Place(7, 5, 5, piece, pieces=3) for piece in (0, 1, 2)]
+    assert copied.blocks == whole.blocks and len(whole.blocks) == 6
+    assert copied.check_integrity() == whole.check_integrity() == []
+    assert [event.extra_keys for event in events][:2] == [[("a",)], [("c",)]]
+    assert [event.lookahead_token_ids for event in events][:2] == [[[8]], [[]]]
+    assert [(event.lora_id, event.session_id) for event in events if event.group_idx == 1] == [(4, "s")]
+    assert {(block.locality, block.ownership) for block in whole.blocks.values() if block.medium == "CPU"} == {
+        (None, None), ("LOCAL", "a"), ("REMOTE", "b")}
 
 
 def test_a_clear_makes_an_unknown_state_known() -> None:

@@ -42,7 +42,8 @@ def _tail(*arguments: str) -> subprocess.Popen:
 def test_every_batch_is_a_json_line_and_the_last_line_sums_up(publisher) -> None:
     """Two batches before it came: a gap, two replays, and the mirror's blocks and chains."""
     publisher.publish(_chain(1, 2))
-    publisher.publish(KVEventBatch(1.5, [BlockStored([3], 1, [7, 8], 2, None)]))
+    publisher.publish(KVEventBatch(1.5, [BlockStored([3], 1, [7, 8], 2, None, locality="LOCAL", ownership="tier",
+                                                     session_id="s", lookahead_token_ids=[[9]])]))
     process = _tail(publisher.address, "--replay", publisher.replay_address, "--json", "--mirror", "--seconds", "2")
     said, errors = process.communicate(timeout=BOUND_S)
     lines = [json.loads(line) for line in said.splitlines()]
