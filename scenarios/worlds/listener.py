@@ -14,13 +14,14 @@ import os
 import signal
 import threading
 import traceback
+from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 import msgspec
 
 from engine.errors import QueueCancelledError
-from engine.kv_follow import subscriber_loop
+from engine.kv_follow import UntilCaughtUp, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
 from engine.launch import open_ports, set_process_title
@@ -84,32 +85,16 @@ def _live(play: ListenerRecipe, life: int, heard: Connection, connection: Connec
     os._exit(0)
 
 
-class _Until:
-    """Told to stop, the subscriber still catches up: it leaves once nothing is missing any more."""
+def _hearing(heard: Connection) -> Callable[[], bool]:
+    """-> whether the lab has said stop, or is silent for good: asked without a wait"""
+    stop = threading.Event()
 
-    def __init__(self, heard: Connection, connection: Connection) -> None:
-        self._heard = heard
-        self._connection = connection
-        self._stop = threading.Event()
-        self._asked_at_stop: int | None = None
-        self._said_ready = False
-        threading.Thread(target=self._listen, daemon=True).start()
+    def listen() -> None:
+        wait([heard])
+        stop.set()
 
-    def _listen(self) -> None:
-        wait([self._heard])
-        self._stop.set()
-
-    def __call__(self, follower: KVEventFollower) -> bool:
-        if not self._said_ready and (not follower.replay or follower.answers):
-            self._said_ready = True
-            self._connection.send_bytes(READY)
-        if not self._stop.is_set():
-            return False
-        if not follower.replay:
-            return True
-        if self._asked_at_stop is None:
-            self._asked_at_stop = follower.answers
-        return follower.answers > self._asked_at_stop and follower.caught_up
+    threading.Thread(target=listen, daemon=True).start()
+    return stop.is_set
 
 
 def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
@@ -124,7 +109,8 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
         process.sockets[spec.name] = ports.open_socket(spec)
     follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
                                tag=life * TAGS_OF_A_LIFE)
-    loop = subscriber_loop(follower, KVCacheMirror(), until=_Until(heard, connection))
+    until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(READY))
+    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
     try:
         process.run(rudely(loop) if play.rude else loop)
     except QueueCancelledError:

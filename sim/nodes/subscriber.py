@@ -12,7 +12,7 @@ import msgspec
 
 from engine.effects import Loop, MarkPoint, Observe
 from engine.errors import QueueCancelledError
-from engine.kv_follow import subscriber_loop
+from engine.kv_follow import UntilCaughtUp, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
 from engine.topology import Mark, core
@@ -36,20 +36,7 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
         process.open_socket(spec)
     follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
                                tag=process.life * TAGS_OF_A_LIFE)
-    state = {"ready": False, "asked": None}
-
-    def until(follower: KVEventFollower) -> bool:
-        if not state["ready"] and (not follower.replay or follower.answers):
-            state["ready"] = True
-            is_ready()
-        if not process.context.get("stop"):
-            return False
-        if not follower.replay:
-            return True
-        if state["asked"] is None:
-            state["asked"] = follower.answers
-        return follower.answers > state["asked"] and follower.caught_up
-
+    until = UntilCaughtUp(lambda: process.context.get("stop", False), is_ready)
     loop = subscriber_loop(follower, KVCacheMirror(), until=until)
     yield from rudely(loop) if rude else loop
     yield Observe("bye", {"reason": "done"})
