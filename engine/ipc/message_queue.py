@@ -38,7 +38,7 @@ from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, S
 from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, rehearsal, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
 from engine.ipc.queue import READY, QueueReader, QueueWriter
-from engine.ipc.ring import EMPTY, RingReader, RingWriter
+from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
 from engine.ipc.wait import WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
 from engine.runtime_dir import RuntimeDir, sweep
@@ -207,6 +207,8 @@ class MessageQueue(QueueEnd):
             deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
             if self._writes:
                 self._wait_for_readers(deadline)
+                if self._layout is not None and presence.all_known(self._layout, self._memory)():
+                    self._queue.writer.moves_from = MOVE_BYTES
             elif self._process.sockets:
                 self._wait_for_writer(deadline)
             self._ready = True

@@ -6,9 +6,9 @@ Promises
 - No chunk is rewritten before every reader has read it.
 - Nothing here waits. `try_write` and `try_read` answer at once, and an end that is refused stays on its slot:
   the slot *is* the queue position, so looking for another free one would reorder or lose messages.
-- Nothing is remembered before the operation is over: `position` moves with the last statement. So either
-  operation can be run again from recorded loads, stopped between any two stores, or abandoned by an exception
-  of the memory, and it has published nothing that its last store does not publish.
+- Nothing is remembered before the operation is over: who has whose place, then `position`, with the last statements.
+  So either operation can be run again from recorded loads, stopped between any two stores, or abandoned by an
+  exception of the memory, and it has published nothing that its last store does not publish.
 
 Layout of a segment (vLLM's, then ours; offsets in bytes)
 
@@ -26,15 +26,20 @@ States of a chunk (written, flags of the readers)
     1 1..1     read by all: the writer may take it back.
     1 mixed    in use: the writer finds the ring full, readers with 0 may take it.
 
+`written` also says where the message lies: 1 at the place of its own chunk, 2 + k at that of chunk k. A large message
+takes the place of the last chunk that all have read, whose bytes are still in everybody's cache, and that chunk gets
+its place in exchange. So each chunk has one place, and a place belongs to one chunk. vLLM's readers take every
+`written` for 1: only a writer whose readers are all ours moves messages (`RingWriter.moves_from`).
+
 Stores of a write, in order, by the names that plans use
 
     reset      written = 0
                fence      the reset of the reader flags must not overtake it: a reader that saw its flag
                           cleared beside a stale written = 1 would take the chunk's old message again
-    data       the message, at the start of the chunk
+    data       the message, at the start of its place
     readers    all reader flags = 0
                fence      nothing above may be seen later than
-    written    written = 1
+    written    written = 1, or 2 + k
                fence      seen before any doorbell
 
 Store of a read: `read` sets the reader's own flag, after the message was taken, between two fences. A reader
@@ -42,26 +47,34 @@ looks at its own flag first and at `written` second; in the other order it could
 with a flag that the next write has just cleared, before that write's data is visible.
 
 Each of these stores is one slice assignment. Only a message above `GATHER_BYTES` puts its data down in several
-(large buffers are not copied together first); the first of them, and no other, begins at the start of the chunk.
+(large buffers are not copied together first); the first of them, and no other, begins at the start of a chunk.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+
+from engine.errors import QueueDecodeError
 
 CACHE_LINE_BYTES = 64
 PRESENCE_BYTES = 16
 EPOCH_BYTES = 8
 #: Up to here the parts of a message are joined and stored at once.
 GATHER_BYTES = 64 << 10
+#: From here on a warm place is worth the look for one.
+MOVE_BYTES = GATHER_BYTES
+#: Rings of more chunks do not move messages: `written` is one byte, and with its bits flipped it must name no chunk.
+MAX_MOVING_CHUNKS = 125
 #: Lengths within a chunk are four bytes.
 MAX_CHUNK_BYTES = (1 << 32) - 1
 
 _ZERO, _ONE = b"\x00", b"\x01"
+_MOVED = 2  # plus the chunk at whose place a message lies
 
 
 class _Empty:
@@ -199,11 +212,14 @@ class RingWriter:
         self._position = 0
         self._max_chunks = layout.max_chunks
         self._max_chunk_bytes = layout.max_chunk_bytes
-        #: Of each chunk: all flags, its written flag, the readers' flags, where its data begins.
+        #: Of each chunk: all flags, its written flag, the readers' flags.
         self._chunks = [(layout._flags_of(chunk), layout._byte(layout.written_offset(chunk)),
-                         slice(layout.reader_offset(chunk, 0), layout.written_offset(chunk + 1)),
-                         layout.data_offset(chunk)) for chunk in chunks]
+                         slice(layout.reader_offset(chunk, 0), layout.written_offset(chunk + 1))) for chunk in chunks]
+        #: Of each chunk: where its messages begin, and what `written` says of that.
+        self._places = tuple((layout.data_offset(chunk), _ONE) for chunk in chunks)
         self._unread = bytes(layout.n_reader)
+        #: Messages of so many bytes or more may lie at another chunk's place. Every reader must know of that.
+        self.moves_from = sys.maxsize
 
     @property
     def position(self) -> int:
@@ -221,13 +237,16 @@ class RingWriter:
         -> False when some reader still has to read the chunk. Raises ValueError if it cannot fit a chunk.
         """
         memory, position = self._memory, self._position
-        all_flags, written, readers, offset = self._chunks[position % self._max_chunks]
+        chunk = position % self._max_chunks
+        all_flags, written, readers = self._chunks[chunk]
         flags = bytes(memory[all_flags])
         if flags[0] and 0 in flags[1:]:
             return False
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if size > self._max_chunk_bytes:
             raise ValueError(f"{size} bytes do not fit into a chunk of {self._max_chunk_bytes}")
+        places = self._places if size < self.moves_from else self._exchanged(chunk)
+        offset, place = places[chunk]
         self._fence()  # the readers' last loads of the old message are over
         memory[written] = _ZERO
         self._fence()
@@ -239,10 +258,29 @@ class RingWriter:
                 offset += len(part)
         memory[readers] = self._unread
         self._fence()
-        memory[written] = _ONE
+        memory[written] = place
         self._fence()
+        self._places = places
         self._position = position + 1
         return True
+
+    def _exchanged(self, chunk: int) -> tuple[tuple[int, bytes], ...]:
+        """The places with that of this chunk, which comes next, and of the last one that all have read exchanged."""
+        if self._max_chunks > MAX_MOVING_CHUNKS:
+            return self._places
+        for back in range(1, min(self._max_chunks, self._position + 1)):
+            other = (self._position - back) % self._max_chunks
+            flags = bytes(self._memory[self._chunks[other][0]])
+            if 0 not in flags:
+                places = list(self._places)
+                places[chunk], places[other] = self._at(chunk, places[other][0]), self._at(other, places[chunk][0])
+                return tuple(places)
+        return self._places
+
+    def _at(self, chunk: int, offset: int) -> tuple[int, bytes]:
+        """What `_places` holds of a chunk whose messages begin at `offset`."""
+        owner = offset // self._max_chunk_bytes
+        return offset, _ONE if owner == chunk else bytes([_MOVED + owner])
 
     def depth(self) -> int:
         """How many messages wait for a reader."""
@@ -253,10 +291,10 @@ class RingWriter:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
         errors = _flag_errors(self.layout, self._memory)
         for chunk in range(self.layout.max_chunks):
-            expected = 1 if chunk < self._position else 0
             written = self._memory[self._chunks[chunk][1]][0]
-            if written != expected and chunk != self._position % self._max_chunks:  # a write may be abandoned there
-                errors.append(f"chunk {chunk}: written is {written} after {self._position} messages, not {expected}")
+            used, next_one = chunk < self._position, chunk == self._position % self._max_chunks
+            if bool(written) != used and not next_one:  # a write may be abandoned there
+                errors.append(f"chunk {chunk}: written is {written} after {self._position} messages")
         return errors
 
 
@@ -294,12 +332,12 @@ class RingReader:
         if memory[own][0]:
             return EMPTY
         self._fence()  # our own flag first, `written` second
-        if not memory[written][0]:
+        place = memory[written][0]
+        if not place:
             return EMPTY
         self._fence()  # `written` first, data second
-        view = memory[data]
         try:
-            taken = take(view)
+            taken = take(memory[data if place == 1 else self._moved(place)])
         except Exception:
             # Not for BaseException: a process on its way out must not mark as read what it did not take.
             self._free(own)
@@ -313,10 +351,16 @@ class RingReader:
         self._fence()  # seen before any doorbell
         self._position += 1
 
+    def _moved(self, place: int) -> slice:
+        owner = place - _MOVED
+        if owner >= min(self._max_chunks, MAX_MOVING_CHUNKS):
+            raise QueueDecodeError(f"the flag of message {self._position} is {place}: no chunk of this ring has it")
+        return self._chunks[owner][0]
+
     def ready(self) -> bool:
         """Whether `try_read` would take a message now."""
         _, written, own = self._chunks[self._position % self._max_chunks]
-        return self._memory[own][0] == 0 and self._memory[written][0] == 1
+        return self._memory[own][0] == 0 and self._memory[written][0] != 0
 
     def writer_may_wait(self) -> bool:
         """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.
@@ -325,7 +369,7 @@ class RingReader:
         find the chunk read: its own full fence is in the bell that it rings for each message.
         """
         memory, (_, written, own) = self._memory, self._chunks[(self._position - 2) % self._max_chunks]
-        return self._max_chunks == 1 or (memory[written][0] == 1 and memory[own][0] == 0)
+        return self._max_chunks == 1 or (memory[written][0] != 0 and memory[own][0] == 0)
 
     def depth(self) -> int:
         """How many messages wait for this reader."""
@@ -343,7 +387,7 @@ class RingReader:
 
 def _flag_errors(layout: RingLayout, memory: Any) -> list[str]:
     return [
-        f"chunk {chunk}: flags are {list(flags)}, each must be 0 or 1"
+        f"chunk {chunk}: flags are {list(flags)}, the first must be at most {_MOVED} + a chunk, the others 0 or 1"
         for chunk in range(layout.max_chunks)
-        if max(flags := bytes(memory[layout._flags_of(chunk)])) > 1
+        if (flags := bytes(memory[layout._flags_of(chunk)]))[0] >= _MOVED + layout.max_chunks or max(flags[1:]) > 1
     ]

@@ -51,7 +51,7 @@ def test_vllms_reader_takes_all_that_our_writer_sends(tmp_path):
         ready.start()
         ours.wait_until_ready(BOUND_S)
         ready.join(BOUND_S)
-        for sent in (*OBJECTS, *LARGE, "after"):  # the large ones by the socket, with our mark behind them
+        for sent in (*OBJECTS, *OBJECTS, *LARGE, "after"):  # the large ones by the socket, with our mark behind them
             ours.enqueue(sent, BOUND_S)
             assert same(sent, theirs.dequeue(timeout=BOUND_S))
         assert ours.stats().overflows == len(LARGE)

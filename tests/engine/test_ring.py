@@ -101,11 +101,13 @@ def test_a_large_message_counts_as_one_data_store_by_its_start():
     assert readers[0].try_read(lambda view: bytes(view[:4]) + bytes(view[4 + (600 << 10):][:5])) == b"headzzzzz"
 
 
+@pytest.mark.parametrize("moves_from", [1, 99])
 @pytest.mark.parametrize("store", WRITER_STORES)
-def test_a_write_that_dies_at_any_store_published_nothing_and_can_be_done_again(store):
+def test_a_write_that_dies_at_any_store_published_nothing_and_can_be_done_again(store, moves_from):
     layout = RingLayout(1, 64, 2)
     memory = Recorder(layout)
     writer, (reader,) = ring(1, memory=memory)
+    writer.moves_from = moves_from
     for number in range(3):  # the chunk has been used before
         writer.try_write([bytes([number])])
         reader.try_read(bytes)
@@ -178,13 +180,15 @@ def test_a_message_larger_than_a_chunk_is_an_error_that_stores_nothing():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 4), max_size=120))
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 5), max_size=120))
 def test_any_order_of_attempts_gives_every_reader_an_exact_prefix(n_reader, chunks, actors):
+    """Actor 0 writes a small message, actor 5 a large one."""
     writer, readers = ring(n_reader, chunks=chunks)
+    writer.moves_from = 3
     got = [[] for _ in readers]
     for actor in actors:
-        if actor == 0:
-            writer.try_write([writer.position.to_bytes(2, "big")])
+        if actor in (0, 5):
+            writer.try_write([writer.position.to_bytes(2, "big") + bytes(3 if actor else 0)])
         elif actor <= n_reader and (found := readers[actor - 1].try_read(lambda v: v[0] << 8 | v[1])) is not EMPTY:
             got[actor - 1].append(found)
         assert writer.position - min(r.position for r in readers) <= chunks
@@ -196,7 +200,48 @@ def test_a_stray_write_into_the_flags_is_noticed():
     writer, (reader,) = ring()
     writer.try_write([b"a"])
     writer._memory[writer.layout.written_offset(0)] = 7
-    assert any("must be 0 or 1" in error for error in writer.check_integrity() + reader.check_integrity())
+    assert any("flags are [7, 0]" in error for error in writer.check_integrity() + reader.check_integrity())
+
+
+def test_a_large_message_takes_the_place_of_the_last_one_that_all_have_read():
+    writer, readers = ring(2, chunks=4)
+    writer.moves_from = 3
+    places = []
+
+    def send(data, *takers):
+        assert writer.try_write([data])
+        place = writer._memory[writer.layout.written_offset((writer.position - 1) % 4)]
+        places.append((writer.position - 1) % 4 if place == 1 else place - 2)
+        for reader in takers:
+            assert readers[reader].try_read(lambda view: bytes(view[:len(data)])) == data
+
+    for number in range(9):
+        send(b"large%d" % number, 0, 1)
+    assert set(places) == {0}
+    send(b"s", 0, 1)
+    assert places[-1] != 0  # a small one stays where its chunk is now
+    send(b"large", 0)
+    send(b"large next", 0)
+    assert places[-1] not in places[-2:-1]  # reader 1 has not read that one
+    assert not writer.check_integrity() and not readers[0].check_integrity()
+
+
+def test_a_flag_that_names_no_chunk_is_a_decode_error_that_frees_its_chunk():
+    writer, (reader,) = ring()
+    writer.try_write([b"a"])
+    writer._memory[writer.layout.written_offset(0)] = 254
+    with pytest.raises(QueueDecodeError, match="message 0 is 254"):
+        reader.try_read(bytes)
+    assert reader.position == 1 and writer.free()
+
+
+def test_a_ring_of_more_chunks_than_a_flag_can_name_moves_nothing():
+    writer, (reader,) = ring(chunks=130)
+    writer.moves_from = 1
+    for number in range(300):
+        assert writer.try_write([bytes([number % 256])])
+        assert reader.try_read(lambda view: view[0]) == number % 256
+    assert set(bytes(writer._memory[writer.layout.written_offset(c)] for c in range(130))) == {1}
 
 
 @settings(max_examples=200, deadline=None)

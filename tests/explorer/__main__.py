@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.explorer.cases import BELL, EARLY, FULL, SHORT
+from tests.explorer.cases import BELL, EARLY, FULL, MOVES, SHORT
 from tests.explorer.ring import Case, Explorer
 
 HEAD = f"{'order':<6}{'readers':>8}{'chunks':>8}{'messages':>10}{'crashes':>9}{'states':>12}{'s':>8}{'states/s':>10}" \
@@ -15,7 +15,8 @@ HEAD = f"{'order':<6}{'readers':>8}{'chunks':>8}{'messages':>10}{'crashes':>9}{'
 def line(case: Case, explorer: Explorer) -> str:
     return (f"{case.order:<6}{case.readers:>8}{case.chunks:>8}{case.messages:>10}{case.crashes:>9}"
             f"{explorer.states:>12,}{explorer.seconds:>8.2f}{explorer.states / explorer.seconds:>10,.0f}"
-            f"{explorer.finished:>6}{explorer.crashed_ends:>15,}{'  bell' * case.bell}")
+            f"{explorer.finished:>6}{explorer.crashed_ends:>15,}{'  bell' * case.bell}"
+            f"{f'  1 in {case.moves} moves' * bool(case.moves)}")
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
         return 3
     began, states = time.perf_counter(), 0
     print(HEAD)
-    for case in FULL if arguments else SHORT + EARLY + BELL:
+    for case in FULL if arguments else SHORT + EARLY + BELL + MOVES:
         explorer = Explorer(case)
         counterexample = explorer.explore()
         states += explorer.states

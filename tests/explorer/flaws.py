@@ -20,7 +20,7 @@ DATA = ("        if size <= GATHER_BYTES:\n"
         "        else:\n            for part in parts:\n                memory[offset:offset + len(part)] = part\n"
         "                offset += len(part)\n")
 READERS = "        memory[readers] = self._unread\n"
-WRITTEN = "        memory[written] = _ONE\n"
+WRITTEN = "        memory[written] = place\n"
 FENCE = "        self._fence()\n"
 #: From the reset to the end of a write, as it is shipped.
 WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
@@ -28,10 +28,16 @@ WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
 _FULL = "        if flags[0] and 0 in flags[1:]:\n            return False\n"
 _FIRST_LOOK_OVER = "        self._fence()  # our own flag first, `written` second\n"
 _OWN = "        if memory[own][0]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
-_WRITTEN_FLAG = "        if not memory[written][0]:\n            return EMPTY\n"
-_TAKE = "        view = memory[data]\n"
+_WRITTEN_FLAG = "        place = memory[written][0]\n        if not place:\n            return EMPTY\n"
+_TAKE = "        try:\n            taken = take("
 _FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = _ONE\n"
 _FREED = _FREE + "        self._fence()  # seen before any doorbell\n"
+
+
+_READ_BY_ALL = "            if 0 not in flags:\n"
+_EXCHANGE = "places[chunk], places[other] = self._at(chunk, places[other][0]), self._at(other, places[chunk][0])\n"
+_TAKEN = "places[chunk] = self._at(chunk, places[other][0])\n"
+_WHOSE = "memory[data if place == 1 else self._moved(place)]"
 
 
 class Flaw(NamedTuple):
@@ -65,8 +71,9 @@ PSO = Case("PSO", 1, 2, 4)
 SC = Case("SC", 1, 2, 4)
 WEAK = Case("WEAK", 1, 2, 4)
 BELL = Case("TSO", 1, 2, 4, bell=True)
+MOVES = Case("SC", 1, 2, 4, moves=1)
 
-_MAY_WAIT = "        return self._max_chunks == 1 or (memory[written][0] == 1 and memory[own][0] == 0)\n"
+_MAY_WAIT = "        return self._max_chunks == 1 or (memory[written][0] != 0 and memory[own][0] == 0)\n"
 _ASLEEP = "waits for ever before message"
 
 FLAWS = (
@@ -111,6 +118,15 @@ FLAWS = (
          _MAY_WAIT.replace("self._max_chunks == 1 or ", ""), Case("SC", 1, 1, 3, bell=True), _ASLEEP, "", "bell"),
     Flaw("a reader looks at the wrong chunk before it rings", "(self._position - 2)", "(self._position - 1)", BELL,
          _ASLEEP, "", "bell"),
+    Flaw("a place is taken that somebody still reads", _READ_BY_ALL, "            if flags[0]:\n", MOVES,
+         "message 2 is written over message 1", "data", "read"),
+    Flaw("a place is taken that the first reader has read", _READ_BY_ALL, "            if flags[1]:\n",
+         MOVES._replace(readers=2), "message 2 is written over message 1", "data", ""),
+    Flaw("a place is taken and none is given for it", _EXCHANGE, _TAKEN, MOVES._replace(moves=2),
+         "message 3 is written over message 2", "data", ""),
+    Flaw("the flag does not say whose place it is", "        memory[written] = place\n",
+         "        memory[written] = _ONE\n", MOVES, "took 00 00 as message 2", "", ""),
+    Flaw("a reader does not look whose place it is", _WHOSE, "memory[data]", MOVES, "took 00 00 as message 2", "", ""),
 )
 
 #: Changes after which everything is still right where loads stay in order and nobody sleeps, with the reason.

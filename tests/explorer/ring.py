@@ -52,17 +52,19 @@ class Case(NamedTuple):
     messages: int
     crashes: int = 0
     bell: bool = False
+    moves: int = 0  # every so manieth message may lie at another chunk's place
 
     def __str__(self) -> str:
         return (f"{self.order} {self.readers} readers x {self.chunks} chunks x {self.messages} messages, "
-                f"{self.crashes} crashes{', bell' * self.bell}")
+                f"{self.crashes} crashes{', bell' * self.bell}"
+                f"{f', one in {self.moves} moves' * bool(self.moves)}")
 
 
 class Local(NamedTuple):
     """All there is to know about one party."""
 
     count: int = 0  # messages published or taken, counted here
-    position: int = 0  # what the ring's code remembers
+    memory: tuple[Any, ...] = ()  # what the ring's code remembers
     log: tuple[int | None, ...] = ()  # answers of the running operation: a load's byte, None for stores and fences
     buffer: tuple[tuple[int, int, int], ...] = ()  # (address, byte, message), oldest first
     dead: bool = False
@@ -151,11 +153,12 @@ class _Party:
         self.index, self.shift, self._folded = index, BITS * index, folded
         self.name = f"reader {index - 1}" if index else "writer"
         self._case, self._layout, self._make = case, layout, make
+        self._names = ("_position",) if index else ("_position", "_places")
         self._ids: dict[Local, int] = {}
         self._aged: dict[tuple[int, int, int], int] = {}
         self._next: list[Next | None] = []
         self._locals: list[Local] = []
-        self.start = self._settle(0, Local())
+        self.start = self._settle(0, Local(memory=self._remembered(self._end(_Replay((), 0)))))
 
     def next(self, number: int) -> Next:
         found = self._next[number]
@@ -250,16 +253,22 @@ class _Party:
         return not local.dead and local.count < self._case.messages
 
     def _action(self, local: Local) -> tuple[tuple[str, int, int], Any, int]:
-        """-> the next action of the running operation, or ("end", 0, 0), its result and its position"""
+        """-> the next action of the running operation, or ("end", 0, 0), its result and what it remembers"""
         replay = _Replay(local.log, self._layout.metadata_offset)
-        rest = (self.index - 1,) if self.index else ()
-        end = self._make(self._layout, replay, replay.fence, *rest)
-        end._position = local.position
+        end = self._end(replay)
+        for name, value in zip(self._names, local.memory, strict=True):
+            setattr(end, name, value)
         try:
             result = (self._read if self.index else self._write)(local, replay, end)
         except _Pending as pending:
-            return pending.action, None, 0
-        return ("end", 0, 0), result, end._position
+            return pending.action, None, ()
+        return ("end", 0, 0), result, self._remembered(end)
+
+    def _end(self, replay: _Replay) -> Any:
+        return self._make(self._layout, replay, replay.fence, *((self.index - 1,) if self.index else ()))
+
+    def _remembered(self, end: Any) -> tuple[Any, ...]:
+        return tuple(getattr(end, name) for name in self._names)
 
     def _read(self, local: Local, replay: _Replay, end: Any) -> Any:
         result = end.try_read(lambda view: bytes(view[k] for k in range(WIDTH)))
@@ -273,6 +282,8 @@ class _Party:
                 return False  # still asleep
             if self._case.order == "WEAK":
                 replay.fence()  # of `FutexDoorbell.seen`, where the machine may reorder loads
+        if self._case.moves and (local.count + 1) % self._case.moves == 0:
+            end.moves_from = WIDTH
         return end.try_write([bytes([local.count + 1]) * WIDTH])
 
     def _settle(self, number: int, local: Local) -> Outcome:
@@ -280,7 +291,7 @@ class _Party:
         rows: list[tuple[str, int, int]] = []
         crashes: list[int] = []
         while self._runs(local):
-            (kind, address, value), result, position = self._action(local)
+            (kind, address, value), result, memory = self._action(local)
             if kind == "end":
                 done = result is not EMPTY and result is not False
                 rows.append((("took" if self.index else "wrote") if done else "nothing", local.count + 1, 0))
@@ -289,13 +300,13 @@ class _Party:
                     return Outcome(number, 0, (), tuple(rows), f"{self.name} took {result.hex(' ')} as message "
                                                                f"{local.count + 1}")
                 asleep = self._case.bell and not self.index and not done
-                local = Local(local.count + done, position, (), local.buffer, False,
+                local = Local(local.count + done, memory, (), local.buffer, False,
                               local.log[0] if asleep else None, local.stale)
                 if asleep:
                     break  # the next step is a load, whoever sleeps
                 continue
             if kind == "store":
-                crashes.append(self._number(Local(local.count, 0, (), local.buffer, True)))
+                crashes.append(self._number(Local(local.count, (), (), local.buffer, True)))
                 if self._case.order == "SC" or not self._folded:
                     break
                 rows.append(("store", address, value))
@@ -385,7 +396,7 @@ class Explorer:
                 if outcome.crashes:
                     self._crash(state, outcome, following)
             elif step.kind == "store":
-                if not party.index and (violation := self._overwrites(state, step.message)):
+                if not party.index and (violation := self._overwrites(state, step.message, step.address)):
                     return [], violation
                 outcome = step.answers.get(0) or party.answer(number, step, 0)
                 if outcome.violation:
@@ -395,7 +406,7 @@ class Explorer:
                 if outcome.crashes:
                     self._crash(after, outcome, following)
             for address, value, message, outcome in step.leaving:
-                if not party.index and (violation := self._overwrites(state, message)):
+                if not party.index and (violation := self._overwrites(state, message, address)):
                     return [], violation
                 if outcome.violation:
                     return [], outcome.violation
@@ -441,9 +452,13 @@ class Explorer:
     def _locals(self, state: int) -> list[Local]:
         return [party._locals[(state >> party.shift) & _MASK] for party in self._parties]
 
-    def _overwrites(self, state: int, message: int) -> str | None:
+    def _overwrites(self, state: int, message: int, address: int) -> str | None:
         """Whether a store of this message (from 0) may not be seen yet."""
         old = message - self.case.chunks
+        if self.case.moves and address < self.layout.metadata_offset:  # what stands there tells which message it is of
+            old = self._memories[state >> self._memory_shift][address] - 1
+            if old == message:
+                return None
         if old < 0 or not self._folded or self.case.bell:  # there, a reader that has set its flag still has to return
             return None
         for party in self._parties[1:]:
@@ -550,7 +565,7 @@ class Explorer:
         for after, party, what, address, value, outcome in self._steps(state):
             if outcome.violation == violation or (what in ("store", "seen") and not party.index
                                                   and violation == self._overwrites(state, self._message(
-                                                      state, party, what, address))):
+                                                      state, party, what, address), address)):
                 return self._told(state, after, party, what, address, value, outcome.rows)
         return []
 
