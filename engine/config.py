@@ -93,6 +93,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tensor_parallel_size: int = 1
+    #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
+    data_parallel_rank: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
@@ -106,6 +108,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     sockets: SocketConfig = SocketConfig()
     kv_events: KVEventsConfig = KVEventsConfig()
     bounds: Bounds = Bounds()
+
+    def __post_init__(self) -> None:
+        if self.data_parallel_rank < 0:
+            raise ValueError(f"data_parallel_rank must be 0 or more, got {self.data_parallel_rank}")
 
 
 def config_from(values: dict[str, Any]) -> EngineConfig:

@@ -121,8 +121,8 @@ def feed(mirror: KVCacheMirror, report: Report) -> None:
 def observed(report: Report) -> Observe | None:
     """What the judges are told of a report."""
     match report:
-        case Applied(number=number, source=source):
-            return Observe("kv-batch", {"seq": number, "source": source})
+        case Applied(number=number, batch=batch, source=source):
+            return Observe("kv-batch", {"seq": number, "source": source, "rank": batch.data_parallel_rank})
         case Gap(first=first, last=last):
             return Observe("kv-gap", {"first": first, "last": last})
         case Healed(first=first, last=last):

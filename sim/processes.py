@@ -86,6 +86,7 @@ class SimProcess:
         self.sim = sim
         self.env = sim.env
         self.recording = sim.record
+        self.bystander = False  # no node of the play: what it records is no journal of it
         self.node = node
         self.name = bare(str(node))  # without life, as sites are named
         self.life = node.life

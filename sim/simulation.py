@@ -246,11 +246,14 @@ class Simulation:
 
     def journals(self) -> dict[str, bytes]:
         """File name -> the journal's bytes, as `faults.journal.read_journal` takes them."""
-        return {journal_path(Path(), p.name, p.life).name: journal_bytes(p.records) for p in self.processes.values()}
+        return {journal_path(Path(), p.name, p.life).name: journal_bytes(p.records) for p in self._players()}
 
     def journal_files(self) -> list[JournalFile]:
         """The journals as the judges take them, never encoded: `data` holds what the processes said, not yet copied."""
-        return [JournalFile(p.name, p.life, p.records, torn=False) for p in self.processes.values()]
+        return [JournalFile(p.name, p.life, p.records, torn=False) for p in self._players()]
+
+    def _players(self) -> list[SimProcess]:
+        return [process for process in self.processes.values() if not process.bystander]
 
     def write_journals(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

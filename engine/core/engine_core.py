@@ -151,7 +151,7 @@ class EngineCore:
         events = self.scheduler.take_events()
         if self.kv_log is not None and events:
             at = (yield Now()) + self.kv_log.wall_offset_s
-            yield from hand_over(self.kv_log, KVEventBatch(at, events, self.engine_index), queue=KV)
+            yield from hand_over(self.kv_log, KVEventBatch(at, events), queue=KV)
 
     def _went_idle(self) -> Loop[None]:
         yield MarkPoint(Mark.IDLE)

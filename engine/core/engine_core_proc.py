@@ -142,7 +142,7 @@ class EngineCoreProc:
         num_blocks = process.run(executor.initialize())
         model = read_model_config(config.model)
         self._publisher = EventPublisherFactory.create(
-            self._kv_config(), self._recipe.engine_index, ports=ports)
+            self._kv_config(), config.data_parallel_rank, ports=ports)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)

@@ -25,7 +25,7 @@ from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
 from engine.topology import core
-from engine.wiring import kv_socket, replay_hwm, replay_socket
+from engine.wiring import kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
 
@@ -179,13 +179,3 @@ EventPublisherFactory.register_publisher("zmq", ZmqEventPublisher)
 def is_bound(endpoint: str) -> bool:
     """Stable addresses are bound, volatile ones connected to: vLLM's rule."""
     return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
-
-
-def offset_endpoint_port(endpoint: str, data_parallel_rank: int) -> str:
-    """The endpoint of one rank: tcp adds the rank to the port, the others append `_dp<rank>`."""
-    if data_parallel_rank == 0:
-        return endpoint
-    if not endpoint.startswith("tcp://"):
-        return f"{endpoint}_dp{data_parallel_rank}"
-    host, _, port = endpoint.rpartition(":")
-    return endpoint if port == "*" else f"{host}:{int(port) + data_parallel_rank}"

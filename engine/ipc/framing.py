@@ -117,9 +117,10 @@ def encode(obj: Any) -> list[Any]:
 def encode_chunk(obj: Any) -> bytes | list[Any]:
     """All that a chunk holds for this object, header included; where it has large buffers, what `encode` returns."""
     kind = type(obj)
-    if kind in _LOOKED_INTO and _has_large(obj):
-        if kind in _WHOLE:
+    if kind is bytes or kind is bytearray:
+        if len(obj) >= OUT_OF_BAND_BYTES:
             return [_WHOLE[kind], memoryview(obj)]
+    elif kind in _LOOKED_INTO and _has_large(obj):
         loans: dict[int, Any] = {}
         return _encode_buffers(_lend(obj, loans), loans)
     met: list[pickle.PickleBuffer] = []

@@ -66,14 +66,14 @@ PRESENCE_BYTES = 16
 EPOCH_BYTES = 8
 #: Up to here the parts of a message are joined and stored at once.
 GATHER_BYTES = 64 << 10
-#: From here on a warm place is worth the look for one.
-MOVE_BYTES = GATHER_BYTES
+#: From here on a place that all have just read is better than the next one. (Smaller messages stay in the caches of
+#: the single cores, which would only take such a place from one another.)
+MOVE_BYTES = 1 << 20
 #: Rings of more chunks do not move messages: `written` is one byte, and with its bits flipped it must name no chunk.
 MAX_MOVING_CHUNKS = 125
 #: Lengths within a chunk are four bytes.
 MAX_CHUNK_BYTES = (1 << 32) - 1
 
-_ZERO, _ONE = b"\x00", b"\x01"
 _MOVED = 2  # plus the chunk at whose place a message lies
 
 
@@ -89,12 +89,12 @@ class _Empty:
 EMPTY: Final = _Empty()
 
 
-def _no_fence() -> None:
-    """x86 keeps stores in order and loads in order, which is all the ring needs (glibc's memcpy ends its
-    non-temporal stores with a fence of its own)."""
+#: x86 keeps stores in order and loads in order, which is all the ring needs (glibc's memcpy ends its non-temporal
+#: stores with a fence of its own): the cheapest call that does nothing.
+_no_fence = bool
 
 
-def _make_fence() -> Callable[[], None]:
+def _make_fence() -> Callable[[], Any]:
     if os.uname().machine in ("x86_64", "i686", "AMD64"):
         return _no_fence
     from threading import Lock  # elsewhere: an uncontended lock is the one barrier that Python has
@@ -197,9 +197,6 @@ class RingLayout(msgspec.Struct, frozen=True):
     def _flags_of(self, chunk: int) -> slice:
         return slice(self.written_offset(chunk), self.written_offset(chunk + 1))
 
-    def _byte(self, offset: int) -> slice:
-        return slice(offset, offset + 1)
-
 
 class RingWriter:
     """The one end that writes. `memory` is an `engine.ports.Memory` of at least `layout.total_bytes`."""
@@ -213,10 +210,10 @@ class RingWriter:
         self._max_chunks = layout.max_chunks
         self._max_chunk_bytes = layout.max_chunk_bytes
         #: Of each chunk: all flags, its written flag, the readers' flags.
-        self._chunks = [(layout._flags_of(chunk), layout._byte(layout.written_offset(chunk)),
+        self._chunks = [(layout._flags_of(chunk), layout.written_offset(chunk),
                          slice(layout.reader_offset(chunk, 0), layout.written_offset(chunk + 1))) for chunk in chunks]
         #: Of each chunk: where its messages begin, and what `written` says of that.
-        self._places = tuple((layout.data_offset(chunk), _ONE) for chunk in chunks)
+        self._places = tuple((layout.data_offset(chunk), 1) for chunk in chunks)
         self._unread = bytes(layout.n_reader)
         #: Messages of so many bytes or more may lie at another chunk's place. Every reader must know of that.
         self.moves_from = sys.maxsize
@@ -229,7 +226,7 @@ class RingWriter:
     def free(self) -> bool:
         """Whether `try_write` would write now."""
         flags = bytes(self._memory[self._chunks[self._position % self._max_chunks][0]])
-        return not flags[0] or 0 not in flags[1:]
+        return not flags[0] or 0 not in flags
 
     def try_write(self, parts: Sequence[Any]) -> bool:
         """Publish the concatenation of `parts` (flat buffers of bytes) as the next message, or do nothing.
@@ -240,7 +237,7 @@ class RingWriter:
         chunk = position % self._max_chunks
         all_flags, written, readers = self._chunks[chunk]
         flags = bytes(memory[all_flags])
-        if flags[0] and 0 in flags[1:]:
+        if flags[0] and 0 in flags:
             return False
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if size > self._max_chunk_bytes:
@@ -248,7 +245,7 @@ class RingWriter:
         places = self._places if size < self.moves_from else self._exchanged(chunk)
         offset, place = places[chunk]
         self._fence()  # the readers' last loads of the old message are over
-        memory[written] = _ZERO
+        memory[written] = 0
         self._fence()
         if size <= GATHER_BYTES:
             memory[offset:offset + size] = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -264,7 +261,7 @@ class RingWriter:
         self._position = position + 1
         return True
 
-    def _exchanged(self, chunk: int) -> tuple[tuple[int, bytes], ...]:
+    def _exchanged(self, chunk: int) -> tuple[tuple[int, int], ...]:
         """The places with that of this chunk, which comes next, and of the last one that all have read exchanged."""
         if self._max_chunks > MAX_MOVING_CHUNKS:
             return self._places
@@ -277,21 +274,21 @@ class RingWriter:
                 return tuple(places)
         return self._places
 
-    def _at(self, chunk: int, offset: int) -> tuple[int, bytes]:
+    def _at(self, chunk: int, offset: int) -> tuple[int, int]:
         """What `_places` holds of a chunk whose messages begin at `offset`."""
         owner = offset // self._max_chunk_bytes
-        return offset, _ONE if owner == chunk else bytes([_MOVED + owner])
+        return offset, 1 if owner == chunk else _MOVED + owner
 
     def depth(self) -> int:
         """How many messages wait for a reader."""
         flags = [bytes(self._memory[where]) for where, *_ in self._chunks]
-        return sum(1 for chunk in flags if chunk[0] and 0 in chunk[1:])
+        return sum(1 for chunk in flags if chunk[0] and 0 in chunk)
 
     def check_integrity(self) -> list[str]:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
         errors = _flag_errors(self.layout, self._memory)
         for chunk in range(self.layout.max_chunks):
-            written = self._memory[self._chunks[chunk][1]][0]
+            written = self._memory[self._chunks[chunk][1]]
             used, next_one = chunk < self._position, chunk == self._position % self._max_chunks
             if bool(written) != used and not next_one:  # a write may be abandoned there
                 errors.append(f"chunk {chunk}: written is {written} after {self._position} messages")
@@ -313,7 +310,7 @@ class RingReader:
         self._max_chunks = layout.max_chunks
         #: Of each chunk: its data, its written flag, this reader's flag.
         self._chunks = [(slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)),
-                         layout._byte(layout.written_offset(chunk)), layout._byte(layout.reader_offset(chunk, reader)))
+                         layout.written_offset(chunk), layout.reader_offset(chunk, reader))
                         for chunk in chunks]
 
     @property
@@ -329,10 +326,10 @@ class RingReader:
         """
         memory = self._memory
         data, written, own = self._chunks[self._position % self._max_chunks]
-        if memory[own][0]:
+        if memory[own]:
             return EMPTY
         self._fence()  # our own flag first, `written` second
-        place = memory[written][0]
+        place = memory[written]
         if not place:
             return EMPTY
         self._fence()  # `written` first, data second
@@ -347,7 +344,7 @@ class RingReader:
 
     def _free(self, own: slice) -> None:
         self._fence()  # all loads of the data are over
-        self._memory[own] = _ONE
+        self._memory[own] = 1
         self._fence()  # seen before any doorbell
         self._position += 1
 
@@ -360,7 +357,7 @@ class RingReader:
     def ready(self) -> bool:
         """Whether `try_read` would take a message now."""
         _, written, own = self._chunks[self._position % self._max_chunks]
-        return self._memory[own][0] == 0 and self._memory[written][0] != 0
+        return self._memory[own] == 0 and self._memory[written] != 0
 
     def writer_may_wait(self) -> bool:
         """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.
@@ -369,18 +366,18 @@ class RingReader:
         find the chunk read: its own full fence is in the bell that it rings for each message.
         """
         memory, (_, written, own) = self._memory, self._chunks[(self._position - 2) % self._max_chunks]
-        return self._max_chunks == 1 or (memory[written][0] != 0 and memory[own][0] == 0)
+        return self._max_chunks == 1 or (memory[written] != 0 and memory[own] == 0)
 
     def depth(self) -> int:
         """How many messages wait for this reader."""
         memory = self._memory
-        return sum(1 for _, written, own in self._chunks if memory[written][0] and not memory[own][0])
+        return sum(1 for _, written, own in self._chunks if memory[written] and not memory[own])
 
     def check_integrity(self) -> list[str]:
         """What only a bug or a stray write can have done to the flags. -> sentences, empty when all is well."""
         errors = _flag_errors(self.layout, self._memory)
         chunk = self._position % self._max_chunks
-        if self._position < self._max_chunks and self._memory[self._chunks[chunk][2]][0]:
+        if self._position < self._max_chunks and self._memory[self._chunks[chunk][2]]:
             errors.append(f"chunk {chunk}: reader {self.reader} has read message {self._position} before reaching it")
         return errors
 

@@ -91,18 +91,19 @@ class _Habit:
     def __init__(self, spin_s: float) -> None:
         self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._new = 0
+        #: How long the last wait took until it rang. Put down by who must be quick then, and taken in before the next.
+        self.last = 0.0
         #: When to look, in seconds of a wait: until the first, and from the second to the third; asleep otherwise.
         self.windows = self._unknown = (spin_s, 0.0, 0.0)
 
-    def rang_after(self, wait_s: float) -> None:
-        self._waits.append(wait_s)
-        self._new += 1
-
     def forget(self) -> None:
         self._waits.clear()
-        self._new, self.windows = 0, self._unknown
+        self._new, self.last, self.windows = 0, 0.0, self._unknown
 
     def guess(self) -> tuple[float, float, float]:
+        if self.last:
+            self._waits.append(self.last)
+            self._new, self.last = self._new + 1, 0.0
         if self._new >= _REMEMBERED // 2 and len(self._waits) == _REMEMBERED:
             self._new, self.windows = 0, self._unknown
             _, low, *_, high, _ = sorted(self._waits)
@@ -171,11 +172,11 @@ class FutexDoorbell:
                         self.rehearse()
                     rang = _spin(line, seen, min(began + last, until))
             if rang:
-                self._habit.rang_after(rang - began)
+                self._habit.last = rang - began
                 return True
         rang = self._sleep(seen, until)
         if rang:
-            self._habit.rang_after(rang - began)
+            self._habit.last = rang - began
             return True
         self._habit.forget()
         return False

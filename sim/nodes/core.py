@@ -7,7 +7,6 @@ from typing import Any
 
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
-from engine.core.kv_log import KVEventLog, publish_loop, replay_loop
 from engine.core.scheduler import Scheduler
 from engine.effects import Loop, MarkPoint, Observe, Put, Receive, Send, Take
 from engine.errors import PeerDeadError, QueueCancelledError, StartupError, WorkerDeadError
@@ -22,14 +21,12 @@ from engine.wiring import (
     core_handshake_socket,
     core_output_socket,
     core_request_socket,
-    kv_socket,
     overflow_socket,
-    replay_hwm,
-    replay_socket,
     response_ring,
     rpc_ring,
 )
 from sim.effects import Sleep
+from sim.nodes.publisher import start_publisher
 from sim.nodes.worker import RECIPE, ModelStandIn, add_ring, parent_is_gone, start_worker
 from sim.processes import SimProcess
 from sim.stage import Stage
@@ -99,7 +96,7 @@ class _Core:
         metadata = yield from core_hello(stage.sim.now + config.bounds.handshake_s)
         executor = yield from self.start_executor()
         num_blocks = yield from executor.initialize()
-        log = self.start_publisher()
+        log = start_publisher(process, stage, config.data_parallel_rank, epoch=stage.life + 1)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               stage.max_model_len, vocab_size=stage.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)
@@ -127,20 +124,6 @@ class _Core:
     def output_thread_ended(self, thread: Any) -> None:
         self.thread_failed(thread)
         self.process.put("output-done", True)
-
-    def start_publisher(self) -> KVEventLog | None:
-        events, process, stage = self.stage.config.kv_events, self.process, self.stage
-        if not events.enable_kv_cache_events:
-            return None
-        log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,
-                         epoch=stage.life + 1)
-        process.open_socket(kv_socket(stage.address("kv"), hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
-        process.start("zmq-publisher", publish_loop(log))
-        if events.replay:
-            process.open_socket(replay_socket(stage.address("replay"), hwm=replay_hwm(events.buffer_steps),
-                                              buffer_bytes=events.socket_buffer_bytes))
-            process.start("zmq-replay", replay_loop(log))
-        return log
 
     # -- workers
 

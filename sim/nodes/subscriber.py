@@ -16,21 +16,24 @@ from engine.kv_follow import UntilCaughtUp, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
 from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
 from engine.topology import Mark, core
-from engine.wiring import identity_of, subscriber_sockets
+from engine.wiring import KV, REPLAY, identity_of, subscriber_sockets
 from faults.rude import IDENTITY, rudely
 from sim.processes import SIGKILL, SimProcess
 from sim.stage import Stage
 
 
-def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], None],
+def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], str], is_ready: Callable[[], None],
                     is_done: Callable[[], None], rude: bool = False) -> Loop[None]:
-    """The subscriber's main thread. Told to stop (`context["stop"]`), it leaves once nothing is missing any more."""
+    """The subscriber's main thread. Told to stop (`context["stop"]`), it leaves once nothing is missing any more.
+
+    `where(KV)` and `where(REPLAY)` are the addresses of its publisher.
+    """
     if process.life == 0:
-        _start_again_if_killed(process, stage, rude)
+        _start_again_if_killed(process, stage, where, rude)
     events, bounds = stage.config.kv_events, stage.config.bounds
     process.observe("born", {"pid": process.pid, "ppid": 1, "start_time": process.pid, "segments": [], "paths": []})
     yield MarkPoint(Mark.BORN)
-    for spec in subscriber_sockets(stage.address("kv"), stage.address("replay") if events.replay else None,
+    for spec in subscriber_sockets(where(KV), where(REPLAY) if events.replay else None,
                                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
                                    identity=IDENTITY if rude else identity_of(process.node.index)):
         process.open_socket(spec)
@@ -43,7 +46,7 @@ def subscriber_main(process: SimProcess, stage: Stage, is_ready: Callable[[], No
     is_done()
 
 
-def _start_again_if_killed(process: SimProcess, stage: Stage, rude: bool) -> None:
+def _start_again_if_killed(process: SimProcess, stage: Stage, where: Callable[[str], str], rude: bool) -> None:
     """What the keeper of a real subscriber does; it is no node of the play, so nobody but this watch sees it."""
     sim = stage.sim
     keeper = SimProcess(sim, process.node, None, process.pid)
@@ -54,7 +57,7 @@ def _start_again_if_killed(process: SimProcess, stage: Stage, rude: bool) -> Non
             return
         again = sim.start_process(
             msgspec.structs.replace(process.node, life=1),
-            lambda life: subscriber_main(life, stage, lambda: None, lambda: None, rude))
+            lambda life: subscriber_main(life, stage, where, lambda: None, lambda: None, rude))
         again.watch(publisher, lambda: again.cancel(QueueCancelledError("the publisher is gone")))
 
     keeper.watch(process, ended)

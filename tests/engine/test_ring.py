@@ -34,11 +34,12 @@ class Recorder:
         return self.inner[where]
 
     def __setitem__(self, where, value):
-        name = self.layout.store_name(where.start).partition(":")[0]
-        if name == "written" and not value[0]:
+        is_byte = isinstance(where, int)
+        name = self.layout.store_name(where if is_byte else where.start).partition(":")[0]
+        if name == "written" and not value:
             name = "reset"
         if name == "reader":
-            name = "read" if value[0] else "readers"
+            name = "read" if is_byte else "readers"
         if name == self.fail_at:
             raise RuntimeError(name)
         self.stores.append(name)
@@ -88,7 +89,7 @@ def test_a_large_message_counts_as_one_data_store_by_its_start():
 
     class Memory(Recorder):
         def __setitem__(self, where, value):
-            starts.append(layout.starts_message(where.start))
+            starts.append(layout.starts_message(where if isinstance(where, int) else where.start))
             super().__setitem__(where, value)
 
     memory = Memory(layout)

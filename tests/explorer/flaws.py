@@ -14,7 +14,7 @@ from engine.ipc import ring
 from tests.explorer.ring import Case, Explorer
 from tests.explorer.table import Counterexample
 
-RESET = "        memory[written] = _ZERO\n"
+RESET = "        memory[written] = 0\n"
 DATA = ("        if size <= GATHER_BYTES:\n"
         '            memory[offset:offset + size] = parts[0] if len(parts) == 1 else b"".join(parts)\n'
         "        else:\n            for part in parts:\n                memory[offset:offset + len(part)] = part\n"
@@ -25,12 +25,12 @@ FENCE = "        self._fence()\n"
 #: From the reset to the end of a write, as it is shipped.
 WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
 
-_FULL = "        if flags[0] and 0 in flags[1:]:\n            return False\n"
+_FULL = "        if flags[0] and 0 in flags:\n            return False\n"
 _FIRST_LOOK_OVER = "        self._fence()  # our own flag first, `written` second\n"
-_OWN = "        if memory[own][0]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
-_WRITTEN_FLAG = "        place = memory[written][0]\n        if not place:\n            return EMPTY\n"
+_OWN = "        if memory[own]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
+_WRITTEN_FLAG = "        place = memory[written]\n        if not place:\n            return EMPTY\n"
 _TAKE = "        try:\n            taken = take("
-_FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = _ONE\n"
+_FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = 1\n"
 _FREED = _FREE + "        self._fence()  # seen before any doorbell\n"
 
 
@@ -73,7 +73,7 @@ WEAK = Case("WEAK", 1, 2, 4)
 BELL = Case("TSO", 1, 2, 4, bell=True)
 MOVES = Case("SC", 1, 2, 4, moves=1)
 
-_MAY_WAIT = "        return self._max_chunks == 1 or (memory[written][0] != 0 and memory[own][0] == 0)\n"
+_MAY_WAIT = "        return self._max_chunks == 1 or (memory[written] != 0 and memory[own] == 0)\n"
 _ASLEEP = "waits for ever before message"
 
 FLAWS = (
@@ -97,7 +97,7 @@ FLAWS = (
          "reset", "read"),
     Flaw("the writer waits for readers of a chunk that is free", _FULL, _FULL.replace("flags[0] and ", ""), SC,
          "the writer waits for ever before message 1", "", "reset"),
-    Flaw("the writer waits for the first reader only", _FULL, _FULL.replace("0 in flags[1:]", "not any(flags[1:])"),
+    Flaw("the writer waits for the first reader only", _FULL, _FULL.replace("0 in flags", "not any(flags[1:])"),
          Case("SC", 2, 2, 4), "message 3 is written over message 1", "reset", ""),
     Flaw("a reader skips a slot that is not ready", _WRITTEN_FLAG,
          _WRITTEN_FLAG.replace("return EMPTY", "self._position += 1\n            return EMPTY"), SC,
@@ -105,7 +105,7 @@ FLAWS = (
     Flaw("a reader looks at written before its own flag", _OWN + _WRITTEN_FLAG,
          _WRITTEN_FLAG + "        self._fence()\n" + _OWN, PSO, "took 01 01 as message 3", "readers", "data"),
     Flaw("a reader does not look at its own flag", _OWN, "", SC, "took 01 01 as message 3", "read", ""),
-    Flaw("a reader sets its flag before it has taken the message", _TAKE, "        memory[own] = _ONE\n" + _TAKE,
+    Flaw("a reader sets its flag before it has taken the message", _TAKE, "        memory[own] = 1\n" + _TAKE,
          SC, "message 3 is written over message 1", "read", ""),
     Flaw("a reader does not set its flag", _FREE, "        self._fence()\n", SC, "took 01 01 as message 3", "", "read"),
     Flaw("no fence between a reader's two looks", _FIRST_LOOK_OVER, "", WEAK, "took 01 01 as message 3", "readers", ""),
@@ -125,7 +125,7 @@ FLAWS = (
     Flaw("a place is taken and none is given for it", _EXCHANGE, _TAKEN, MOVES._replace(moves=2),
          "message 3 is written over message 2", "data", ""),
     Flaw("the flag does not say whose place it is", "        memory[written] = place\n",
-         "        memory[written] = _ONE\n", MOVES, "took 00 00 as message 2", "", ""),
+         "        memory[written] = 1\n", MOVES, "took 00 00 as message 2", "", ""),
     Flaw("a reader does not look whose place it is", _WHOSE, "memory[data]", MOVES, "took 00 00 as message 2", "", ""),
 )
 
@@ -141,6 +141,6 @@ HARMLESS = {
     "no fence between a reader's two looks: it orders loads":
         (_FIRST_LOOK_OVER, ""),
     "no fence before the data: it orders loads": ("        self._fence()  # `written` first, data second\n", ""),
-    "no fence before a reader's flag: it orders loads before a store": (_FREE, "        self._memory[own] = _ONE\n"),
+    "no fence before a reader's flag: it orders loads before a store": (_FREE, "        self._memory[own] = 1\n"),
     "no fence after a reader's flag: it is for the doorbell": (_FREED, _FREE),
 }

@@ -136,12 +136,16 @@ class _Replay:
     def fence(self) -> None:
         self._answer("fence")
 
-    def __getitem__(self, where: slice) -> Any:
+    def __getitem__(self, where: slice | int) -> Any:
+        if isinstance(where, int):
+            return self.load(where)
         if where.start < self._data_end:
             return _View(self, where.start)
         return bytes(self.load(address) for address in range(where.start, where.stop))
 
-    def __setitem__(self, where: slice, value: bytes) -> None:
+    def __setitem__(self, where: slice | int, value: Any) -> None:
+        if isinstance(where, int):
+            return self.store(where, value)
         for address, byte in zip(range(where.start, where.stop), value, strict=True):
             self.store(address, byte)
 

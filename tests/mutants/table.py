@@ -146,8 +146,8 @@ SKIPPED_SLOT = Mutant(
     breaks=these("ring-exact-prefix"),
     along=these("ring-no-overwrite", "workers-in-step", "edge-fifo", "rpc-matched", "tokens-match-reference"),
     edits=(Edit(
-        "engine/ipc/ring.py", "        return not flags[0] or 0 not in flags[1:]\n",
-        """        ready = not flags[0] or 0 not in flags[1:]
+        "engine/ipc/ring.py", "        return not flags[0] or 0 not in flags\n",
+        """        ready = not flags[0] or 0 not in flags
         self._position += not ready
         return ready
 """),))
@@ -239,6 +239,6 @@ NO_RESET = Mutant(
     id="flag-not-reset", scenario="test_writer_stops_between_data_and_flag",
     bug="A write does not take the old flag back first: with the readers' flags cleared, the chunk looks published.",
     breaks=these("ring-exact-prefix"),
-    edits=(Edit("engine/ipc/ring.py", "        memory[written] = _ZERO\n", ""),))
+    edits=(Edit("engine/ipc/ring.py", "        memory[written] = 0\n", ""),))
 
 MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
