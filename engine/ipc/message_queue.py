@@ -13,7 +13,7 @@ Promises
 - Bad use (wrong end, foreign rank, another queue's segment, second reader of a rank, use after shutdown, negative
   time-out, two threads at once) is an error at once.
 
-    enqueue:  pickle -> try_write -> bell                 the fast path: there is room, nobody records or is remote
+    enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: nobody records or is remote
               otherwise the loop of `queue.QueueWriter`, driven by `engine.shell`
     dequeue:  try_read -> spin -> sleep -> try_read       the fast path: nobody records; bell if the writer may wait
               otherwise the loop of `queue.QueueReader` or `remote.RemoteReader`
@@ -29,7 +29,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
@@ -224,12 +224,13 @@ class MessageQueue(QueueEnd):
         if not self._writes or self._closed or not self._busy.acquire(False):
             self._enter("enqueue", reads=False)
         try:
+            deadline = None if timeout is None else self._deadline(timeout)
             queue, encoded, remotes = self._queue, encode_chunk(obj), self._remotes
             small = type(encoded) is bytes
             packed = [encoded] if small else pack(encoded)
             size = len(encoded) if small else sum(map(len, packed))
             fits = size <= queue.writer.layout.max_chunk_bytes
-            if fits and self._direct and not (timeout and timeout < 0) and queue.writer.try_write(packed):
+            if fits and self._direct and (queue.writer.try_write(packed) or self._write_on(packed, deadline)):
                 self._bells[BELL].ring()
                 queue.stats.bytes += size
                 return
@@ -240,7 +241,7 @@ class MessageQueue(QueueEnd):
             if remotes is not None:
                 self._look_at_remotes()
                 parts = [parts[0], *map(bytes, parts[1:])]  # the socket sends later what the caller may change now
-            self._process.run(queue.enqueue(parts, self._deadline(timeout)))
+            self._process.run(queue.enqueue(parts, deadline))
         finally:
             self._busy.release()
 
@@ -258,12 +259,12 @@ class MessageQueue(QueueEnd):
             if self._direct and queue.owed is None and not (timeout and timeout < 0):
                 seen = self._doorbells[BELL].seen()
                 message = self._look()
-            if message is EMPTY:
+            if message is EMPTY or message is OVERFLOW:
                 self._cancel = cancel
                 deadline = self._deadline(timeout)
                 if self._direct and queue.owed is None:
-                    message = self._look_on(seen, deadline)
-                if message is EMPTY:
+                    message = self._look_on(BELL, seen, self._look, deadline)
+                if message is EMPTY or message is OVERFLOW:
                     message = self._process.run(queue.dequeue(deadline))
             return message[0] if type(message) is tuple else decode(message)
         finally:
@@ -290,29 +291,39 @@ class MessageQueue(QueueEnd):
 
     # -- waiting
 
-    def _look_on(self, seen: int, deadline: float | None) -> Any:
-        """Wait and look. -> (object, bytes), or EMPTY where the loop has to go on: a payload is owed, or it is over"""
-        queue, bell, monotonic, message = self._queue, self._doorbells[BELL], self._ports.clock.monotonic, EMPTY
+    def _look_on(self, key: str, seen: int, look: Callable[[], Any], deadline: float | None) -> Any:
+        """Wait for that bell and look. -> what was found, or EMPTY where the loop has to go on: it is over"""
+        bell, monotonic, found = self._doorbells[key], self._ports.clock.monotonic, EMPTY
         began = checked = now = monotonic()
-        while message is EMPTY and queue.owed is None:
+        while found is EMPTY:
             left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
             if left <= 0 or self._process.cancelled is not None:
                 break
             rang = self._strategy.wait(bell, seen, left)
             seen = bell.seen()
-            message = self._look()
+            found = look()
             now = monotonic()
             if not rang and now - checked >= PEER_CHECK_S / 2:
                 checked = now
                 try:
                     self._raise_if_over()
                 except QueueCancelledError:
-                    return message  # the loop looks once more, and then says the same
-        if queue.owed is None:
-            queue.stats.waited(now - began)
-        return message
+                    return EMPTY  # the loop looks once more, and then says the same
+        if found is not OVERFLOW:
+            self._queue.stats.waited(now - began)
+        return found
+
+    def _write_on(self, packed: list[Any], deadline: float | None) -> bool:
+        """There was no room: wait for it and write. -> whether that came about"""
+        def look() -> Any:
+            return True if try_write(packed) else EMPTY
+
+        try_write = self._queue.writer.try_write
+        seen = self._doorbells[SPACE].seen()
+        return (look() or self._look_on(SPACE, seen, look, deadline)) is True
 
     def _look(self) -> Any:
+        """-> (object, bytes), EMPTY, or OVERFLOW where a payload is owed"""
         queue = self._queue
         try:
             message = queue.reader.try_read(self._take)
@@ -325,7 +336,7 @@ class MessageQueue(QueueEnd):
             self._bells[SPACE].ring()
         if message is OVERFLOW:
             queue.owe_payload()
-            return EMPTY
+            return OVERFLOW
         queue.stats.bytes += message[1]
         return message
 

@@ -154,9 +154,8 @@ def test_a_bell_that_is_rung_soon_is_looked_at_for_longer_and_one_without_habits
 
 
 def test_a_bell_that_is_not_rung_any_more_costs_one_spin_and_then_nothing(line):
-    bell = FutexDoorbell(line, 0)
-    for _ in range(8):
-        waited(bell._habit, SHORT_WAIT_S)
+    """The least of three: a core that is taken away for a moment counts as time spent."""
+    bell, first, others = FutexDoorbell(line, 0), [], []
 
     def cost_s(waits: int) -> float:
         before = resource.getrusage(resource.RUSAGE_THREAD)
@@ -165,8 +164,13 @@ def test_a_bell_that_is_not_rung_any_more_costs_one_spin_and_then_nothing(line):
         after = resource.getrusage(resource.RUSAGE_THREAD)
         return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
 
-    assert cost_s(1) < 2 * SHORT_WAIT_S + 0.005
-    assert cost_s(5) < 0.005
+    for _ in range(3):
+        for _ in range(8):
+            waited(bell._habit, SHORT_WAIT_S)
+        first.append(cost_s(1))
+        others.append(cost_s(5))
+    assert min(first) < 2 * SHORT_WAIT_S + 0.005
+    assert min(others) < 0.005
 
 
 def test_a_bell_must_be_aligned(line):
