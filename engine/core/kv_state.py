@@ -24,6 +24,7 @@ PIECE_BLOCKS = 256
 
 #: A medium, a cache group, a locality and who owns it there.
 _Place = tuple[str | None, int | None, str | None, str | None]
+_NOWHERE: Any = object()  # is no event's medium
 
 
 class PublishedState:
@@ -50,12 +51,16 @@ class PublishedState:
         self._writes += 1
 
     def _apply(self, events: list[Any]) -> None:
-        places, place, blocks = self._places, None, {}
+        blocks: dict[BlockHash, BlockStored] = {}
+        medium = group_idx = locality = ownership = _NOWHERE
         for event in events:
             kind = type(event)
             if kind is BlockStored or kind is BlockRemoved:
-                if place != (place := (event.medium, event.group_idx, event.locality, event.ownership)):
-                    blocks = places.setdefault(place, {})
+                if (event.medium is not medium or event.group_idx is not group_idx or event.locality is not locality
+                        or event.ownership is not ownership):
+                    medium, group_idx = event.medium, event.group_idx
+                    locality, ownership = event.locality, event.ownership
+                    blocks = self._places.setdefault((medium, group_idx, locality, ownership), {})
                 if kind is BlockStored:
                     for block_hash in event.block_hashes:
                         blocks[block_hash] = event
@@ -63,8 +68,8 @@ class PublishedState:
                     for block_hash in event.block_hashes:
                         blocks.pop(block_hash, None)
             elif kind is AllBlocksCleared:
-                places.clear()
-                place = None
+                self._places.clear()
+                medium = _NOWHERE
                 self._known = True
 
     def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None) -> Iterator[list[bytes]]:
