@@ -17,6 +17,9 @@ from engine.wiring import KV, REPLAY
 from sim.processes import SimProcess
 from sim.simulation import Simulation
 
+#: Base ports of the sockets of events, far enough apart for some ranks.
+EVENT_PORTS = {KV: 5557, REPLAY: 5657}
+
 
 class Model(Protocol):
     """Stands in for the weights: what it takes to answer a step."""
@@ -54,12 +57,21 @@ class Stage(msgspec.Struct):
     await_death_s: float = 0.0  # after the workload, the caller waits so long for the engine's death
     said: Any = None  # (word) -> None: the caller speaks to the lab
 
+    @property
+    def num_gpu_blocks(self) -> int:
+        """As configured, else as many as a small device would have."""
+        return self.config.cache.num_gpu_blocks or 64
+
     def segment(self, name: str) -> str:
         return f"ringtwin-{self.engine_id}-{name}"
 
     def address(self, name: str) -> str:
         """Of a socket of this engine. Those of its events are configured: they are the same in each life."""
-        return f"ipc://{name}.ipc" if name in (KV, REPLAY) else f"ipc://{self.engine_id}/{name}.ipc"
+        if name not in EVENT_PORTS:
+            return f"ipc://{self.engine_id}/{name}.ipc"
+        # As in the lab of real processes: where socket buffers are to be small, by tcp.
+        by_tcp = self.config.kv_events.socket_buffer_bytes
+        return f"tcp://127.0.0.1:{EVENT_PORTS[name]}" if by_tcp else f"ipc://{name}.ipc"
 
     def node(self, node: Node) -> Node:
         """The node in this life of the engine."""

@@ -73,7 +73,7 @@ class Caller:
         self._llm = llm
         self._ports = ports
         self._play = play
-        self._driver = Driver(play.workload)
+        self._driver: Any = None
         self._tasks: set[asyncio.Task] = set()
         self._finished = asyncio.Event()
         self._told_dead = False
@@ -84,20 +84,24 @@ class Caller:
         loop.add_reader(self._connection.fileno(), self._order)
         try:
             self._connection.send_bytes(READY)
-            if await self._orders.get() == GO:
-                probe = asyncio.create_task(self._probe_health())
-                self._do(self._driver.start())
-                await self._finished.wait()
-                await asyncio.gather(*self._tasks)
-                if self._play.await_death_s:
-                    await self._until_dead()
-                probe.cancel()
-                await self._after()
+            while await self._orders.get() == GO:
+                await self._serve()
                 self._connection.send_bytes(DONE)
-                await self._orders.get()
         finally:
             loop.remove_reader(self._connection.fileno())
             self._llm.shutdown()
+
+    async def _serve(self) -> None:
+        """The workload, once."""
+        self._driver, self._finished, self._told_dead = Driver(self._play.workload), asyncio.Event(), False
+        probe = asyncio.create_task(self._probe_health())
+        self._do(self._driver.start())
+        await self._finished.wait()
+        await asyncio.gather(*self._tasks)
+        if self._play.await_death_s:
+            await self._until_dead()
+        probe.cancel()
+        await self._after()
 
     def _order(self) -> None:
         try:

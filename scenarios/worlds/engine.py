@@ -9,9 +9,10 @@ that should not be there.
 
 `options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
 (SIGKILL of the whole engine when the workload is done, then the same engine again; subscribers outlive it),
-`neighbour` (a second engine on the host), `rude_subscriber` (subscriber.0 goes by an identity that nobody knows
-and sends malformed replay requests beside its own), `await_death_s` (the caller stays until it
-hears of the engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
+`neighbour` (a second engine on the host), `neighbour_rank` (it publishes KV events as this data-parallel rank of the
+same base endpoints, and has a subscriber of its own), `rude_subscriber` (subscriber.0 goes by an identity that nobody
+knows and sends malformed replay requests beside its own), `await_death_s` (the caller stays until it hears of the
+engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,9 @@ from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.settings import listeners_s
 from scenarios.workloads import Workload
 from scenarios.worlds import caller, listener, zygote
+from scenarios.worlds.addresses import address_of_rank, free_ports
 from scenarios.worlds.base import World
+from scenarios.worlds.neighbour import Neighbour
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
@@ -157,6 +159,7 @@ class Stage:
         self._watched: dict[tuple[str, int], Watched] = {}
         self._actors: list[Actor] = []
         self._listeners: list[Actor] = []
+        self._neighbour: Neighbour | None = None
         self._starvation_s = 0.0
         self._last_look: float | None = None
         self._guard_expired = False
@@ -167,8 +170,9 @@ class Stage:
         events = config.kv_events
         if events.enable_kv_cache_events and events.endpoint is None:
             # Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
-            live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2)) if events.socket_buffer_bytes else (
-                f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc")
+            live, replay = f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc"
+            if events.socket_buffer_bytes:
+                live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2, ranks=self._ranks))
             events = msgspec.structs.replace(events, endpoint=live, replay_endpoint=replay, bind=True)
         runtime_dir = self._scratch
         if self._play.options.get("long_runtime_dir"):
@@ -178,11 +182,17 @@ class Stage:
             device=config.device if device == "auto" else device,
             start_method="spawn" if zygote.has_gpu(device) else config.start_method)
 
+    @property
+    def _ranks(self) -> int:
+        """So many ranks may use the base endpoints of events."""
+        return 1 + max(self._play.config.data_parallel_rank, self._play.options.get("neighbour_rank") or 0)
+
     # -- the play
 
     def run(self) -> Lab:
         began, options = time.monotonic(), self._play.options
-        neighbour = self._start_neighbour() if options.get("neighbour") else None
+        if options.get("neighbour"):
+            self._start_neighbour()
         restarts: list[dict[str, Any]] = []
         main = self._start_caller(0)
         self._wait_for_start(main)
@@ -197,17 +207,20 @@ class Stage:
         if options.get("kill_all_then_restart"):
             restarts.append(self._restart())
             checked_at, leftovers = self._look_for_leftovers(clean_expected=True)
-        seen_neighbour = self._end_neighbour(neighbour) if neighbour is not None else {}
+        seen_neighbour = self._end_neighbour() if self._neighbour is not None else {}
         return Lab(
             began_at=began, ended_at=time.monotonic(), processes=[w.end() for w in self._watched.values()],
             leftovers=leftovers, leftovers_checked_at=checked_at, longest_starvation_s=self._starvation_s,
-            guard_expired=self._guard_expired, neighbour=seen_neighbour, restarts=restarts)
+            guard_expired=self._guard_expired, neighbour=seen_neighbour, restarts=restarts,
+            other_rank=self._neighbour.stream() if self._neighbour is not None else None)
 
     def _serve(self, main: Actor) -> None:
         """The engine is ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         late = self._play.options.get("late_subscriber", False)
         if not late:
             self._listeners = self._start_listeners(main)
+        if self._neighbour is not None and self._neighbour.rank is not None:
+            self._neighbour.serve()
         main.tell(caller.GO)
         self._wait(lambda: main.has_said(caller.DONE) or main.gone)
         if late:
@@ -232,18 +245,21 @@ class Stage:
 
     def _start_listeners(self, main: Actor) -> list[Actor]:
         """Bring them in and let them hear of the publisher, unless it is dead by then."""
-        events, bounds = self._config.kv_events, self._config.bounds
-        started = []
+        events, bounds, rank = self._config.kv_events, self._config.bounds, self._config.data_parallel_rank
+        neighbour, started = self._neighbour, []
+        if neighbour is not None:
+            neighbour.follow()
         for node in self._play.topology.nodes:
             if node.kind is NodeKind.SUBSCRIBER:
                 recipe = listener.ListenerRecipe(
-                    index=node.index, endpoint=events.endpoint,
-                    replay_endpoint=events.replay_endpoint if events.replay else None, hwm=events.subscriber_hwm,
-                    buffer_bytes=events.socket_buffer_bytes, replay_s=bounds.replay_s, ports_factory=FACTORY,
-                    ports_argument=self._argument,
+                    index=node.index, endpoint=address_of_rank(events.endpoint, rank),
+                    replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None,
+                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
+                    replay_s=bounds.replay_s, ports_factory=FACTORY, ports_argument=self._argument,
                     rude=self._play.options.get("rude_subscriber", False) and node.index == 0)
                 started.append(self._act(listener.main, recipe, str(node)))
-        self._wait(lambda: main.gone or self._has_ended(core()) or all(one.said or one.gone for one in started),
+        self._wait(lambda: (main.gone or self._has_ended(core()) or all(one.said or one.gone for one in started))
+                   and (neighbour is None or neighbour.followed),
                    at_most_s=listeners_s(bounds))
         return started
 
@@ -258,35 +274,27 @@ class Stage:
 
     # -- outside events
 
-    def _start_neighbour(self) -> Actor:
-        """A second engine on this host, without faults and without a journal."""
-        recipe = caller.CallerRecipe(
-            config=self._config_of_neighbour(), workload=msgspec.convert(self._play.workload, Workload),
-            ports_factory="", ports_argument=b"", log=self._log)
-        actor = self._act(caller.main, recipe, "neighbour")
-        self._wait(lambda: actor.said or actor.gone)
-        self._neighbour_files = set(_engine_files(self._neighbour_dir))
-        return actor
+    def _start_neighbour(self) -> None:
+        self._neighbour = one = Neighbour(
+            self._config, msgspec.convert(self._play.workload, Workload), self._scratch / "n", self._log,
+            self._play.options.get("neighbour_rank"), tuple(str(node) for node in self._play.topology.nodes), self._act)
+        self._wait(lambda: one.caller.said or one.caller.gone)
+        one.files = set(_engine_files(one.folder))
 
-    @property
-    def _neighbour_dir(self) -> Path:
-        return self._scratch / "n"
-
-    def _config_of_neighbour(self) -> EngineConfig:
-        self._neighbour_dir.mkdir()
-        return msgspec.structs.replace(
-            self._config, runtime_dir=str(self._neighbour_dir),
-            kv_events=msgspec.structs.replace(self._config.kv_events, enable_kv_cache_events=False))
-
-    def _end_neighbour(self, neighbour: Actor) -> dict[str, Any]:
-        """It must still serve, and nobody may have touched what is its own."""
-        touched = sorted(self._neighbour_files - set(_engine_files(self._neighbour_dir)))
-        neighbour.tell(caller.GO)
-        self._wait(lambda: neighbour.has_said(caller.DONE) or neighbour.gone)
-        served, alive = neighbour.has_said(caller.DONE), not neighbour.gone
-        neighbour.tell(caller.CLOSE)
-        self._wait(lambda: neighbour.gone)
-        return {"alive": alive, "served": served, "touched": touched}
+    def _end_neighbour(self) -> dict[str, Any]:
+        """It must still serve, and nobody may have touched what is its own. Its subscriber catches up."""
+        one = self._neighbour
+        touched = sorted(one.files - set(_engine_files(one.folder)))
+        self._wait(lambda: one.has_served)
+        one.serve()
+        self._wait(lambda: one.has_served)
+        seen = one.seen(touched)
+        if one.listener is not None:
+            one.listener.tell(listener.STOP)
+        self._wait(lambda: one.left, at_most_s=listeners_s(self._config.bounds))
+        one.caller.tell(caller.CLOSE)
+        self._wait(lambda: one.caller.gone)
+        return seen
 
     def _kill_everything(self) -> None:
         """SIGKILL of every process of the engine at once: nobody is left to clean up.
@@ -376,7 +384,7 @@ class Stage:
             alive = [f"process {w.node}@{w.life} (pid {w.pid})" for w in self._watched.values()
                      if w.ended_at is None and not w.node.startswith("subscriber")]
             return alive + [path for path in _engine_files(self._scratch)
-                            if path not in getattr(self, "_neighbour_files", ())]
+                            if self._neighbour is None or path not in self._neighbour.files]
 
         self._look()
         while clean_expected and left() and time.monotonic() < deadline:
@@ -387,6 +395,8 @@ class Stage:
     def close(self) -> None:
         for actor in self._actors:
             actor.close()
+        if self._neighbour is not None:
+            self._neighbour.close()
         for watched in self._watched.values():
             watched.look(time.monotonic())
             if watched.ended_at is None:
@@ -395,13 +405,6 @@ class Stage:
             watched.close()
         sweep()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody has at this moment."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in taken]
 
 
 def _engine_files(folder: Path) -> list[str]:

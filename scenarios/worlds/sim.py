@@ -22,7 +22,9 @@ from engine.wiring import KV, REPLAY
 from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.settings import listeners_s
 from scenarios.workloads import Driver, Workload
+from scenarios.worlds.addresses import address_of_rank
 from scenarios.worlds.base import World
+from scenarios.worlds.sim_neighbour import SimNeighbour
 from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
 from sim.nodes.subscriber import subscriber_main
 from sim.processes import SimProcess
@@ -31,6 +33,8 @@ from sim.stage import Stage
 
 #: Allowed outcomes that are played at most.
 CHOICES = 6
+#: Who else must be ready before a workload begins: the subscriber of a neighbour.
+BESIDE = "beside"
 #: A play that lasts longer in virtual time makes no sense any more.
 GUARD_S = 600.0
 
@@ -107,26 +111,29 @@ class _Lab:
         self.caller: Any = None
         self.restarts: list[dict[str, Any]] = []
         self.again: Stage | None = None
-        self.neighbour: Any = None
+        self.neighbour: SimNeighbour | None = None
 
     def run(self) -> Lab:
         if self.options.get("neighbour"):
-            self.start_neighbour()
+            self.neighbour = SimNeighbour(self.sim, self.stage, self.play)
         self.caller = self.sim.start_process(frontend(), lambda p: frontend_main(p, self.stage))
         self.caller.context["engine"] = self.stage.engine_id
-        SimProcess(self.sim, frontend(), None, 0).watch(self.caller, self.caller_gone)
+        self.watch_caller(self.options.get("kill_all_then_restart", False))
         ended = self.sim.run(GUARD_S)
         leftovers = self.leftovers()
         self.sim.close()
         for stage in filter(None, (self.stage, self.again)):
             stage.said = None  # the stage and the lab would keep each other, and the whole play
+        players = [process for process in self.sim.processes.values() if not process.bystander]
         return Lab(
-            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in self.sim.processes.values()),
+            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in players),
             leftovers=leftovers, leftovers_checked_at=self.sim.now,
-            guard_expired=ended.value == "guard", restarts=self.restarts, neighbour=self.seen_neighbour(),
+            guard_expired=ended.value == "guard", restarts=self.restarts,
+            neighbour=self.neighbour.seen() if self.neighbour is not None else {},
+            other_rank=self.neighbour.stream() if self.neighbour is not None else None,
             processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
                                   exitcode=p.exitcode)
-                       for p in self.sim.processes.values() if p is not self.neighbour])
+                       for p in players])
 
     # -- what the caller says
 
@@ -140,9 +147,14 @@ class _Lab:
 
     def on_ready(self) -> None:
         if self.again is not None or self.options.get("late_subscriber") or not self.play.topology.subscribers:
-            self.caller.put(ORDERS, GO)
+            self.go()
         else:
-            self.start_listeners(lambda: self.caller.put(ORDERS, GO))
+            self.start_listeners(self.go)
+
+    def go(self) -> None:
+        if self.again is None and self.neighbour is not None and self.neighbour.rank is not None:
+            self.neighbour.serve()
+        self.caller.put(ORDERS, GO)
 
     def on_done(self) -> None:
         if self.again is not None:
@@ -162,8 +174,13 @@ class _Lab:
         self.waiting_for = {"close"}
         self.caller.put(ORDERS, CLOSE)
 
-    def caller_gone(self) -> None:
+    def watch_caller(self, follows_another: bool) -> None:
+        SimProcess(self.sim, frontend(), None, 0).watch(self.caller, lambda: self.caller_gone(follows_another))
+
+    def caller_gone(self, follows_another: bool) -> None:
         """Nobody will say any more that the workload is done."""
+        if self.neighbour is not None and not follows_another:
+            self.sim.after(self.play.config.bounds.cleanup_s, self.neighbour.finish)
         if not self.options.get("kill_all_then_restart") and self.waiting_for != {"close"}:
             self.stop_listeners()
 
@@ -171,7 +188,11 @@ class _Lab:
 
     def start_listeners(self, then: Any) -> None:
         nodes = [node for node in self.play.topology.nodes if node.kind is NodeKind.SUBSCRIBER]
-        self.waiting_for = {str(node) for node in nodes}
+        names = {str(node) for node in nodes}
+        if self.neighbour is not None and self.neighbour.rank is not None:
+            names.add(BESIDE)
+            self.neighbour.follow(lambda: is_ready(BESIDE))
+        self.waiting_for = set(names)
 
         def is_ready(name: str) -> None:
             if name in self.waiting_for:
@@ -180,7 +201,7 @@ class _Lab:
                     self.sim.after(0.0, then)
 
         def go_on_without() -> None:
-            if self.waiting_for <= {str(node) for node in nodes}:
+            if self.waiting_for <= names:
                 for name in list(self.waiting_for):
                     is_ready(name)
 
@@ -191,8 +212,12 @@ class _Lab:
 
         self.listeners = [
             self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
-                p, self.stage, lambda: is_ready(name), self.on_listener_done,
+                p, self.stage, self.where, lambda: is_ready(name), self.on_listener_done,
                 rude=self.options.get("rude_subscriber", False) and p.node.index == 0)) for node in nodes]
+
+    def where(self, name: str) -> str:
+        """The addresses that subscribers are told."""
+        return address_of_rank(self.stage.address(name), self.play.config.data_parallel_rank)
 
     def stop_listeners(self) -> None:
         for listener in self.listeners:
@@ -229,6 +254,7 @@ class _Lab:
         self.again = msgspec.structs.replace(self.stage, engine_id="e1", life=1)
         self.caller = self.sim.start_process(frontend(0, 1), lambda p: self._first_look(p, before))
         self.caller.context["engine"] = "e1"
+        self.watch_caller(follows_another=False)
 
     def _first_look(self, process: Any, before: set[str]) -> Any:
         main = frontend_main(process, self.again)
@@ -250,26 +276,7 @@ class _Lab:
 
         return watching()
 
-    # -- a neighbour
-
-    def start_neighbour(self) -> None:
-        """Another engine's process and files on the same host: alive, so its files must stay."""
-        from engine.effects import Take
-
-        def main(process: Any) -> Any:
-            yield Take("nothing", None)
-
-        self.neighbour = self.sim.start_process(frontend(1), main)
-        self.neighbour.context["engine"] = "neighbour"
-        self.sim.paths["neighbour"] = "neighbour"
-        self.sim.create_segment("ringtwin-neighbour-rpc", 64, self.neighbour)
-
-    def seen_neighbour(self) -> dict[str, Any]:
-        if self.neighbour is None:
-            return {}
-        kept = {"neighbour", "ringtwin-neighbour-rpc"} & (set(self.sim.paths) | set(self.sim.segments))
-        touched = sorted({"neighbour", "ringtwin-neighbour-rpc"} - kept)
-        return {"alive": self.neighbour.alive, "served": self.neighbour.alive, "touched": touched}
+    # -- what is left
 
     def files(self) -> set[str]:
         return set(self.sim.paths) | set(self.sim.segments)
@@ -277,8 +284,8 @@ class _Lab:
     def leftovers(self) -> list[str]:
         """What is still there when nothing more happens, less what is the lab's: a neighbour, and the socket files of
         events, whose addresses a lab chooses and not the engine."""
-        mine = ("neighbour", "ringtwin-neighbour-rpc", f"file {KV}.ipc", f"file {REPLAY}.ipc")
-        return [entry for entry in self.sim.leftovers()
-                if not entry.endswith(mine) and entry != "process frontend.1"]
+        mine = (f"file {KV}.ipc", f"file {REPLAY}.ipc")
+        others = self.neighbour.leftovers() if self.neighbour is not None else set()
+        return [entry for entry in self.sim.leftovers() if not entry.startswith(mine) and entry not in others]
 
 

@@ -51,7 +51,7 @@ class ModelStandIn:
         return getattr(self, method)(*args, **kwargs)
 
     def get_num_blocks(self) -> int:
-        return self._stage.config.cache.num_gpu_blocks or 64
+        return self._stage.num_gpu_blocks
 
     def initialize_cache(self, num_blocks: int) -> None:
         return None

@@ -19,7 +19,7 @@ zmq = pytest.importorskip("zmq")
 from engine.core import kv_events as ours  # noqa: E402
 from engine.kv_reports import Applied, Gap, Healed, Report, Restarted, Unrecoverable  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
-from scenarios.worlds.engine import free_ports  # noqa: E402
+from scenarios.worlds.addresses import free_ports  # noqa: E402
 from tests.engine.vllm_events import WHY_NOT, vllm_events  # noqa: E402
 
 BOUND_S = 30.0

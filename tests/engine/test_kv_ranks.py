@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from engine.core.kv_events import (  # noqa: E402
 )
 from engine.kv_subscriber import Applied, Gap, Healed, Report  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from scenarios.worlds.addresses import free_ports  # noqa: E402
 
 BOUND_S = 30.0
 RANKS = (0, 1)
@@ -65,7 +65,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
         if request.param == "tcp":
-            live, replay = free_ports_with_neighbours(2)
+            live, replay = free_ports(2, ranks=len(RANKS))
             yield Pair(stack, (f"tcp://127.0.0.1:{live}", f"tcp://127.0.0.1:{replay}"), [
                 (f"tcp://127.0.0.1:{live + rank}", f"tcp://127.0.0.1:{replay + rank}") for rank in RANKS])
         else:
@@ -116,17 +116,3 @@ def _until_at(subscriber: KVEventSubscriber, number: int) -> list[Report]:
 
 def _ranks(reports: list[Report]) -> set[int | None]:
     return {report.batch.data_parallel_rank for report in reports if isinstance(report, Applied)}
-
-
-def free_ports_with_neighbours(count: int) -> list[int]:
-    """Ports of which the next one is free, too."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            one = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            try:
-                stack.enter_context(socket.create_server(("127.0.0.1", one + 1)))
-            except OSError:
-                continue
-            found.append(one)
-    return found

@@ -7,6 +7,7 @@ from scenarios.run import Verdict
 from tests.guarantees import (  # noqa: F401  each module adds its histories to the table
     cases_death,
     cases_kv,
+    cases_kv_ranks,
     cases_requests,
     cases_ring,
     cases_transport,

@@ -1,0 +1,69 @@
+"""KV-cache events of two data-parallel ranks: each an engine of its own, both on one base endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.topology import tensor_parallel
+from faults.plan import drop, kill, plan
+from scenarios.guarantees.all import (
+    death_is_told,
+    ends_once,
+    kv_gap_seen,
+    kv_mirror_true,
+    kv_ranks_apart,
+    kv_replay_complete,
+    kv_seq,
+    nothing_left_behind,
+    two_on_one_host,
+)
+from scenarios.settings import lab_config
+from scenarios.workloads import recorded
+
+KV = "core.0->subscriber.0/kv"
+EVENTS = {"enable_kv_cache_events": True}
+#: Ranks of an ipc endpoint have neighbouring paths, those of a tcp endpoint neighbouring ports.
+TRANSPORTS = {"ipc": EVENTS, "tcp": {**EVENTS, "socket_buffer_bytes": 1 << 16}}
+
+
+def beside(rank: int) -> dict[str, Any]:
+    return {"neighbour": True, "neighbour_rank": rank}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_one_of_two_ranks_loses_a_batch(world, transport):
+    """Rank 0 loses a batch and replays it while rank 1 publishes beside it: each subscriber hears its own rank."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), options=beside(1),
+        config=lab_config(kv_events=TRANSPORTS[transport]), plan=plan(drop(KV, nth=5)))
+    run.holds(kv_ranks_apart, kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq, two_on_one_host)
+
+
+@pytest.mark.parametrize("rank", (0, 1))
+def test_one_of_two_ranks_dies(world, rank):
+    """One rank's core is killed with a batch in its hands, the other publishes on: nobody takes it for the dead one."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), options=beside(1 - rank),
+        config=lab_config(kv_events=TRANSPORTS["tcp"], data_parallel_rank=rank, bounds={"cleanup_s": 2.0}),
+        plan=plan(kill("core.0", at=f"{KV}:send", nth=10)))
+    run.holds(kv_ranks_apart, death_is_told, ends_once, nothing_left_behind, two_on_one_host)
+
+
+@pytest.mark.parametrize("rank", (0, 1))
+def test_one_of_two_ranks_is_killed_and_started_again(world, rank):
+    """A whole rank is killed and started again where it was: its path is taken back, its neighbour's is not."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        config=lab_config(kv_events=EVENTS, data_parallel_rank=rank),
+        options={"kill_all_then_restart": True, **beside(1 - rank)})
+    run.holds(kv_ranks_apart, kv_seq, kv_mirror_true, nothing_left_behind, two_on_one_host)
+
+
+def test_two_ranks_are_asked_for_everything_at_once(world):
+    """Both subscribers come when all has been said, and ask for it side by side: each is answered by its own rank."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        config=lab_config(kv_events=EVENTS), options={"late_subscriber": True, **beside(1)})
+    run.holds(kv_ranks_apart, kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)

@@ -1,0 +1,174 @@
+"""Histories about two data-parallel ranks on one base endpoint. The played engine is rank 0, its neighbour rank 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.run import RankStream, Said
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
+
+SUBSCRIBER = "subscriber.0"
+CALM = {"alive": True, "served": True, "touched": []}
+
+
+def _played(ranks: tuple[int, ...] = (0, 0, 0), world: str = "sim") -> Builder:
+    """Three batches of rank 0, of which its subscriber hears these, by the ranks that they carry."""
+    h = history(world, subscribers=1).promised(options={"neighbour": True, "neighbour_rank": 1})
+    h.observes(SUBSCRIBER, "born", pid=9).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    for seq, rank in enumerate(ranks):
+        h.observes(SUBSCRIBER, "kv-batch", seq=seq, source="live", rank=rank)
+    return h.lab(neighbour=CALM)
+
+
+def _says(h: Builder, what: str, **data: Any) -> Said:
+    h.wait(.001)
+    return Said(at=h.now, what=what, data=data)
+
+
+def _neighbour(h: Builder, *seqs: int, published: int = 4, ranks: dict[int, int] | None = None, cache: tuple = (1, 2),
+               mirror: tuple = (1, 2), unknown_since: int | None = None, lost: tuple = (), before: tuple = (),
+               errors: tuple = ()) -> Builder:
+    """What rank 1 published, and what its subscriber said: these batches, and its mirror."""
+    said = [_says(h, what, **data) for what, data in before]
+    said += [_says(h, "kv-batch", seq=seq, source="live", rank=(ranks or {}).get(seq, 1)) for seq in seqs]
+    said.append(_says(h, "kv-mirror", hashes=list(mirror), next_seq=seqs[-1] + 1 if seqs else 0,
+                      unknown_since=unknown_since, errors=list(errors)))
+    return h.lab(other_rank=RankStream(rank=1, published=published, lost=list(lost), cache=list(cache),
+                                       cache_next=published, said=said))
+
+
+@accepts("kv-ranks-apart")
+def each_hears_its_own_rank() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3)
+
+
+@accepts("kv-ranks-apart")
+def a_batch_of_one_is_lost_and_replayed_beside_the_other() -> Builder:
+    h = _played((0,)).fires("drop", "core.0->subscriber.0/kv:receive")
+    h.observes(SUBSCRIBER, "kv-gap", first=1, last=1)
+    for seq in (1, 2):
+        h.observes(SUBSCRIBER, "kv-batch", seq=seq, source="replay", rank=0)
+    return _neighbour(h, 0, 1, 2, 3)
+
+
+@accepts("kv-ranks-apart")
+def one_dies_and_the_other_publishes_on() -> Builder:
+    return _neighbour(_played((0, 0)).fires("kill", "core.0->subscriber.0/kv:send"), 0, 1, 2, 3)
+
+
+@accepts("kv-ranks-apart")
+def a_late_subscriber_of_the_neighbour_is_told_of_what_it_missed() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, before=(("kv-gap", {"first": 0, "last": 3}),))
+
+
+@accepts("kv-ranks-apart")
+def a_batch_that_the_neighbour_lost_itself_is_not_waited_for() -> Builder:
+    return _neighbour(_played(), 0, 1, 3, lost=(2,), mirror=(1,), cache=(1,))
+
+
+@accepts("kv-ranks-apart")
+def one_is_killed_and_started_again_beside_the_other() -> Builder:
+    h = _played().observes("core.0", "born", pid=5).observes("core.0@1", "born", pid=6)
+    h.observes("core.0@1", "kv-published", seq=0, took=.0001).observes(SUBSCRIBER, "kv-restarted", epoch=2)
+    return _neighbour(h.observes(SUBSCRIBER, "kv-batch", seq=0, source="live", rank=0), 0, 1, 2, 3)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbour_is_taken_for_a_second_life_of_ones_own_publisher() -> Builder:
+    h = _played().observes("core.0", "born", pid=5).observes(SUBSCRIBER, "kv-restarted", epoch=2)
+    return _neighbour(h.observes(SUBSCRIBER, "kv-batch", seq=0, source="live", rank=0), 0, 1, 2, 3)
+
+
+@rejects("kv-ranks-apart")
+def a_batch_of_the_neighbour_is_taken() -> Builder:
+    return _neighbour(_played((0, 1, 0)), 0, 1, 2, 3)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_subscriber_takes_a_batch_of_the_played_rank() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, ranks={2: 0})
+
+
+@rejects("kv-ranks-apart")
+def nobody_publishes_where_the_neighbour_should() -> Builder:
+    return _neighbour(_played())
+
+
+@rejects("kv-ranks-apart")
+def nobody_publishes_where_the_played_rank_should() -> Builder:
+    return _neighbour(_played(()).wait(5).observes(SUBSCRIBER, "bye", reason="done"), 0, 1, 2, 3)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_stream_ends_with_the_death_of_the_other() -> Builder:
+    return _neighbour(_played((0, 0)).fires("kill", "core.0->subscriber.0/kv:send"), 0, 1)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_batch_is_given_up() -> Builder:
+    return _neighbour(_played(), 0, 1, 3)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_batches_come_out_of_order() -> Builder:
+    return _neighbour(_played(), 0, 2, 1, 3)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_mirror_has_blocks_of_another_cache() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, mirror=(1, 7))
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_mirror_does_not_know() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, unknown_since=1)
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_mirror_is_out_of_order() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, errors=("block 1 is its own ancestor",))
+
+
+@rejects("kv-ranks-apart")
+def the_neighbours_subscriber_is_told_of_a_restart() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3, before=(("kv-restarted", {"epoch": 2}),))
+
+
+@rejects("kv-ranks-apart")
+def the_neighbour_dies_with_the_other() -> Builder:
+    return _neighbour(_played(), 0, 1, 2, 3).lab(neighbour={**CALM, "alive": False})
+
+
+@unknown("kv-ranks-apart")
+def the_lab_starved_and_ended_the_neighbours_subscriber_early() -> Builder:
+    return _neighbour(_played(world="engine"), 0, 1).lab(longest_starvation_s=1.0)
+
+
+@silent("kv-ranks-apart")
+def there_is_no_other_rank() -> Builder:
+    return _played().lab(neighbour={})
+
+
+@silent("kv-ranks-apart")
+def the_neighbour_published_nothing() -> Builder:
+    return _neighbour(_played(), published=0)
+
+
+@silent("kv-ranks-apart")
+def the_neighbour_was_never_followed() -> Builder:
+    return _played()
+
+
+@silent("kv-ranks-apart")
+def the_played_rank_died_before_it_published() -> Builder:
+    h = history(subscribers=1).promised(options={"neighbour": True, "neighbour_rank": 1})
+    h.observes(SUBSCRIBER, "born", pid=9).started().fires("kill", "core.0->subscriber.0/kv:send")
+    return _neighbour(h.lab(neighbour=CALM), 0, 1, 2, 3)
+
+
+@outside("kv-ranks-apart")
+def a_batch_is_damaged_on_the_wire() -> Builder:
+    return _neighbour(_played((0, 1, 0)).fires("corrupt", "core.0->subscriber.0/kv:receive"), 0, 1, 2, 3)
