@@ -1,7 +1,7 @@
 """The publisher of KV events in the twin: the engine's own log and loops; and a neighbour that consists of one.
 
 The neighbour is another engine on the same host, perhaps another data-parallel rank. Of it only what publishes is
-there: the engine's own KV cache, with a block of a prompt at each step, and the publisher. It records for the lab alone.
+there: the engine's own KV cache, with a block of a prompt at each step, and the publisher. It records for the lab.
 """
 
 from __future__ import annotations

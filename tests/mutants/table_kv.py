@@ -79,4 +79,20 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
                 return
         if replays"""),))
 
+RANK_FORGOTTEN = Mutant(
+    id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
+    bug="The addresses of events are not moved by the rank: two ranks bind one path, and the second takes it over.",
+    breaks=these("kv-ranks-apart"),
+    edits=(Edit("engine/wiring.py",
+                "    if data_parallel_rank == 0:\n        return endpoint\n    if not endpoint",
+                "    return endpoint\n    if not endpoint"),))
+
+RANK_NOT_SAID = Mutant(
+    id="rank-not-said", scenario="test_one_of_two_ranks_dies[1]",
+    bug="Every rank calls itself rank 0 in its batches: who follows several cannot tell whose block is whose.",
+    breaks=these("kv-ranks-apart"),
+    edits=(Edit("engine/core/kv_codec.py",
+                "    rank = data_parallel_rank if batch.data_parallel_rank is None else batch.data_parallel_rank\n",
+                "    rank = 0\n"),))
+
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
