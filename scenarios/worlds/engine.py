@@ -31,7 +31,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.ipc.presence import start_time
 from engine.launch import readable
-from engine.runtime_dir import PREFIX, SHM, sweep
+from engine.runtime_dir import sweep
 from engine.topology import Node, NodeKind, core
 from faults.board import create_board
 from faults.ports import FACTORY, argument_for
@@ -43,6 +43,7 @@ from scenarios.workloads import Workload
 from scenarios.worlds import caller, listener, zygote
 from scenarios.worlds.addresses import address_of_rank, free_ports
 from scenarios.worlds.base import World
+from scenarios.worlds.leftovers import engine_files
 from scenarios.worlds.neighbour import Neighbour
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
@@ -279,12 +280,12 @@ class Stage:
             self._config, msgspec.convert(self._play.workload, Workload), self._scratch / "n", self._log,
             self._play.options.get("neighbour_rank"), tuple(str(node) for node in self._play.topology.nodes), self._act)
         self._wait(lambda: one.caller.said or one.caller.gone)
-        one.files = set(_engine_files(one.folder))
+        one.settle()
 
     def _end_neighbour(self) -> dict[str, Any]:
         """It must still serve, and nobody may have touched what is its own. Its subscriber catches up."""
         one = self._neighbour
-        touched = sorted(one.files - set(_engine_files(one.folder)))
+        touched = one.touched()
         self._wait(lambda: one.has_served)
         one.serve()
         self._wait(lambda: one.has_served)
@@ -311,11 +312,11 @@ class Stage:
 
     def _restart(self) -> dict[str, Any]:
         """Start the engine again where it was killed. It must come up, serve, and remove what lay about."""
-        before = _engine_files(self._scratch)
+        before = engine_files(self._scratch)
         again = self._start_caller(1)
         self._wait_for_start(again)
         ready = again.has_said(caller.READY)
-        removed = sorted(set(before) - set(_engine_files(self._scratch)))
+        removed = sorted(set(before) - set(engine_files(self._scratch)))
         if ready:
             again.tell(caller.GO)
             self._wait(lambda: again.has_said(caller.DONE) or again.gone)
@@ -383,7 +384,7 @@ class Stage:
         def left() -> list[str]:
             alive = [f"process {w.node}@{w.life} (pid {w.pid})" for w in self._watched.values()
                      if w.ended_at is None and not w.node.startswith("subscriber")]
-            return alive + [path for path in _engine_files(self._scratch)
+            return alive + [path for path in engine_files(self._scratch)
                             if self._neighbour is None or path not in self._neighbour.files]
 
         self._look()
@@ -405,16 +406,3 @@ class Stage:
             watched.close()
         sweep()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _engine_files(folder: Path) -> list[str]:
-    """Segments, locks and socket files of engines whose runtime directory lies in `folder`."""
-    found = [str(path) for path in folder.glob(f"{PREFIX}*")] + [
-        str(path) for path in folder.glob(f"{PREFIX}*/*")]
-    for lock in SHM.glob(f"{PREFIX}*.lock"):
-        with contextlib.suppress(OSError):
-            if Path(os.fsdecode(lock.read_bytes())).parent == folder:
-                found += [str(lock), *map(str, SHM.glob(f"{lock.name[:-len('.lock')]}-*"))]
-    return sorted(set(found))
-
-

@@ -30,6 +30,7 @@ from scenarios.streams import stream_of
 from scenarios.workloads import Workload, utility
 from scenarios.worlds import caller, listener
 from scenarios.worlds.addresses import address_of_rank
+from scenarios.worlds.leftovers import engine_files
 
 
 class Neighbour:
@@ -60,7 +61,14 @@ class Neighbour:
             config=self.config, workload=workload, ports_factory=factory, ports_argument=self._argument, log=log),
             "neighbour")
         self.listener: Any = None
-        self.files: set[str] = set()
+        self.files: set[str] = set()  # its own, from when it was ready
+
+    def settle(self) -> None:
+        """It is ready: from now on nobody may touch what it has."""
+        self.files = set(engine_files(self.folder))
+
+    def touched(self) -> list[str]:
+        return sorted(self.files - set(engine_files(self.folder)))
 
     def follow(self) -> None:
         """Start its rank's subscriber."""

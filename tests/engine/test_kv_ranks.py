@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -103,6 +104,23 @@ def test_each_hears_live_its_own_rank_only(pair: Pair) -> None:
         assert subscribers[rank].mirror.hashes() == pair.blocks(rank)
         assert _ranks(heard[rank]) == {rank}
     assert len({subscriber.follower.epoch for subscriber in subscribers}) == 2
+
+
+def test_a_rank_whose_port_is_anothers_replay_port_does_not_start_and_harms_nobody() -> None:
+    """Live and replay sockets on neighbouring base ports: rank 1 would publish where rank 0 answers."""
+    [base] = free_ports(1, ranks=3)
+    config = KVEventsConfig(enable_kv_cache_events=True, endpoint=f"tcp://127.0.0.1:{base}",
+                            replay_endpoint=f"tcp://127.0.0.1:{base + 1}", bind=True)
+    with ExitStack() as stack:
+        first = EventPublisherFactory.create(config, 0)
+        stack.callback(first.shutdown)
+        with pytest.raises(zmq.ZMQError, match=f"(?i)address already in use.*{base + 1}"):
+            EventPublisherFactory.create(config, 1)
+        socket.create_server(("127.0.0.1", base + 2)).close()  # where it would have answered
+        subscriber = stack.enter_context(KVEventSubscriber(config.endpoint, config.replay_endpoint, poll_s=0.2))
+        first.publish(KVEventBatch(time.time(), [BlockStored([7], None, [1, 2], 2, None)]))
+        _until_at(subscriber, 1)
+        assert subscriber.mirror.hashes() == [7]
 
 
 def _until_at(subscriber: KVEventSubscriber, number: int) -> list[Report]:
