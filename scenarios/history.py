@@ -310,9 +310,16 @@ class History:
         return FOREVER if until is None or until.seconds is None else until.seconds
 
     def first_death(self, life: int) -> Death | None:
-        """The first core or worker of that engine that died without being asked to."""
-        return next((death for death in self.deaths
-                     if life_of(death.node) == life and kind_of(death.node) != NodeKind.FRONTEND), None)
+        """The first core or worker of that engine that was gone without being asked to, with the earliest onset of all.
+
+        A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
+        """
+        deaths = [death for death in self.deaths
+                  if life_of(death.node) == life and kind_of(death.node) != NodeKind.FRONTEND]
+        if not deaths:
+            return None
+        onset = min(death.onset for death in deaths)
+        return deaths[0] if onset == deaths[0].onset else deaths[0]._replace(hit_at=onset)
 
     def closing_at(self, life: int) -> float:
         """When the frontend of that engine began to shut it down; infinite if it never did."""

@@ -25,6 +25,12 @@ def a_call_after_the_death_is_refused_at_once() -> Builder:
     return h.observes("frontend.0", "late-call", began=h.now, error="EngineDeadError")
 
 
+@accepts("death-is-told")
+def a_failing_core_tells_its_caller_and_its_workers_are_gone_first() -> Builder:
+    h = history().started().called("a").streams("a", [7]).fires("raise", f"{OUTPUTS}:send").wait(.01).dies("a")
+    return h.wait(.01).ends("worker.0", "worker.1").wait(.01).ends("core.0", exitcode=1)
+
+
 @rejects("death-is-told")
 def a_killed_worker_is_noticed_by_the_step_deadline_only() -> Builder:
     return _worker_killed().wait(1).dies("a")
