@@ -1,0 +1,209 @@
+"""The KV-event path where callers, peers and bytes are unkind: what must still hold, case by case."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as some  # noqa: E402
+
+from engine.core.kv_codec import encode_batch, number_frame, read_answer, read_live, read_request  # noqa: E402
+from engine.core.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch  # noqa: E402
+from engine.core.kv_publisher import ZmqEventPublisher  # noqa: E402
+from engine.errors import BadFrameError  # noqa: E402
+from engine.kv_reports import Applied, Gap, Malformed, Report, Restarted, Unrecoverable  # noqa: E402
+from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+
+BOUND_S = 30.0
+ANY_PORT = ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
+FULL = encode_batch(KVEventBatch(1.0, [
+    BlockStored([1, b"ab"], None, [1, 2, 3, 4], 2, None, medium="GPU", extra_keys=[("a", 1), None],
+                lookahead_token_ids=[[1], [2]]),
+    BlockRemoved([1]), AllBlocksCleared()]), 0, 7)
+DESCRIPTORS = "/proc/self/fd"
+
+
+def _batch(block_hash: int) -> KVEventBatch:
+    return KVEventBatch(time.time(), [BlockStored([block_hash], None, [1, 2], 2, None)])
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def _publisher(closing: ExitStack, *endpoints: str, **more: object) -> ZmqEventPublisher:
+    publisher = ZmqEventPublisher(0, *(endpoints or ANY_PORT), **more)
+    closing.callback(publisher.shutdown)
+    return publisher
+
+
+def _subscriber(closing: ExitStack, publisher: ZmqEventPublisher, **more: object) -> KVEventSubscriber:
+    more = {"poll_s": 0.1, "answer_s": 1.0} | more
+    return closing.enter_context(KVEventSubscriber(publisher.address, publisher.replay_address, **more))
+
+
+def _read_until(subscriber: KVEventSubscriber, done: Callable[[list[Report]], bool]) -> list[Report]:
+    reports: list[Report] = []
+    end = time.monotonic() + BOUND_S
+    while not done(reports):
+        assert time.monotonic() < end, f"after {BOUND_S} s: {reports[-5:]}"
+        reports += subscriber.poll(0.05)
+    return reports
+
+
+def _numbers(reports: list[Report]) -> list[int]:
+    return [report.number for report in reports if isinstance(report, Applied)]
+
+
+def test_restarts_in_a_row_on_the_same_ports_are_each_told_and_followed(closing: ExitStack) -> None:
+    """Five lives of as many batches each: the numbers alone look like one life that says everything twice."""
+    first = _publisher(closing)
+    subscriber = _subscriber(closing, first)
+    publisher, epochs = first, []
+    for life in range(5):
+        if life:
+            publisher.shutdown()
+            publisher = _publisher(closing, first.address, first.replay_address, bind=True, epoch=life)
+        for number in range(3):
+            publisher.publish(_batch(10 * life + number))
+        held = [10 * life + number for number in range(3)]
+        reports = _read_until(subscriber, lambda _, held=held: subscriber.mirror.hashes() == held)
+        assert _numbers(reports) == [0, 1, 2]
+        epochs += [report.epoch for report in reports if isinstance(report, Restarted)]
+    assert epochs == [1, 2, 3, 4] and subscriber.mirror.unknown_since is None
+
+
+def test_a_replay_socket_that_answers_garbage_makes_the_loss_known_and_live_goes_on(closing: ExitStack) -> None:
+    context = closing.enter_context(zmq.Context())
+    live, replay = (closing.enter_context(context.socket(kind)) for kind in (zmq.PUB, zmq.ROUTER))
+    ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (live, replay)]
+    subscriber = closing.enter_context(KVEventSubscriber(
+        *(f"tcp://127.0.0.1:{port}" for port in ports), poll_s=0.05, answer_s=0.1))
+    garbage = [[b""], [b"", b"", b"\xff" * 8, b"x"], [b"", b"", b"\xff" * 8, b"", bytes(47)], [b"x"] * 4,
+               [b"", b"", number_frame(2), b"\xc1"], [b"", b"", b"\xff" * 7 + b"\xfe", FULL, b"\xff" * 48]]
+    told: list[Report] = []
+
+    def step() -> None:
+        told.extend(subscriber.poll(0.01))
+        while replay.poll(0):
+            peer = replay.recv_multipart()[0]
+            for frames in garbage:
+                replay.send_multipart([peer, *frames])
+
+    end = time.monotonic() + BOUND_S
+    while 4 not in _numbers(told) and time.monotonic() < end:
+        for number in (0, 1, 4):
+            live.send_multipart([b"", number_frame(number), encode_batch(_batch(number), 0, 7)])
+        step()
+    lost = [report for report in told if isinstance(report, Unrecoverable)]
+    assert (lost[-1].last, subscriber.mirror.unknown_since) == (3, lost[0].first)
+    assert any(isinstance(report, Malformed) and report.channel == "replay" for report in told)
+
+
+def test_a_topic_that_nobody_publishes_is_silence(closing: ExitStack) -> None:
+    """The one beside it, which asked for the beginning of the topic, hears the batch."""
+    publisher = _publisher(closing, topic="kv@one")
+    other, same = (closing.enter_context(KVEventSubscriber(publisher.address, topic=topic))
+                   for topic in ("kv@two", "kv@"))
+    end = time.monotonic() + BOUND_S
+    while not same.poll(0.02) and time.monotonic() < end:
+        publisher.publish(_batch(1))
+    assert publisher.log.numbered and same.follower.wire > 0
+    assert other.poll(0.1) == [] and other.mirror.next_seq == 0
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ZmqEventPublisher(0, "nowhere"),
+    lambda: ZmqEventPublisher(0, "tcp://127.0.0.1:*", "nowhere"),
+    lambda: ZmqEventPublisher(1, "tcp://127.0.0.1:abc"),
+    lambda: ZmqEventPublisher(0, *ANY_PORT, buffer_steps=-1),
+    lambda: KVEventSubscriber("nowhere"),
+    lambda: KVEventSubscriber("tcp://127.0.0.1:9", "nowhere"),
+])
+def test_what_could_not_be_made_leaves_no_descriptor(make: Callable[[], object]) -> None:
+    before = len(os.listdir(DESCRIPTORS))
+    for _ in range(5):
+        with pytest.raises((zmq.ZMQError, ValueError)):
+            make()
+    assert len(os.listdir(DESCRIPTORS)) == before
+
+
+def test_an_asynchronous_iteration_cancelled_again_and_again_tells_each_batch_once(closing: ExitStack) -> None:
+    publisher = _publisher(closing)
+    subscriber = _subscriber(closing, publisher)
+    told: list[int] = []
+
+    async def read(upto: int | None) -> None:
+        async for report in subscriber:
+            told.extend(_numbers([report]))
+            if upto is not None and len(told) >= upto:
+                return
+
+    async def main() -> None:
+        published = 0
+        for turn in range(30):
+            task = asyncio.create_task(read(None))
+            for _ in range(20):
+                publisher.publish(_batch(published))
+                published += 1
+            await asyncio.sleep(0.002 * (turn % 5))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        if len(told) < published:
+            await asyncio.wait_for(read(published), BOUND_S)
+
+    asyncio.run(main())
+    assert told == list(range(600))
+
+
+messages = some.sampled_from([
+    [b"", number_frame(3), FULL], [b"", b"t", number_frame(3), FULL],
+    [b"", b"", b"\xff" * 7 + b"\xfe", FULL, bytes(48)],
+    [b"", b"", b"\xff" * 8, b"", bytes(48)], [b"", number_frame(3), number_frame(4), b"snapshot"]])
+wounds = some.lists(some.tuples(some.integers(0, 4), some.integers(0, 200), some.binary(max_size=9)), min_size=1,
+                    max_size=4)
+
+
+@settings(deadline=None, max_examples=500)
+@given(messages, wounds)
+def test_wounded_messages_are_read_or_are_bad_frames(message: list[bytes], wounds: list) -> None:
+    """Bytes cut out, put in or replaced, frames taken away: no other error comes out of a reader."""
+    frames = list(message)
+    for which, at, put in wounds:
+        if which < len(frames):
+            frame = frames[which]
+            at %= len(frame) + 1
+            frames[which] = frame[:at] + put + frame[at + len(put) // 2:]
+            if not put:
+                del frames[which]
+    for read in (read_live, read_answer, read_request):
+        try:
+            read(frames)
+        except BadFrameError:
+            pass
+
+
+def test_a_publisher_that_comes_later_is_followed_from_its_beginning(closing: ExitStack) -> None:
+    """Nobody answers for many questions: nothing is told, and nothing is given up."""
+    first = _publisher(closing)
+    first.shutdown()
+    subscriber = _subscriber(closing, first, answer_s=0.02)
+    assert subscriber.poll(0.5) == []
+    later = _publisher(closing, first.address, first.replay_address, bind=True)
+    for number in range(3):
+        later.publish(_batch(number))
+    reports = _read_until(subscriber, lambda _: subscriber.mirror.next_seq == 3)
+    assert _numbers(reports) == [0, 1, 2]
+    assert not any(isinstance(report, Unrecoverable | Restarted) for report in reports)
+    assert all(report.last <= 2 for report in reports if isinstance(report, Gap))
