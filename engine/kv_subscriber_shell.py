@@ -9,13 +9,12 @@ Promises
 - No thread runs: reading, asking and detecting happen while the caller polls. What comes between two calls waits in
   ZMQ, up to its high-water mark, and a loss beyond it is a gap. Only `async for` polls on a thread of its own.
 - Who leaves an iteration early finds the rest with the next poll or iteration.
-- `mirror` is the publisher's cache as far as the reports returned so far tell.
+- `mirror` is the publisher's cache as far as the reports returned so far tell, in an iteration as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections import deque
@@ -58,9 +57,9 @@ class KVEventSubscriber:
                                         tries=tries, tag=int.from_bytes(os.urandom(6), "big"))
         self.mirror = KVCacheMirror()
         self._closed = False
-        self._ready: deque[Report] = deque()  # returned by a poll, and not yet by an iteration
+        self._ready: deque[Report] = deque()  # read, and not yet told: the mirror does not know it either
         self._thread: ThreadPoolExecutor | None = None
-        self._polling: Future[list[Report]] | None = None
+        self._polling: Future[None] | None = None
         try:
             for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
                                            identity=identity, core_index=core_index):
@@ -77,23 +76,30 @@ class KVEventSubscriber:
         if self._closed:
             raise RuntimeError("the subscriber is closed")
         if self._polling is not None:
-            self._ready += self._polling.result()
-            self._polling = None
-        if self._ready:
-            told, self._ready = list(self._ready), deque()
-            return told
-        return self._poll(timeout_s)
+            polling, self._polling = self._polling, None
+            polling.result()
+        if not self._ready:
+            self._read(timeout_s)
+        for report in self._ready:
+            feed(self.mirror, report)
+        told = list(self._ready)
+        self._ready.clear()
+        return told
 
-    def _poll(self, timeout_s: float | None) -> list[Report]:
+    def _read(self, timeout_s: float | None) -> None:
+        """Until something is ready to be told, at most `timeout_s`."""
         clock = self._process.ports.clock
         deadline = None if timeout_s is None else clock.monotonic() + timeout_s
-        while True:
+        while not self._ready:
             reports = self._process.run(next_reports(self.follower, deadline))
-            for report in reports:
-                feed(self.mirror, report)
-            told = [report for report in reports if not isinstance(report, Settled)]
-            if told or (deadline is not None and clock.monotonic() >= deadline):
-                return told
+            self._ready.extend([report for report in reports if not isinstance(report, Settled)])
+            if deadline is not None and clock.monotonic() >= deadline:
+                return
+
+    def _next(self) -> Report:
+        report = self._ready[0]
+        feed(self.mirror, report)
+        return self._ready.popleft()
 
     def close(self) -> None:
         """May be called twice."""
@@ -109,23 +115,29 @@ class KVEventSubscriber:
 
     def __iter__(self) -> Iterator[Report]:
         while not self._closed:
-            self._ready += self.poll()
+            if self._polling is not None:
+                polling, self._polling = self._polling, None
+                polling.result()
+            self._read(None)
             while self._ready:
-                yield self._ready.popleft()
+                yield self._next()
 
     async def __aiter__(self) -> AsyncIterator[Report]:
         """Ends when the subscriber is closed."""
         self._thread = self._thread or ThreadPoolExecutor(1, "kv-subscriber")
         while True:
             while self._ready:
-                yield self._ready.popleft()
+                yield self._next()
             if self._closed:
                 return
-            self._polling = self._polling or self._thread.submit(self._poll, ASYNC_POLL_S)
-            polling = self._polling
-            with contextlib.suppress(QueueCancelledError):
-                self._ready += await asyncio.shield(asyncio.wrap_future(polling))
-            self._polling = None
+            polling = self._polling = self._polling or self._thread.submit(self._read, ASYNC_POLL_S)
+            try:
+                await asyncio.shield(asyncio.wrap_future(polling))
+            except QueueCancelledError:
+                pass
+            finally:
+                if self._polling is polling and polling.done():
+                    self._polling = None
 
     def __enter__(self) -> KVEventSubscriber:
         return self
