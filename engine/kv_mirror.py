@@ -38,20 +38,26 @@ class KVCacheMirror:
         self.next_seq = 0  # the number of the next batch to apply
         self.unknown_since: int | None = None
         self._strange: list[str] = []
+        self._begun: int | None = None  # the batch applied last, perhaps in part
 
     def apply(self, number: int, batch: KVEventBatch) -> None:
-        """Apply batch `number`. Raises ValueError where it is not the next one: a hole must be told by `lose`."""
+        """Apply batch `number`. Raises ValueError where it is not the next one: a hole must be told by `lose`.
+
+        One that was broken off by an exception can be applied again.
+        """
         if number != self.next_seq:
             raise ValueError(f"the mirror expects batch {self.next_seq}, got {number}")
-        self.next_seq = number + 1
+        again = self._begun == number
+        self._begun = number
         for event in batch.events:
             if isinstance(event, BlockStored):
                 self._store(number, event)
             elif isinstance(event, BlockRemoved):
-                self._remove(number, event)
+                self._remove(number, event, again)
             elif isinstance(event, AllBlocksCleared):
                 self.blocks.clear()
                 self.unknown_since = None
+        self.next_seq = number + 1
 
     def lose(self, first: int, last: int) -> None:
         """Batches `first` to `last` will never come."""
@@ -63,7 +69,7 @@ class KVCacheMirror:
         """The publisher began a new life with an empty cache; its numbers begin at 0 again."""
         self.blocks.clear()
         self.next_seq = 0
-        self.unknown_since = None
+        self.unknown_since = self._begun = None
 
     def begin_from(self, number: int, blocks: list[BlockStored]) -> None:
         """A snapshot: what the publisher held before batch `number`. Raises ValueError where another is next."""
@@ -113,10 +119,10 @@ class KVCacheMirror:
             self.blocks[block.key] = block
             parent = block_hash
 
-    def _remove(self, number: int, event: BlockRemoved) -> None:
+    def _remove(self, number: int, event: BlockRemoved, again: bool) -> None:
         for block_hash in event.block_hashes:
             gone = self.blocks.pop((block_hash, event.medium, event.group_idx, event.locality, event.ownership), None)
-            if gone is None and self.unknown_since is None:
+            if gone is None and self.unknown_since is None and not again:
                 self._remember(f"batch {number} removes block {block_hash!r}, which was not stored")
 
     def _remember(self, sentence: str) -> None:

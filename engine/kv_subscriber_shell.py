@@ -9,6 +9,8 @@ Promises
 - No thread runs: reading, asking and detecting happen while the caller polls. What comes between two calls waits in
   ZMQ, up to its high-water mark, and a loss beyond it is a gap. Only `async for` polls on a thread of its own.
 - Who leaves an iteration early finds the rest with the next poll or iteration.
+- An exception out of a call (a signal handler that raises) loses nothing that was read: the next call tells it. Where
+  it struck in the midst of a message, the reader starts over, and that is told as `Restarted`.
 - `mirror` is the publisher's cache as far as the reports returned so far tell, in an iteration as well.
 """
 
@@ -18,8 +20,10 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -27,7 +31,7 @@ from engine.errors import QueueCancelledError
 from engine.ipc.presence import start_time
 from engine.kv_follow import feed, next_reports, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_reports import Report, Settled
+from engine.kv_reports import Question, Report, Restarted, Settled
 from engine.kv_subscriber import KVEventFollower
 from engine.ports import Ports
 from engine.real_ports import RealPorts
@@ -37,6 +41,33 @@ from engine.wiring import identity_of, subscriber_sockets
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
+
+
+class _Following(KVEventFollower):
+    """A follower that keeps what it reports in `told`, whatever becomes of its caller."""
+
+    def __init__(self, told: deque[Report], **options: Any) -> None:
+        super().__init__(**options)
+        self._told = told
+        self.whole = True  # not broken off in the midst of a message
+
+    def on_live(self, frames: Sequence[Any], now: float) -> list[Report]:
+        self.whole = False
+        return self._keep(super().on_live(frames, now))
+
+    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
+        self.whole = False
+        return self._keep(super().on_replay(frames, now))
+
+    def on_time(self, now: float) -> list[Report]:
+        self.whole = False
+        return self._keep(super().on_time(now))
+
+    def _keep(self, reports: list[Report]) -> list[Report]:
+        kept = [report for report in reports if not isinstance(report, Question | Settled)]
+        self._told.extend(kept)
+        self.whole = True
+        return reports
 
 
 class KVEventSubscriber:
@@ -53,11 +84,12 @@ class KVEventSubscriber:
         self._own_ports = RealPorts(subscriber()) if ports is None else None
         ports = ports or self._own_ports
         self._process = Process(ports)
-        self.follower = KVEventFollower(replay=replay_endpoint is not None, poll_s=poll_s, answer_s=answer_s,
-                                        tries=tries, tag=int.from_bytes(os.urandom(6), "big"))
-        self.mirror = KVCacheMirror()
+        self._options = {"replay": replay_endpoint is not None, "poll_s": poll_s, "answer_s": answer_s, "tries": tries}
         self._closed = False
-        self._ready: deque[Report] = deque()  # read, and not yet told: the mirror does not know it either
+        self._ready: deque[Report] = deque()  # read, and not yet told
+        self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
+        self.mirror = KVCacheMirror()
+        self.follower = self._follower()
         self._thread: ThreadPoolExecutor | None = None
         self._polling: Future[None] | None = None
         try:
@@ -75,14 +107,13 @@ class KVEventSubscriber:
         """
         if self._closed:
             raise RuntimeError("the subscriber is closed")
-        if self._polling is not None:
-            polling, self._polling = self._polling, None
-            polling.result()
-        if not self._ready:
-            self._read(timeout_s)
-        for report in self._ready:
+        self._await_thread()
+        self._read(timeout_s)
+        for report in islice(self._ready, self._fed, None):
             feed(self.mirror, report)
+            self._fed += 1
         told = list(self._ready)
+        self._fed = 0
         self._ready.clear()
         return told
 
@@ -90,16 +121,33 @@ class KVEventSubscriber:
         """Until something is ready to be told, at most `timeout_s`."""
         clock = self._process.ports.clock
         deadline = None if timeout_s is None else clock.monotonic() + timeout_s
+        if not self.follower.whole:
+            self._ready.append(Restarted(None))
+            self.follower = self._follower()
         while not self._ready:
-            reports = self._process.run(next_reports(self.follower, deadline))
-            self._ready.extend([report for report in reports if not isinstance(report, Settled)])
+            self._process.run(next_reports(self.follower, deadline))
             if deadline is not None and clock.monotonic() >= deadline:
                 return
 
+    def _await_thread(self) -> None:
+        """An asynchronous iteration that was left may still be reading."""
+        polling = self._polling
+        if polling is not None:
+            try:
+                polling.result()
+            finally:
+                if polling.done():
+                    self._polling = None
+
     def _next(self) -> Report:
-        report = self._ready[0]
-        feed(self.mirror, report)
+        if not self._fed:
+            feed(self.mirror, self._ready[0])
+            self._fed = 1
+        self._fed -= 1
         return self._ready.popleft()
+
+    def _follower(self) -> _Following:
+        return _Following(self._ready, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
 
     def close(self) -> None:
         """May be called twice."""
@@ -115,9 +163,7 @@ class KVEventSubscriber:
 
     def __iter__(self) -> Iterator[Report]:
         while not self._closed:
-            if self._polling is not None:
-                polling, self._polling = self._polling, None
-                polling.result()
+            self._await_thread()
             self._read(None)
             while self._ready:
                 yield self._next()
