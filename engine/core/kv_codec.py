@@ -113,7 +113,7 @@ def read_live(frames: Sequence[Any]) -> tuple[int, LivedBatch]:
     """(number, batch) of a live message."""
     if len(frames) != 3:
         raise BadFrameError(f"a live batch has 3 frames, got {len(frames)}")
-    return _number(frames[1]), _batch(frames[2])
+    return _number(frames[1]), read_batch(frames[2])
 
 
 def request_frames(start: int, tag: int | None = None) -> list[bytes]:
@@ -151,7 +151,7 @@ def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
     if bytes(frames[2]) != END:
         if len(frames) != 4:
             raise BadFrameError("a replayed batch has 4 frames, got 5")
-        return ReplayAnswer(_number(frames[2]), _batch(frames[3]))
+        return ReplayAnswer(_number(frames[2]), read_batch(frames[3]))
     if len(frames[3]):
         raise BadFrameError("an end marker has an empty payload")
     if len(frames) == 4:
@@ -167,7 +167,7 @@ def _piece(frames: Sequence[Any]) -> ReplayAnswer:
     place = Place(*_PLACE.unpack(frames[4]))
     if place.piece >= place.pieces:
         raise BadFrameError(f"piece {place.piece} of {place.pieces} of a snapshot")
-    return ReplayAnswer(batch=_batch(frames[3]), place=place)
+    return ReplayAnswer(batch=read_batch(frames[3]), place=place)
 
 
 def _number(frame: Any, what: str = "number") -> int:
@@ -179,7 +179,7 @@ def _number(frame: Any, what: str = "number") -> int:
     return number
 
 
-def _batch(payload: Any) -> LivedBatch:
+def read_batch(payload: Any) -> LivedBatch:
     try:
         return _decode(payload)
     except Exception as error:  # what the decoder says of a nesting that is too deep is none of its own errors

@@ -101,7 +101,7 @@ class KVEventLog:
         try:
             payload = encode_batch(batch, self.data_parallel_rank, self.epoch)
             self._window.append((number, payload))
-            self.state.apply(number, batch)
+            self.state.apply(number, batch, payload)
         except Exception:
             self.lost_unencodable += 1
             raise

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.core.kv_codec import PIECE, Place, piece_frames, read_answer, read_request, snapshot_request
+from engine.core.kv_codec import PIECE, Place, encode_batch, piece_frames, read_answer, read_request, snapshot_request
 from engine.core.kv_state import PublishedState
 from engine.errors import BadFrameError
 from engine.kv_mirror import KVCacheMirror
@@ -28,6 +28,10 @@ def _overrun(batches: int = 10, **more: object) -> KVWorld:
         world.receive_answer()
     assert world.told(Unrecoverable) and not world.told(Snapshot)
     return world
+
+
+def _apply(state: PublishedState, number: int, batch: KVEventBatch) -> None:
+    state.apply(number, batch, encode_batch(batch, 0, 5))
 
 
 def _drop(world: KVWorld, chosen: Callable[[list[bytes]], bool]) -> int:
@@ -207,7 +211,7 @@ def test_the_state_keeps_parents_tokens_and_places_of_every_block() -> None:
     ]
     state, whole, copied = PublishedState(piece_blocks=2), KVCacheMirror(), KVCacheMirror()
     for number, batch in enumerate(batches):
-        state.apply(number, batch)
+        _apply(state, number, batch)
         whole.apply(number, batch)
     copied.next_seq = 5
     answers = [read_answer(frames) for frames in state.pieces(7, 5, 5, 0)]
@@ -225,9 +229,9 @@ def test_the_state_keeps_parents_tokens_and_places_of_every_block() -> None:
 
 def test_a_clear_makes_an_unknown_state_known() -> None:
     state = PublishedState()
-    state.apply(1, KVEventBatch(1.0, [BlockStored([1], None, [1], 1, None)]))  # 0 was lost
+    _apply(state, 1, KVEventBatch(1.0, [BlockStored([1], None, [1], 1, None)]))  # 0 was lost
     [unknown] = state.pieces(1, 2, 2, 0)
-    state.apply(2, KVEventBatch(1.0, [AllBlocksCleared()]))
+    _apply(state, 2, KVEventBatch(1.0, [AllBlocksCleared()]))
     [known] = state.pieces(1, 2, 3, 0)
     assert (read_answer(unknown).place.known, read_answer(known).place.known) == (0, 1)
 
