@@ -8,7 +8,8 @@ Promises
   replayed: a batch enters the window before it leaves the process.
 - An answer is one moment of the window. Live batches go on meanwhile; a subscriber joins both by number.
 - Replays of several peers take turns, `chunk_batches` at a time. A malformed request is told and not answered:
-  an end marker would claim that there was nothing to send.
+  an end marker would claim that there was nothing to send. An answer that cannot be made or sent is told, and ends
+  no other.
 
 - What all sent batches amount to is kept as well (kv_state), for whoever fell out of the window.
 
@@ -27,7 +28,15 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from engine.core.kv_codec import EndReport, ReplayRequest, encode_batch, end_frames, number_frame, read_request
+from engine.core.kv_codec import (
+    LARGEST,
+    EndReport,
+    ReplayRequest,
+    encode_batch,
+    end_frames,
+    number_frame,
+    read_request,
+)
 from engine.core.kv_state import PublishedState
 from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError, QueueCancelledError, UnroutableError
@@ -44,13 +53,16 @@ MAX_REPLAYS = 64
 class KVEventLog:
     """One life of a publisher.
 
-    `epoch` (0 to 2**63-1) must differ between lives of the same publisher; None sends vLLM's bytes exactly.
+    `epoch` must differ between lives of the same publisher; None sends vLLM's bytes exactly. Raises ValueError where
+    it does not lie between 0 and 2**63-1.
     `wall_offset_s`: what a core adds to its own clock for the time of a batch, which is the wall clock's.
     """
 
     def __init__(self, *, buffer_steps: int = 10_000, max_queue_size: int = 100_000, topic: str = "",
                  data_parallel_rank: int | None = 0, epoch: int | None = None,
                  wall_offset_s: float = 0.0) -> None:
+        if epoch is not None and not 0 <= epoch <= LARGEST:
+            raise ValueError(f"an epoch lies between 0 and 2**63 - 1, got {epoch}")
         self.epoch = epoch
         self.wall_offset_s = wall_offset_s
         self.topic = topic.encode()
@@ -199,6 +211,8 @@ def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = 
                 _enter(log, replays, peer, read_request(frames))
             except BadFrameError as error:
                 yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+            except Exception as error:
+                yield Observe("replay-ended", {"edge": inbox, "error": f"no answer: {error!r}"})
         if replays:
             replay = replays.popleft()
             if (yield from _send_chunk(replay, inbox, chunk_batches)):
@@ -224,12 +238,18 @@ def _enter(log: KVEventLog, replays: deque[_Replay], peer: Any, request: ReplayR
 
 def _send_chunk(replay: _Replay, outbox: str, chunk_batches: int) -> Loop[bool]:
     """-> whether there is more to send."""
-    sent = 0
-    for frames in islice(replay.messages, chunk_batches):
+    for _ in range(chunk_batches):
         try:
+            frames = next(replay.messages, None)
+            if frames is None:
+                return False
             yield Send(outbox, frames, replay.peer)
+        except QueueCancelledError:
+            raise
         except (Unroutable, UnroutableError) as error:  # it left, or reads too slowly: it will ask again
             yield Observe("replay-ended", {"edge": outbox, "error": str(error)})
             return False
-        sent += 1
-    return sent == chunk_batches
+        except Exception as error:  # whatever was stored or asked for, the next question is another
+            yield Observe("replay-ended", {"edge": outbox, "error": f"no answer: {error!r}"})
+            return False
+    return True

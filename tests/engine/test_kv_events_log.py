@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from engine.core.kv_codec import ReplayRequest, read_answer, request_frames
 from engine.core.kv_log import KVEventLog, replay_loop
 from engine.effects import Observe, Receive, Send
+from engine.errors import QueueCancelledError
 from engine.messages import EventBatch
 from engine.ports import Unroutable
 from tests.engine.kv_world import KVWorld
@@ -125,12 +130,49 @@ def test_a_repeated_question_replaces_the_earlier_one() -> None:
     assert [number for _, number in plain].count(-1) == 2
 
 
+def test_an_answer_that_cannot_be_made_is_told_and_the_next_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and in the midst of its messages: both are told, and another peer is answered."""
+    log = _log(3)
+    answer = log.answer
+
+    def broken(request: ReplayRequest) -> Iterator[list[bytes]]:
+        if request.start == 1:
+            raise OverflowError("at once")
+        if request.start == 2:
+            return map(lambda frames: frames[9], answer(request))
+        return answer(request)
+
+    monkeypatch.setattr(log, "answer", broken)
+    observed: list[str] = []
+    sent = _serve(replay_loop(log), [("a", request_frames(1)), ("a", request_frames(2)), ("b", request_frames(0))],
+                  observed=observed)
+    assert sent == [("b", 0), ("b", 1), ("b", 2), ("b", -1)]
+    assert observed == ["replay-ended"] * 2
+
+
+def test_a_peer_that_cannot_be_sent_to_ends_nobody_elses_replay() -> None:
+    """Whatever sending raises, but for the end of the process."""
+    observed: list[str] = []
+    requests = [("gone", request_frames(0)), ("b", request_frames(0))]
+    sent = _serve(replay_loop(_log(1)), requests, gone="gone", why=OSError("wire"), observed=observed)
+    assert sent == [("b", 0), ("b", -1)] and observed == ["replay-ended"]
+    with pytest.raises(QueueCancelledError):
+        _serve(replay_loop(_log(1)), requests, gone="gone", why=QueueCancelledError("over"))
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**63])
+def test_an_epoch_that_no_frame_can_hold_is_refused(epoch: int) -> None:
+    with pytest.raises(ValueError, match=str(epoch)):
+        KVEventLog(epoch=epoch)
+    assert KVEventLog(epoch=2**63 - 1).epoch == 2**63 - 1
+
+
 def _request(start: int, tag: int | None = None) -> ReplayRequest:
     return ReplayRequest(start, tag)
 
 
 def _serve(loop, requests: list[tuple[str, list[bytes]]], *, gone: str | None = None,
-           observed: list[str] | None = None) -> list[tuple[str, int]]:
+           why: Exception = Unroutable("not connected"), observed: list[str] | None = None) -> list[tuple[str, int]]:
     """Every request is there at once. -> (peer, number) as sent, until the loop waits for more."""
     requests = list(requests)
     sent: list[tuple[str, int]] = []
@@ -147,7 +189,7 @@ def _serve(loop, requests: list[tuple[str, list[bytes]]], *, gone: str | None = 
                     effect = loop.send(None)
             case Send(frames=frames, peer=peer):
                 if peer == gone:
-                    effect = loop.throw(Unroutable("not connected"))
+                    effect = loop.throw(why)
                     continue
                 sent.append((peer, int.from_bytes(frames[2], "big", signed=True)))
                 effect = loop.send(None)
