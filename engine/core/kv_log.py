@@ -7,10 +7,10 @@ Promises
 - The last `buffer_steps` sent batches can be replayed, byte for byte as they were sent. What was sent can be
   replayed: a batch enters the window before it leaves the process.
 - An answer is one moment of the window. Live batches go on meanwhile; a subscriber joins both by number.
-- Replays of several peers take turns, `chunk_batches` at a time. A malformed request is told and not answered:
-  an end marker would claim that there was nothing to send. An answer that cannot be made or sent is told, and ends
-  no other.
-
+- Replays of several peers take turns, `chunk_batches` at a time. At most `MAX_REPLAYS` hold a copy of the window;
+  further requests wait for their turn, and beyond `MAX_WAITING` in the socket: each is answered.
+- A malformed request is told and not answered: an end marker would claim that there was nothing to send. An answer
+  that cannot be made or sent is told, and ends no other.
 - What all sent batches amount to is kept as well (kv_state), for whoever fell out of the window.
 
     step loop            publish_loop                 replay_loop
@@ -46,8 +46,10 @@ from engine.topology import Mark
 
 #: A replay gives way to the next one, and looks for new requests, after this many batches.
 CHUNK_BATCHES = 64
-#: More replays than this at once are refused; a subscriber asks again.
+#: So many replays are under way at once, each with its copy of references to the window.
 MAX_REPLAYS = 64
+#: So many requests wait for them; until there is room no more are read.
+MAX_WAITING = 1000
 
 
 class KVEventLog:
@@ -202,50 +204,81 @@ def publish_loop(log: KVEventLog, *, queue: str = "kv", outbox: str = "kv") -> L
 
 def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = CHUNK_BATCHES) -> Loop[None]:
     """Answer replay requests, in turns, until the inbox is closed or the process is cancelled."""
-    replays: deque[_Replay] = deque()
+    turns = _Turns()
     while True:
-        message = yield Receive((inbox,), 0.0 if replays else None)
+        message = yield Receive((inbox,) if turns.room else (), 0.0 if turns.replays else None)
         if message is not None:
             _, peer, frames = message
             try:
-                _enter(log, replays, peer, read_request(frames))
+                turns.ask(peer, read_request(frames))
             except BadFrameError as error:
                 yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
-            except Exception as error:
-                yield Observe("replay-ended", {"edge": inbox, "error": f"no answer: {error!r}"})
-        if replays:
-            replay = replays.popleft()
-            if (yield from _send_chunk(replay, inbox, chunk_batches)):
-                replays.append(replay)
+        if turns.replays:
+            replay = turns.replays.popleft()
+            if (yield from _send_chunk(log, replay, inbox, chunk_batches)):
+                turns.replays.append(replay)
+            turns.admit()
 
 
 class _Replay:
-    def __init__(self, peer: Any, tagged: bool, messages: Iterator[list[bytes]]) -> None:
+    def __init__(self, peer: Any, request: ReplayRequest) -> None:
         self.peer = peer
-        self.tagged = tagged
-        self.messages = messages
+        self.ask(request)
+
+    def ask(self, request: ReplayRequest) -> None:
+        """From the beginning, or anew."""
+        self.request = request
+        self._messages: Iterator[list[bytes]] | None = None
+
+    def next_message(self, log: KVEventLog) -> list[bytes] | None:
+        """None after the last. The first is of the moment when it is taken. Raises what `KVEventLog.answer` does."""
+        if self._messages is None:
+            self._messages = log.answer(self.request)
+        return next(self._messages, None)
 
 
-def _enter(log: KVEventLog, replays: deque[_Replay], peer: Any, request: ReplayRequest) -> None:
-    """A peer that asks again with a tag gave its earlier question up. One without a tag waits for both ends."""
-    tagged = request.tag is not None
-    for earlier in [r for r in replays if tagged and r.tagged and r.peer == peer]:
-        replays.remove(earlier)
-    if len(replays) >= MAX_REPLAYS:
-        raise BadFrameError(f"{MAX_REPLAYS} replays are under way; the request of {peer!r} was not taken")
-    replays.append(_Replay(peer, tagged, log.answer(request)))
+class _Turns:
+    """Whose replays are under way, and who waits."""
+
+    def __init__(self) -> None:
+        self.replays: deque[_Replay] = deque()
+        self._waiting: deque[_Replay] = deque()
+
+    @property
+    def room(self) -> bool:
+        return len(self._waiting) < MAX_WAITING
+
+    def ask(self, peer: Any, request: ReplayRequest) -> None:
+        """A peer that asks again with a tag gave its earlier question up, and keeps its turn.
+
+        One without a tag waits for both ends.
+        """
+        if request.tag is not None:
+            for earlier in (*self.replays, *self._waiting):
+                if earlier.peer == peer and earlier.request.tag is not None:
+                    earlier.ask(request)
+                    return
+        self._waiting.append(_Replay(peer, request))
+        self.admit()
+
+    def admit(self) -> None:
+        while self._waiting and len(self.replays) < MAX_REPLAYS:
+            self.replays.append(self._waiting.popleft())
 
 
-def _send_chunk(replay: _Replay, outbox: str, chunk_batches: int) -> Loop[bool]:
+def _send_chunk(log: KVEventLog, replay: _Replay, outbox: str, chunk_batches: int) -> Loop[bool]:
     """-> whether there is more to send."""
     for _ in range(chunk_batches):
         try:
-            frames = next(replay.messages, None)
+            frames = replay.next_message(log)
             if frames is None:
                 return False
             yield Send(outbox, frames, replay.peer)
         except QueueCancelledError:
             raise
+        except BadFrameError as error:  # a question that this publisher does not answer
+            yield Observe("bad-frame", {"edge": outbox, "error": str(error)})
+            return False
         except (Unroutable, UnroutableError) as error:  # it left, or reads too slowly: it will ask again
             yield Observe("replay-ended", {"edge": outbox, "error": str(error)})
             return False

@@ -74,8 +74,8 @@ class Life:
                 return items or Stepper
             case Send(outbox=outbox, frames=frames):
                 return (self.world.live if outbox == "kv" else self.world.answers).append(frames)
-            case Receive(deadline=deadline):
-                if self.world.requests:
+            case Receive(inboxes=inboxes, deadline=deadline):
+                if inboxes and self.world.requests:
                     return ("replay", PEER, self.world.requests.popleft())
                 return None if deadline is not None else Stepper
             case Observe(name=name, data=data):

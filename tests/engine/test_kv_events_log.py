@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from engine.core.kv_codec import ReplayRequest, read_answer, request_frames
-from engine.core.kv_log import KVEventLog, replay_loop
+from engine.core.kv_log import MAX_REPLAYS, MAX_WAITING, KVEventLog, replay_loop
 from engine.effects import Observe, Receive, Send
 from engine.errors import QueueCancelledError
 from engine.messages import EventBatch
@@ -167,6 +168,38 @@ def test_an_epoch_that_no_frame_can_hold_is_refused(epoch: int) -> None:
     assert KVEventLog(epoch=2**63 - 1).epoch == 2**63 - 1
 
 
+@pytest.mark.parametrize("tag", [None, 5])
+def test_however_many_ask_at_once_each_is_answered_in_its_turn(tag: int | None) -> None:
+    """More than are answered at once, and more than may wait; window copies are held for those under way alone."""
+    log, peers = _log(3), MAX_REPLAYS + MAX_WAITING + 200
+    alive: set[object] = set()
+    most, answer = 0, log.answer
+
+    def counted(request: ReplayRequest) -> Iterator[list[bytes]]:
+        nonlocal most
+        me = object()
+        alive.add(me)
+        most = max(most, len(alive))
+        yield from answer(request)
+        alive.discard(me)
+
+    log.answer = counted
+    sent = _serve(replay_loop(log, chunk_batches=1), [(f"peer{i}", request_frames(0, tag)) for i in range(peers)])
+    assert Counter(peer for peer, number in sent if number == -1) == {f"peer{i}": 1 for i in range(peers)}
+    assert Counter(number for _, number in sent) == dict.fromkeys([0, 1, 2, -1], peers)
+    assert MAX_REPLAYS / 2 < most <= MAX_REPLAYS
+
+
+def test_who_asks_again_while_it_waits_keeps_its_turn() -> None:
+    """The last of many asks twice with a tag: it is answered once, with the later question, before who came after."""
+    requests = [(f"peer{i}", request_frames(0, 1)) for i in range(MAX_REPLAYS + 1)]
+    requests += [(f"peer{MAX_REPLAYS}", request_frames(2, 2)), ("last", request_frames(0, 1))]
+    sent = _serve(replay_loop(_log(3), chunk_batches=1), requests)
+    assert [number for peer, number in sent if peer == f"peer{MAX_REPLAYS}"] == [2, -1]
+    ends = [peer for peer, number in sent if number == -1]
+    assert ends.index(f"peer{MAX_REPLAYS}") < ends.index("last")
+
+
 def _request(start: int, tag: int | None = None) -> ReplayRequest:
     return ReplayRequest(start, tag)
 
@@ -179,8 +212,8 @@ def _serve(loop, requests: list[tuple[str, list[bytes]]], *, gone: str | None = 
     effect = next(loop)
     while True:
         match effect:
-            case Receive(deadline=deadline):
-                if requests:
+            case Receive(inboxes=inboxes, deadline=deadline):
+                if inboxes and requests:
                     peer, frames = requests.pop(0)
                     effect = loop.send(("replay", peer, frames))
                 elif deadline is None:

@@ -73,10 +73,10 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
     edits=(Edit("engine/core/kv_log.py",
                 """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
-            except Exception""",
+        if turns""",
                 """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
                 return
-            except Exception"""),))
+        if turns"""),))
 
 RANK_FORGOTTEN = Mutant(
     id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
