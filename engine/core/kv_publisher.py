@@ -5,12 +5,15 @@ Promises
 - A long replay does not hold back live batches, nor the other replays.
 - After `shutdown` no thread runs and every port is free, whatever the state of queue and peers: what is queued is
   published first if that takes less than `SHUTDOWN_TIMEOUT`.
+- A publisher on its own logs what it loses and whom it cannot answer, each kind at most once in `LOG_S`. One whose
+  ports were brought observes it there instead.
 - Arguments, frames and bytes are vLLM's (kv_codec says what is added). One difference: without an `endpoint` the
   publisher binds loopback, not every interface.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,10 +27,16 @@ from engine.messages import EventBatch
 from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
-from engine.topology import core
+from engine.topology import Node, core
 from engine.wiring import kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
+#: What is logged again and again is logged so often.
+LOG_S = 10.0
+#: What an operator wants to know, of all that is observed.
+LOGGED = ("kv-lost", "kv-unsent", "bad-frame", "replay-ended")
+
+logger = logging.getLogger(__name__)
 
 
 class EventPublisher(ABC):
@@ -59,6 +68,39 @@ class NullEventPublisher(EventPublisher):
         return
 
 
+class _LoggingPorts(RealPorts):
+    """Nobody records what a publisher on its own observes, so it is logged."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._logged: dict[str, tuple[float, int]] = {}  # by kind: when, and how many were passed over since
+
+    def observe(self, name: str, **data: Any) -> None:
+        if name not in LOGGED:
+            return
+        now = self.clock.monotonic()
+        at, passed_over = self._logged.get(name, (now - LOG_S, 0))
+        if now - at < LOG_S:
+            self._logged[name] = at, passed_over + 1
+            return
+        self._logged[name] = now, 0
+        more = f" ({passed_over} more since the last line)" if passed_over else ""
+        logger.warning("%s: %s%s", name, ", ".join(f"{key} {value}" for key, value in data.items()), more)
+
+
+class _WatchedQueue(NappingQueue):
+    """Who takes tells what those who put found no room for: they wait for nothing, not even for a log."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def take(self, timeout_s: float) -> list[Any]:
+        items = super().take(timeout_s)
+        self._look()
+        return items
+
+
 class ZmqEventPublisher(EventPublisher):
     """See the top of this file.
 
@@ -77,7 +119,7 @@ class ZmqEventPublisher(EventPublisher):
                  ports: Ports | None = None, epoch: int | None = None, socket_buffer_bytes: int = 0,
                  bind: bool | None = None) -> None:
         super().__init__(data_parallel_rank)
-        self._own_ports = RealPorts(core(data_parallel_rank)) if ports is None else None
+        self._own_ports = _LoggingPorts(core(data_parallel_rank)) if ports is None else None
         ports = ports or self._own_ports
         if epoch is None:
             epoch = round(ports.clock.time() * 1e6)
@@ -85,7 +127,9 @@ class ZmqEventPublisher(EventPublisher):
                               data_parallel_rank=data_parallel_rank, epoch=epoch,
                               wall_offset_s=ports.clock.time() - ports.clock.monotonic())
         self._process = Process(ports)
-        self.queue = self._process.queues["kv"] = NappingQueue()
+        self.queue = NappingQueue() if self._own_ports is None else _WatchedQueue(self._tell_full)
+        self._process.queues["kv"] = self.queue
+        self._told_full = 0
         self._closed = False
         try:
             live = self._process.sockets["kv"] = ports.open_socket(kv_socket(
@@ -133,6 +177,12 @@ class ZmqEventPublisher(EventPublisher):
             thread.join(self.SHUTDOWN_TIMEOUT)
         if not any(thread.is_alive() for thread in self._threads):  # a socket in use must not be closed
             self._release()
+
+    def _tell_full(self) -> None:
+        lost = self.log.lost_at_full_queue
+        if lost != self._told_full:
+            found_full, self._told_full = lost - self._told_full, lost
+            self._own_ports.observe("kv-lost", batches=found_full, reason=f"{self.log.max_queue_size} wait already")
 
     def _run(self, loop: Any) -> None:
         try:
