@@ -109,8 +109,9 @@ def _content(events: list[Any]) -> dict[str, int]:
 
 
 def as_text(entry: dict[str, Any]) -> str:
-    """A line to read: the range first, then what is not nothing."""
-    rest = {key: value for key, value in entry.items() if value not in (None, 0, "") or key in ("batches_per_s",)}
+    """A line to read: the range first, then what is not nothing. Unknown since 0 is not nothing."""
+    rest = {key: value for key, value in entry.items()
+            if value not in (None, 0, "") or key == "batches_per_s" or (key == "unknown_since" and value is not None)}
     what = rest.pop("what")
     number = entry.get("number", "")
     if "first" in entry:

@@ -94,6 +94,61 @@ def test_a_report_is_a_line(report, line: str) -> None:
     assert json.loads(as_json(entry)) == entry
 
 
+def test_a_mirror_that_never_knew_anything_is_said_to_be_unknown_since_0() -> None:
+    """Nought is a number here. A mirror that knows all has no such word."""
+    mirror = KVCacheMirror()
+    assert "unknown" not in as_text(Tail(0.0, mirror).rate(2.0))
+    mirror.lose(0, 4)
+    assert "unknown since 0" in as_text(Tail(0.0, mirror).rate(2.0))
+    assert json.loads(as_json(Tail(0.0, mirror).total(2.0)))["unknown_since"] == 0
+
+
+def test_a_pipe_that_is_closed_ends_it_without_a_word(publisher) -> None:
+    """As `head -1` does: the reader has seen enough."""
+    process = _tail(publisher.address, "--replay", publisher.replay_address)
+    publisher.publish(_chain(1))
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(BOUND_S), process.stderr.read()) == (1, "")
+
+
+def test_a_publisher_that_dies_and_comes_again_is_told_as_a_restart(tmp_path: Path) -> None:
+    """It prints on through the silence between, and follows the next life from its beginning."""
+    addresses = f"ipc://{tmp_path}/live", f"ipc://{tmp_path}/replay"
+    first = ZmqEventPublisher(0, *addresses, epoch=1)
+    process = _tail(addresses[0], "--replay", addresses[1], "--json", "--mirror")
+    try:
+        first.publish(_chain(1, 2))
+        _until(process, {"what": "batch", "epoch": 1})
+        first.shutdown()
+        _until(process, {"what": "rate", "batches_per_s": 0.0})
+        second = ZmqEventPublisher(0, *addresses, epoch=2)
+        try:
+            second.publish(_chain(3))
+            _until(process, {"what": "restarted", "epoch": 2})
+            assert _until(process, {"what": "batch"})["number"] == 0
+            assert _until(process, {"what": "rate"})["blocks"] == 1
+        finally:
+            second.shutdown()
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=BOUND_S)
+        assert process.returncode == 130 and "Traceback" not in errors
+        assert json.loads(said.splitlines()[-1]) | {"what": "total", "batches": 2} == json.loads(said.splitlines()[-1])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _until(process: subprocess.Popen, wanted: dict) -> dict:
+    """The next line that says so."""
+    while True:
+        said = process.stdout.readline()
+        assert said, "it ended by itself"
+        line = json.loads(said)
+        if line | wanted == line:
+            return line
+
+
 def test_the_rate_is_of_the_time_since_it_was_told() -> None:
     tail = Tail(10.0)
     for number in range(30):
