@@ -70,6 +70,7 @@ class KVCacheMirror:
         self.blocks.clear()
         self.next_seq = 0
         self.unknown_since = self._begun = None
+        self._strange.clear()
 
     def begin_from(self, number: int, blocks: list[BlockStored]) -> None:
         """A snapshot: what the publisher held before batch `number`. Raises ValueError where another is next."""
@@ -77,6 +78,7 @@ class KVCacheMirror:
             raise ValueError(f"the mirror expects batch {self.next_seq}, got a snapshot before {number}")
         self.blocks.clear()
         self.unknown_since = None
+        self._strange.clear()
         for event in blocks:
             self._store(number, event)
 
@@ -96,7 +98,10 @@ class KVCacheMirror:
         return found
 
     def check_integrity(self) -> list[str]:
-        """What cannot be true, in sentences; empty when all is well. Costs one pass over the blocks."""
+        """What cannot be true, in sentences; empty when all is well. Costs one pass over the blocks.
+
+        What a batch did that cannot be stays said until the publisher starts anew or tells its whole state.
+        """
         errors = list(self._strange)
         parents = {block.block_hash: block.parent for block in self.blocks.values()}
         for key, block in self.blocks.items():
