@@ -109,7 +109,7 @@ def test_a_pipe_that_is_closed_ends_it_without_a_word(publisher) -> None:
     publisher.publish(_chain(1))
     assert process.stdout.readline()
     process.stdout.close()
-    assert (process.wait(BOUND_S), process.stderr.read()) == (1, "")
+    assert (process.wait(BOUND_S), process.stderr.read()) == (128 + signal.SIGPIPE, "")
 
 
 def test_a_publisher_that_dies_and_comes_again_is_told_as_a_restart(tmp_path: Path) -> None:
