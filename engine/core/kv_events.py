@@ -1,5 +1,8 @@
 """KV-cache events under the names that users of vLLM's `kv_events` know.
 
+A change of the import is enough, but for configs and batches: these are frozen, and `msgspec.structs.replace` makes
+the changed one.
+
 The structs are vocabulary (engine/messages.py), their bytes are described in kv_codec, the publisher's decisions are
 in kv_log, its threads and sockets in kv_publisher.
 """

@@ -57,7 +57,8 @@ class KVEventLog:
 
     `epoch` must differ between lives of the same publisher; None sends vLLM's bytes exactly. Raises ValueError where
     it does not lie between 0 and 2**63-1.
-    `wall_offset_s`: what a core adds to its own clock for the time of a batch, which is the wall clock's.
+    `max_queue_size`: batches that may wait; 0: any number. `wall_offset_s`: what a core adds to its own clock for the
+    time of a batch, which is the wall clock's.
     """
 
     def __init__(self, *, buffer_steps: int = 10_000, max_queue_size: int = 100_000, topic: str = "",
@@ -68,7 +69,7 @@ class KVEventLog:
         self.epoch = epoch
         self.wall_offset_s = wall_offset_s
         self.topic = topic.encode()
-        self.max_queue_size = max_queue_size
+        self.max_queue_size = max_queue_size if max_queue_size > 0 else LARGEST
         self.data_parallel_rank = data_parallel_rank
         self._window: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
         # Written by whoever hands over. `_accepted` goes first: who reads `_numbered` before it misses none.

@@ -19,7 +19,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from engine.config import KVEventsConfig
+from engine.core.kv_codec import END
 from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.core.kv_queue import NappingQueue
 from engine.errors import QueueCancelledError
@@ -56,6 +59,10 @@ class EventPublisher(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Release everything. May be called twice."""
+
+    def get_publisher_config(self) -> KVEventsConfig | None:
+        """What it came to, addresses resolved; None where there is nothing to say."""
+        return None
 
 
 class NullEventPublisher(EventPublisher):
@@ -108,11 +115,13 @@ class ZmqEventPublisher(EventPublisher):
     `tcp://127.0.0.1:5557`. Each rank adds its number to the port. `replay_endpoint` is always bound. Where they ended
     up, a port of `*` resolved, stands in `address` and `replay_address`.
     `buffer_steps`: batches that can be replayed. `hwm`: messages that wait for one subscriber. `max_queue_size`:
-    batches that wait for the publisher. `epoch`: differs between lives of the same publisher (from the clock if None).
-    Raises zmq.ZMQError where an address cannot be bound.
+    batches that wait for the publisher (0: any number, as in vLLM). `epoch`: differs between lives of the same
+    publisher (from the clock if None). Raises zmq.ZMQError where an address cannot be bound.
     """
 
     SHUTDOWN_TIMEOUT: float = 1.0
+    #: The number in an end marker.
+    END_SEQ: bytes = END
 
     def __init__(self, data_parallel_rank: int, endpoint: str | None = None, replay_endpoint: str | None = None,
                  buffer_steps: int = 10_000, hwm: int = 100_000, max_queue_size: int = 100_000, topic: str = "", *,
@@ -130,7 +139,12 @@ class ZmqEventPublisher(EventPublisher):
         self.queue = NappingQueue() if self._own_ports is None else _WatchedQueue(self._tell_full)
         self._process.queues["kv"] = self.queue
         self._told_full = 0
+        self._config = KVEventsConfig(
+            enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=replay_endpoint, bind=bind,
+            buffer_steps=buffer_steps, hwm=hwm, max_queue_size=max_queue_size, topic=topic,
+            socket_buffer_bytes=socket_buffer_bytes, replay=replay_endpoint is not None)
         self._closed = False
+        self._ending = threading.RLock()
         try:
             live = self._process.sockets["kv"] = ports.open_socket(kv_socket(
                 offset_endpoint_port(endpoint or DEFAULT_ENDPOINT, data_parallel_rank),
@@ -153,6 +167,14 @@ class ZmqEventPublisher(EventPublisher):
         for thread in self._threads:
             thread.start()
 
+    def get_publisher_config(self) -> KVEventsConfig:
+        return msgspec.structs.replace(self._config, endpoint=self.address, replay_endpoint=self.replay_address)
+
+    @staticmethod
+    def offset_endpoint_port(endpoint: str | None, data_parallel_rank: int) -> str | None:
+        """The endpoint of one rank: see `engine.wiring`. None stays None."""
+        return None if endpoint is None else offset_endpoint_port(endpoint, data_parallel_rank)
+
     def publish(self, events: EventBatch) -> None:
         """Raises RuntimeError after `shutdown`."""
         if self._closed:
@@ -165,9 +187,14 @@ class ZmqEventPublisher(EventPublisher):
             self.queue.put((number, events))
 
     def shutdown(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+        """From any thread: the second caller returns when the first has done it."""
+        with self._ending:  # reentrant: a signal handler may come in between
+            if self._closed:
+                return
+            self._closed = True
+            self._end()
+
+    def _end(self) -> None:
         self.queue.put(None)
         publisher, *others = self._threads
         publisher.join(self.SHUTDOWN_TIMEOUT)
@@ -199,7 +226,7 @@ class ZmqEventPublisher(EventPublisher):
 class EventPublisherFactory:
     """Publishers by name, as the config calls them."""
 
-    _registry: dict[str, Callable[..., EventPublisher]] = {}
+    _registry: dict[str, Callable[..., EventPublisher]] = {"null": NullEventPublisher}
 
     @classmethod
     def register_publisher(cls, name: str, constructor: Callable[..., EventPublisher]) -> None:
@@ -211,16 +238,22 @@ class EventPublisherFactory:
     @classmethod
     def create(cls, config: KVEventsConfig | None, data_parallel_rank: int = 0, *,
                ports: Ports | None = None) -> EventPublisher:
-        """The publisher that the config asks for. Raises ValueError where nobody knows its name."""
+        """The publisher that the config asks for. Raises ValueError where nobody knows its name.
+
+        A registered one is called by vLLM's keywords; what is our own is told to our own alone.
+        """
         if config is None or not config.enable_kv_cache_events or config.publisher == "null":
             return NullEventPublisher(data_parallel_rank)
         constructor = cls._registry.get(config.publisher)
         if constructor is None:
-            raise ValueError(f"unknown publisher {config.publisher!r}; known: null, {', '.join(sorted(cls._registry))}")
+            raise ValueError(f"unknown publisher {config.publisher!r}; known: {', '.join(sorted(cls._registry))}")
+        ours = {}
+        if isinstance(constructor, type) and issubclass(constructor, ZmqEventPublisher):
+            ours = {"ports": ports, "socket_buffer_bytes": config.socket_buffer_bytes, "bind": config.bind}
         return constructor(
-            data_parallel_rank, config.endpoint, config.replay_endpoint if config.replay else None,
-            config.buffer_steps, config.hwm, config.max_queue_size, config.topic,
-            ports=ports, socket_buffer_bytes=config.socket_buffer_bytes, bind=config.bind)
+            data_parallel_rank=data_parallel_rank, endpoint=config.endpoint,
+            replay_endpoint=config.replay_endpoint if config.replay else None, buffer_steps=config.buffer_steps,
+            hwm=config.hwm, max_queue_size=config.max_queue_size, topic=config.topic, **ours)
 
 
 EventPublisherFactory.register_publisher("zmq", ZmqEventPublisher)

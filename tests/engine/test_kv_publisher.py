@@ -8,13 +8,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 
 zmq = pytest.importorskip("zmq")
 
 from engine.core import kv_publisher  # noqa: E402
 from engine.core.kv_codec import request_frames  # noqa: E402
-from engine.core.kv_events import BlockStored, KVEventBatch, ZmqEventPublisher  # noqa: E402
+from engine.core.kv_events import (  # noqa: E402
+    BlockStored,
+    EventBatch,
+    EventPublisher,
+    EventPublisherFactory,
+    KVEventBatch,
+    KVEventsConfig,
+    NullEventPublisher,
+    ZmqEventPublisher,
+)
 
 BOUND_S = 20.0
 
@@ -88,3 +98,77 @@ def test_a_full_queue_is_logged_by_the_publishers_thread(closing: ExitStack, cap
     _wait(lambda: any("2 wait already" in message for message in caplog.messages))
     assert {record.threadName for record in caplog.records} == {"zmq-publisher"}
     assert publisher.log.lost_at_full_queue == 4
+
+
+def test_the_names_that_users_of_vllm_know_are_there(closing: ExitStack) -> None:
+    publisher = _publisher(closing, topic="kv", buffer_steps=7)
+    config = publisher.get_publisher_config()
+    assert (config.endpoint, config.replay_endpoint) == (publisher.address, publisher.replay_address)
+    assert (config.enable_kv_cache_events, config.publisher, config.topic) == (True, "zmq", "kv")
+    assert config.buffer_steps == 7
+    assert NullEventPublisher().get_publisher_config() is None
+    assert ZmqEventPublisher.END_SEQ == b"\xff" * 8
+    offset = ZmqEventPublisher.offset_endpoint_port
+    assert offset("tcp://*:5557", 3) == "tcp://*:5560" and offset("inproc://cache", 1) == "inproc://cache_dp1"
+    assert offset(None, 2) is None and offset("tcp://*:5557", 0) == "tcp://*:5557"
+    assert msgspec.structs.replace(config, topic="other").topic == "other"
+
+
+def test_an_unknown_publisher_is_refused_by_name() -> None:
+    config = msgspec.structs.replace(KVEventsConfig(enable_kv_cache_events=True), publisher="pigeon")
+    with pytest.raises(ValueError, match="pigeon"):
+        EventPublisherFactory.create(config)
+    with pytest.raises(KeyError):
+        EventPublisherFactory.register_publisher("null", NullEventPublisher)
+
+
+def test_a_publisher_written_for_vllm_is_called_by_its_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs(EventPublisher):
+        def __init__(self, data_parallel_rank, endpoint, replay_endpoint, buffer_steps, hwm, max_queue_size, topic):
+            super().__init__(data_parallel_rank)
+            self.got = (data_parallel_rank, endpoint, replay_endpoint, buffer_steps, hwm, max_queue_size, topic)
+
+        def publish(self, events: EventBatch) -> None:
+            raise NotImplementedError
+
+        def shutdown(self) -> None:
+            raise NotImplementedError
+
+    monkeypatch.setattr(EventPublisherFactory, "_registry", dict(EventPublisherFactory._registry))
+    EventPublisherFactory.register_publisher("theirs", Theirs)
+    config = KVEventsConfig(enable_kv_cache_events=True, publisher="theirs", endpoint="e", replay_endpoint="r",
+                            buffer_steps=1, hwm=2, max_queue_size=3, topic="t")
+    assert EventPublisherFactory.create(config, 4).got == (4, "e", "r", 1, 2, 3, "t")
+
+
+def test_a_second_shutdown_returns_when_the_first_is_done(closing: ExitStack) -> None:
+    """Its thread is held up; both callers wait, and when either returns the address is free."""
+    publisher = _publisher(closing)
+    go_on, frames = threading.Event(), publisher.log.frames
+    entered = threading.Event()
+
+    def slow(number: int, batch: KVEventBatch) -> list[bytes]:
+        entered.set()
+        go_on.wait(BOUND_S)
+        return frames(number, batch)
+
+    publisher.log.frames = slow
+    publisher.publish(_batch())
+    assert entered.wait(BOUND_S)
+    first = threading.Thread(target=publisher.shutdown)
+    first.start()
+    _wait(lambda: publisher._closed)
+    threading.Timer(0.1, go_on.set).start()
+    publisher.shutdown()
+    assert go_on.is_set()
+    with zmq.Context() as context, context.socket(zmq.PUB) as other:
+        other.bind(publisher.address)
+    first.join()
+
+
+def test_a_queue_of_size_0_has_no_bound(closing: ExitStack) -> None:
+    publisher = _publisher(closing, max_queue_size=0)
+    for number in range(1000):
+        publisher.publish(_batch(number))
+    _wait(lambda: not publisher.log.waiting)
+    assert publisher.log.numbered == 1000 and publisher.log.lost_at_full_queue == 0
