@@ -24,7 +24,7 @@ from engine.ipc import presence
 from engine.ipc.buffers import ReceiveBuffers
 from engine.ipc.framing import unpack
 from engine.ipc.handle import Handle
-from engine.ipc.remote import BYE, NoBell, RemoteReader, RemoteReaders
+from engine.ipc.remote import BYE, LocalReaders, NoBell, RemoteReader, RemoteReaders, topic_of
 from engine.ipc.ring import RingLayout
 from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
@@ -44,6 +44,9 @@ LEAVE_S = 5.0
 BELL, SPACE, OVERFLOW_SOCKET, REMOTE_SOCKET = "bell", "space", "overflow", "remote"
 
 
+_WENT = {"dead": "has died", "left": "was shut down"}
+
+
 class _WatchedBell:
     """A doorbell that, while nothing rings, looks whether the wait should end."""
 
@@ -57,7 +60,7 @@ class _WatchedBell:
 
     def wait(self, seen: int, timeout_s: float) -> bool:
         rang = self._strategy.wait(self._inner, seen, min(timeout_s, PEER_CHECK_S))
-        if not rang and (now := self._clock.monotonic()) - self._checked_at >= PEER_CHECK_S:
+        if (now := self._clock.monotonic()) - self._checked_at >= PEER_CHECK_S:
             self._checked_at = now
             self._end._raise_if_over()
         return rang
@@ -71,12 +74,15 @@ class QueueEnd:
     def __new__(cls, *_: Any, **__: Any) -> QueueEnd:
         """Both ends begin here, so that `shutdown` finds its way from any half-opened state."""
         self = super().__new__(cls)
-        self._busy, self._closing = threading.Lock(), threading.Lock()
-        self._closed = self._ready = self._owns_ports = self._writes = self._direct = False
+        #: A lock that its thread may take again: an exception out of a signal handler may come just after it was taken.
+        self._busy, self._closing = threading.RLock(), threading.Lock()
+        self._closed = self._ready = self._owns_ports = self._writes = self._direct = self._inside = False
+        self._why_closed = "was shut down"
         self._process: Process | None = None
         self._layout: RingLayout | None = None
         self._runtime: RuntimeDir | None = None
         self._remotes: RemoteReaders | None = None
+        self._subscribers = LocalReaders()
         self._reader: int | None = None
         self._queue: Any = None
         self._memory: Any = None
@@ -85,6 +91,8 @@ class QueueEnd:
         self._dropped: Any = None
         self._cancel: threading.Event | None = None
         self._bells: dict[str, Doorbell] = {}
+        self._checked_at = 0.0
+        _ENDS.add(self)
         return self
 
     # -- opening
@@ -103,6 +111,8 @@ class QueueEnd:
         """The segment, created by the writer (reader None), and its bells."""
         name, self._reader = self._name, reader
         opened = (self._ports.create_ring if self._writes else self._ports.attach_ring)(spec, segment)
+        if self._writes:
+            self._unlinks = segment
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
         if len(opened.memory) < layout.vllm_bytes:
             raise QueueError(f"{name}: segment {segment!r} has {len(opened.memory)} bytes, too few for its ring")
@@ -113,8 +123,10 @@ class QueueEnd:
             self._memory[layout.epoch] = epoch.to_bytes(8, "little")
         elif epoch and int.from_bytes(bytes(self._memory[layout.epoch]), "little") != epoch:
             raise QueueError(f"{name}: segment {segment!r} belongs to another queue than this handle")
-        if reader is not None and presence.state(layout, self._memory, reader) == "alive":
-            raise QueueError(f"{name}: reader {reader} is there already")
+        if reader is not None and (before := presence.state(layout, self._memory, reader)) != "unknown":
+            raise QueueError(f"{name}: reader {reader} is there already" if before == "alive" else
+                             f"{name}: reader {reader} was there before and {_WENT[before]}; who came in its place "
+                             "would begin in the middle")
         presence.announce(layout, self._memory, reader)
         self._layout = layout
         where, offset = self._memory, layout.readers_bell_offset
@@ -136,8 +148,10 @@ class QueueEnd:
 
     def _open_overflow(self, address: str, segment: str) -> None:
         spec, layout, prefix = self._process.rings[self._name], self._layout, f"{segment}-spill"
-        inner = self._ports.open_socket(
-            overflow_socket(spec, address, f"{self._name}.{OVERFLOW_SOCKET}", writer=self._writes))
+        wanted = overflow_socket(spec, address, f"{self._name}.{OVERFLOW_SOCKET}", writer=self._writes)
+        if not self._writes:
+            wanted = msgspec.structs.replace(wanted, more_topics=(topic_of(self._reader),))
+        inner = self._ports.open_socket(wanted)
         self._process.sockets[OVERFLOW_SOCKET] = (
             SpillWriter(inner, prefix, layout.n_reader, layout.max_chunks,
                         presence.all_known(layout, self._memory)) if self._writes
@@ -159,7 +173,7 @@ class QueueEnd:
     @property
     def position(self) -> int:
         """The number of the next object that this end writes or reads, from 0."""
-        return self._queue.position
+        return self._opened_queue().position
 
     @property
     def bell_address(self) -> tuple[str, int]:
@@ -175,12 +189,18 @@ class QueueEnd:
             queue = self._queue
             return msgspec.structs.replace(queue.stats, messages=queue.position, depth=queue.depth())
         finally:
-            self._busy.release()
+            self._leave()
 
     def check_integrity(self) -> list[str]:
         """Sentences about what is wrong with the ring, empty when all is well."""
-        queue = self._queue
+        queue = self._opened_queue()
         return getattr(queue, "writer", None if self._writes else getattr(queue, "reader", queue)).check_integrity()
+
+    def _opened_queue(self) -> Any:
+        queue = self._queue
+        if queue is None:
+            raise QueueCancelledError(f"{self._name} {self._why_closed}")
+        return queue
 
     def drive_by(self, process: Process, *, bell: str = "", space_bell: str = "") -> Any:
         """Hand this end to a process whose loops will read or write it. -> its `QueueReader` or `QueueWriter`
@@ -213,21 +233,28 @@ class QueueEnd:
     # -- one operation
 
     def _enter(self, what: str, reads: bool | None = None) -> None:
-        """Take this end for one operation; `self._busy.release()` ends it. (A context manager would cost 1 us.)"""
+        """Take this end for one operation, which `_leave` ends. (A context manager would cost 1 us.)"""
         if reads is not None and reads is self._writes:
             raise QueueError(f"{self._name}: the {'writer' if reads else 'reader'} cannot {what}")
         if not self._busy.acquire(False):
             if self._closed:
-                raise QueueCancelledError(f"{self._name} was shut down")
+                raise QueueCancelledError(f"{self._name} {self._why_closed}")
             raise QueueError(f"{self._name}: {what} while another thread uses this end")
-        if self._closed:
+        if self._closed or self._inside:
             self._busy.release()
-            raise QueueCancelledError(f"{self._name} was shut down")
+            if self._closed:
+                raise QueueCancelledError(f"{self._name} {self._why_closed}")
+            raise QueueError(f"{self._name}: {what} while this thread uses the same end, from a signal handler")
+        self._inside = True
+
+    def _leave(self) -> None:
+        self._inside = False
+        self._busy.release()
 
     def _deadline(self, timeout: float | None) -> float | None:
         if timeout is None:
             return None
-        if timeout < 0:
+        if not timeout >= 0:
             raise QueueError(f"{self._name}: a time-out of {timeout} seconds; a deadline that is over is 0")
         return self._ports.clock.monotonic() + timeout
 
@@ -245,7 +272,7 @@ class QueueEnd:
             state = presence.state(self._layout, self._memory, other)
             if state in ("dead", "left"):
                 who = "the writer" if other is None else f"the reader of rank {self.handle.local_reader_ranks[other]}"
-                raise PeerDeadError(f"{self._name}: {who} {'has died' if state == 'dead' else 'was shut down'}")
+                raise PeerDeadError(f"{self._name}: {who} {_WENT[state]}")
 
     def _look_at_remotes(self) -> None:
         socket = self._process.sockets[REMOTE_SOCKET]
@@ -284,11 +311,13 @@ class QueueEnd:
             if self._closed:
                 return
             self._closed = True
-        if self._dropped is not None:
-            self._dropped.detach()
+        free = True
         if self._process is not None:
-            self._process.cancel(QueueCancelledError(f"{self.name} was shut down"))
+            self._process.cancel(QueueCancelledError(f"{self.name} {self._why_closed}"))
             free = self._busy.acquire(timeout=LEAVE_S)
+            if free and self._inside:  # out of a signal handler: what it interrupted ends by the cancellation
+                self._busy.release()
+                free = False
             if self._layout is not None:
                 presence.withdraw(self._layout, self._memory, self._reader)
                 for bell in self._bells.values():
@@ -301,10 +330,28 @@ class QueueEnd:
                 self._process.close()
                 if self._owns_ports:
                     self._ports.close()
+        if free and self._dropped is not None:  # else what is left is given back when the end is collected
+            self._dropped.detach()
         if self._unlinks is not None:
             unlink_segment(self._unlinks)
         if self._remove is not None:
             self._remove()
+
+    def _inherited(self) -> None:
+        """This is a forked child's copy: its parent's end goes on, and nothing of it may be touched from here."""
+        self._closed, self._why_closed = True, "belongs to the process that opened it; open an end of your own"
+
+
+#: All ends of this process.
+_ENDS: weakref.WeakSet[QueueEnd] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for end in list(_ENDS):
+        end._inherited()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _drop(pid: int, process: Process, ports: Ports | None, layout: RingLayout | None, memory: Any, reader: int | None,

@@ -2,7 +2,8 @@
 
 Promises
 - `decode(encode(x))` equals `x`; buffers of at least 64 KiB travel beside the pickle, uncopied: those of objects that
-  support it, and `bytes` and `bytearray` that are the object or lie in its tuples, lists and dicts.
+  support it, `bytes` and `bytearray` that are the object, and `bytes` that lie in its tuples, lists and dicts. (A list
+  or dict that holds such `bytes`, and that something deep inside of it holds too, arrives as two.)
 - A message of at least the chunk's size (header included) overflows: its chunk holds the flag alone, and its
   buffers travel by ZMQ as `overflow_frames`.
 - Bytes that are no message are a `QueueDecodeError`, never a crash and never a longer read than the chunk.
@@ -36,7 +37,7 @@ MAX_BUFFERS = (1 << 16) - 1
 
 #: How deep, and in containers of at most how many items, `encode` looks for large `bytes`.
 _LOOK_DEPTH, _LOOK_ITEMS = 3, 16
-_LOOKED_INTO = frozenset({bytes, bytearray, tuple, list, dict})
+_LOOKED_INTO = frozenset({bytes, tuple, list, dict})
 _LENT = b"RTlent"
 _MAX_LENGTH = (1 << 32) - 1
 _HEADER_BYTES = 3
@@ -71,22 +72,33 @@ class _Lent:
         return self.kind, (self.buffer,)
 
 
+class _HoldsItselfError(Exception):
+    """A container is met inside of itself: a copy of it would hold the original."""
+
+
 def _lend(obj: Any, loans: dict[int, Any], depth: int = _LOOK_DEPTH) -> Any:
-    """`obj` with each large `bytes` replaced, in copies of the containers around it. `loans`: what was met, by id."""
+    """`obj` with each large `bytes` replaced, in copies of the containers around it. `loans`: what was met, by id.
+
+    `bytes` only: of what can be changed, somebody out of sight may hold the same one. Raises _HoldsItselfError.
+    """
     kind = type(obj)
-    if kind is bytes or kind is bytearray:
+    if kind is bytes:
         if len(obj) < OUT_OF_BAND_BYTES:
             return obj
         return loans.setdefault(id(obj), _Lent(obj))
     if not depth or len(obj) > _LOOK_ITEMS:
         return obj
     if id(obj) in loans:
+        if loans[id(obj)] is None:
+            raise _HoldsItselfError
         return loans[id(obj)]
-    loans[id(obj)] = obj
+    loans[id(obj)] = None
     new = [_lend(item, loans, depth - 1) if type(item) in _LOOKED_INTO else item for item in _items(obj)]
     if any(one is not other for one, other in zip(_items(obj), new, strict=True)):
-        loans[id(obj)] = obj = dict(zip(obj, new, strict=True)) if kind is dict else kind(new)
-    return obj
+        loans[id(obj)] = dict(zip(obj, new, strict=True)) if kind is dict else kind(new)
+    else:
+        loans[id(obj)] = obj
+    return loans[id(obj)]
 
 
 def _items(obj: Any) -> Any:
@@ -96,7 +108,7 @@ def _items(obj: Any) -> Any:
 def _has_large(obj: Any, depth: int = _LOOK_DEPTH) -> bool:
     """Whether `_lend` would find something: nearly never, so this is what has to be fast."""
     kind = type(obj)
-    if kind is bytes or kind is bytearray:
+    if kind is bytes:
         return len(obj) >= OUT_OF_BAND_BYTES
     if depth and len(obj) <= _LOOK_ITEMS:
         for item in obj.values() if kind is dict else obj:
@@ -122,7 +134,10 @@ def encode_chunk(obj: Any) -> bytes | list[Any]:
             return [_WHOLE[kind], memoryview(obj)]
     elif kind in _LOOKED_INTO and _has_large(obj):
         loans: dict[int, Any] = {}
-        return _encode_buffers(_lend(obj, loans), loans)
+        try:
+            return _encode_buffers(_lend(obj, loans), loans)
+        except _HoldsItselfError:
+            return _encode_buffers(obj, {})
     met: list[pickle.PickleBuffer] = []
     pickled = _dumps(obj, 5, buffer_callback=met.append)
     if met:
@@ -158,8 +173,8 @@ def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
 
 
 def _pickle_of_whole(kind: type) -> bytes:
-    loans: dict[int, Any] = {}
-    return _encode_buffers(_lend(kind(OUT_OF_BAND_BYTES), loans), loans)[0]
+    whole = _Lent(kind(OUT_OF_BAND_BYTES))
+    return _encode_buffers(whole, {0: whole})[0]
 
 
 #: The pickle, with its loan, of a large `bytes` or `bytearray` that is the object: always the same.

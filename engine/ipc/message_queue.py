@@ -9,9 +9,11 @@ Promises
   own error and was not sent. The queue is usable after either.
 - Nothing that came over a network is unpickled before its sender has proven its key; without keys a remote reader is
   refused.
+- An exception out of a signal handler (Ctrl-C) leaves that message sent or not, handed out or not; this end goes on in
+  step with the others.
 - `shutdown` leaves nothing behind; what a killed writer left goes with the next writer's start.
 - Bad use (wrong end, foreign rank, another queue's segment, second reader of a rank, use after shutdown, negative
-  time-out, two threads at once) is an error at once.
+  time-out, two threads at once, a forked child's copy) is an error at once.
 
     enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: nobody records or is remote
               otherwise the loop of `queue.QueueWriter`, driven by `engine.shell`
@@ -106,7 +108,6 @@ class MessageQueue(QueueEnd):
             sockets = self._process.sockets
             if ranks:
                 self._open_ring(spec, segment_name, None, bell, epoch)
-                self._unlinks = segment_name
                 self._open_overflow(overflow_address, segment_name)
                 ring: Any = RingWriter(self._layout, self._memory, self._fence)
             else:
@@ -199,11 +200,14 @@ class MessageQueue(QueueEnd):
     def wait_until_ready(self, timeout: float | None = None) -> None:
         """Writer: until every reader is there, then tells them. Reader: until told.
 
-        Readers that exist are counted: each must live and have subscribed to the overflow socket; a remote one, by
-        name. Raises QueueTimeoutError naming who is missing (None: after READY_BOUND_S), PeerDeadError.
+        Readers that exist are counted: each must live and have subscribed, by name; of those that say no name (vLLM's),
+        as many subscriptions. May be repeated, after a time-out and when all is ready.
+        Raises QueueTimeoutError naming who is missing (None: after READY_BOUND_S), PeerDeadError.
         """
         self._enter("wait_until_ready")
         try:
+            if self._ready:
+                return
             deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
             if self._writes:
                 self._wait_for_readers(deadline)
@@ -213,7 +217,7 @@ class MessageQueue(QueueEnd):
                 self._wait_for_writer(deadline)
             self._ready = True
         finally:
-            self._busy.release()
+            self._leave()
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Send an object to all readers. Waits for room at most `timeout` seconds (None: until shutdown or a death).
@@ -221,9 +225,10 @@ class MessageQueue(QueueEnd):
         Raises QueueTimeoutError or QueueCancelledError with nothing sent, PeerDeadError when a remote reader is gone,
         and what pickle raises.
         """
-        if not self._writes or self._closed or not self._busy.acquire(False):
+        if not self._writes or self._closed or self._inside or not self._busy.acquire(False):
             self._enter("enqueue", reads=False)
         try:
+            self._inside = True
             deadline = None if timeout is None else self._deadline(timeout)
             queue, encoded, remotes = self._queue, encode_chunk(obj), self._remotes
             small = type(encoded) is bytes
@@ -243,6 +248,7 @@ class MessageQueue(QueueEnd):
                 parts = [parts[0], *map(bytes, parts[1:])]  # the socket sends later what the caller may change now
             self._process.run(queue.enqueue(parts, deadline))
         finally:
+            self._inside = False
             self._busy.release()
 
     def dequeue(self, timeout: float | None = None, cancel: threading.Event | None = None,
@@ -252,9 +258,10 @@ class MessageQueue(QueueEnd):
         `indefinite` is vLLM's word for "a long wait is no reason to warn"; nothing is logged here either way.
         Raises QueueTimeoutError (nothing was lost), QueueCancelledError, QueueDecodeError (that object was).
         """
-        if self._writes or self._closed or not self._busy.acquire(False):
+        if self._writes or self._closed or self._inside or not self._busy.acquire(False):
             self._enter("dequeue", reads=True)
         try:
+            self._inside = True
             queue, message = self._queue, EMPTY
             if self._direct and queue.owed is None and not (timeout and timeout < 0):
                 seen = self._doorbells[BELL].seen()
@@ -269,6 +276,7 @@ class MessageQueue(QueueEnd):
             return message[0] if type(message) is tuple else decode(message)
         finally:
             self._cancel = None
+            self._inside = False
             self._busy.release()
 
     def try_dequeue(self) -> Any:
@@ -280,7 +288,7 @@ class MessageQueue(QueueEnd):
                 return EMPTY
             return message[0] if type(message) is tuple else decode(message)
         finally:
-            self._busy.release()
+            self._leave()
 
     def broadcast_object(self, obj: Any = None) -> Any:
         """The writer sends `obj`, a reader receives it. -> the object, at both ends"""
@@ -292,24 +300,30 @@ class MessageQueue(QueueEnd):
     # -- waiting
 
     def _look_on(self, key: str, seen: int, look: Callable[[], Any], deadline: float | None) -> Any:
-        """Wait for that bell and look. -> what was found, or EMPTY where the loop has to go on: it is over"""
+        """Wait for that bell and look. -> what was found, or EMPTY: the deadline is over, or this end was shut down
+
+        Raises QueueCancelledError as `_raise_if_over` does, after a last look that found nothing.
+        """
         bell, monotonic, found = self._doorbells[key], self._ports.clock.monotonic, EMPTY
-        began = checked = now = monotonic()
-        while found is EMPTY:
-            left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
-            if left <= 0 or self._process.cancelled is not None:
-                break
-            rang = self._strategy.wait(bell, seen, left)
-            seen = bell.seen()
-            found = look()
-            now = monotonic()
-            if not rang and now - checked >= PEER_CHECK_S / 2:
-                checked = now
-                try:
-                    self._raise_if_over()
-                except QueueCancelledError:
-                    return EMPTY  # the loop looks once more, and then says the same
-        if found is not OVERFLOW:
+        began = now = monotonic()
+        try:
+            while found is EMPTY and self._process.cancelled is None:
+                if now - self._checked_at >= PEER_CHECK_S or (self._cancel is not None and self._cancel.is_set()):
+                    self._checked_at = now
+                    try:
+                        self._raise_if_over()
+                    except QueueCancelledError:
+                        if (found := look()) is EMPTY:
+                            raise
+                        break
+                left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
+                if left <= 0:
+                    break
+                self._strategy.wait(bell, seen, left)
+                seen = bell.seen()
+                found = look()
+                now = monotonic()
+        finally:
             self._queue.stats.waited(now - began)
         return found
 
@@ -341,31 +355,37 @@ class MessageQueue(QueueEnd):
         return message
 
     def _wait_for_readers(self, deadline: float) -> None:
-        ranks, subscribed = self.handle.local_reader_ranks, 0
+        ranks = self.handle.local_reader_ranks
         while True:
             self._raise_if_over()
             states = [presence.state(self._layout, self._memory, k) for k in range(len(ranks))]
-            missing = [rank for rank, state in zip(ranks, states, strict=True) if state != "alive"]
-            there = subscribed >= len(ranks) and (not missing or set(states) == {"unknown"})  # vLLM's only subscribe
-            missing += self._remotes.missing() if self._remotes is not None else []
-            if there and (self._remotes is None or not self._remotes.missing()):
+            mute = self._subscribers.strangers - states.count("unknown")  # vLLM's readers only subscribe
+            missing = [rank for k, (rank, state) in enumerate(zip(ranks, states, strict=True))
+                       if state != "unknown" and not (state == "alive" and k in self._subscribers.readers)]
+            if mute < 0:
+                missing += [rank for rank, state in zip(ranks, states, strict=True) if state == "unknown"]
+            others = self._remotes.missing() if self._remotes is not None else []
+            if not missing and not others:
                 break
-            if not there:
+            if missing:
                 arrived = self._receive(OVERFLOW_SOCKET, deadline)
-                subscribed += arrived is not None and bytes(arrived[0][:1]) == b"\x01"
+                if arrived is not None:
+                    self._subscribers.note(arrived[0])
             else:
                 arrived = self._receive(REMOTE_SOCKET, deadline)
                 if arrived is not None:
                     self._note_remote(arrived[0])
             if arrived is None and self._ports.clock.monotonic() >= deadline:
+                missing = sorted({*missing, *others})
                 raise QueueTimeoutError(f"{self._name}: {len(missing)} of {self._queue.n_readers} readers did not "
-                                        f"come, ranks {missing}; {subscribed} have subscribed")
+                                        f"come, ranks {missing}")
         for socket in self._process.sockets.values():
             socket.send([READY])
 
     def _wait_for_writer(self, deadline: float) -> None:
         (socket,) = self._process.sockets
-        while (arrived := self._receive(socket, deadline)) != [READY]:
+        while not self._queue.heard_ready:
+            arrived = self._receive(socket, deadline)
             if arrived is not None:
                 self._queue.keep_payload(arrived)
                 continue

@@ -66,6 +66,7 @@ class QueueWriter:
         #: What to do while there is no room: readers may wait for this process before they read on.
         self.meanwhile: Callable[[], Loop[Any]] | None = None
         self._room = Attempt(name, writer.free)
+        self._unsent: tuple[int, list[Any]] | None = None  # a payload whose flag is about to be published, or was
 
     @property
     def position(self) -> int:
@@ -79,6 +80,8 @@ class QueueWriter:
         QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
         least a chunk on a queue without an overflow socket.
         """
+        if self._unsent is not None:
+            yield from self._send_payload()
         position = self.writer.position
         overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
         if overflow and self.overflow_outbox is None:
@@ -95,14 +98,26 @@ class QueueWriter:
         if self.remote_outbox is not None:
             yield from self._send_remote(overflow_frames(parts, position), deadline)
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
+        self._unsent = (position, parts) if overflow else None
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
         assert written, f"{self.name}: room for message {position} was taken away"
         if overflow:
-            yield Send(self.overflow_outbox, overflow_frames(parts, position))
+            yield from self._send_payload()
         self.stats.bytes += sum(map(len, parts))
         self.stats.overflows += overflow
         yield RingBell(self.bell)
         return position
+
+    def _send_payload(self) -> Loop[None]:
+        """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""
+        position, parts = self._unsent
+        try:
+            if position < self.writer.position:
+                yield Send(self.overflow_outbox, overflow_frames(parts, position))
+        except Exception:
+            self._unsent = None
+            raise
+        self._unsent = None
 
     def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
         """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""
@@ -159,6 +174,8 @@ class QueueReader:
         self.recheck_s = recheck_s
         self.gap_s = gap_s
         self.owed: int | None = None
+        #: The writer has said that all its readers have subscribed.
+        self.heard_ready = False
         self._take = take
         self._payloads: dict[int, list[Any]] = {}
         self._unmarked: deque[list[Any]] = deque()
@@ -249,6 +266,7 @@ class QueueReader:
         return EMPTY
 
     def keep_payload(self, frames: list[Any]) -> None:
+        self.heard_ready = True  # payloads are sent after it
         if len(frames) == 1 and bytes(frames[0][:len(READY) + 1]) == READY:
             return
         position, parts = from_overflow_frames(frames)

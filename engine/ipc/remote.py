@@ -126,6 +126,30 @@ def reader_socket(name: str, address: str, topic: bytes, keys: tuple[str, str, s
                       address=address, receive_hwm=REMOTE_BOUND, more_topics=(topic,), curve=(public, secret, server))
 
 
+class LocalReaders:
+    """Which readers of this host have subscribed to the overflow socket: `readers` by number, and how many without one.
+
+    A reader subscribes twice: to everything, as vLLM's do, and to `topic_of` its number.
+    """
+
+    def __init__(self) -> None:
+        self.readers: set[int] = set()
+        self._subscriptions = 0
+
+    def note(self, frame: Any) -> None:
+        kind, topic = bytes(frame[:1]), bytes(frame[1:])
+        reader = topic[len(_TOPIC):].partition(b":")[0]
+        if kind == _SUBSCRIBED and topic.startswith(_TOPIC) and reader.isdigit():
+            self.readers.add(int(reader))
+        elif kind == _SUBSCRIBED:
+            self._subscriptions += 1
+
+    @property
+    def strangers(self) -> int:
+        """Subscriptions that belong to none of `readers`."""
+        return self._subscriptions - len(self.readers)
+
+
 class RemoteReaders:
     """The writer's view of who is there, from what arrives at its socket."""
 
@@ -161,7 +185,7 @@ class RemoteReader:
 
     def __init__(self, name: str, *, inbox: str, topic: bytes, check: Callable[[], None], recheck_s: float) -> None:
         self.name, self.inbox, self._topic = name, inbox, topic
-        self.ready = self.ended = False
+        self.heard_ready = self.ended = False
         self.stats = QueueStats(ring=name, end="reader")
         self._check, self._recheck_s = check, recheck_s
         self._arrived: deque[tuple[int | None, list[Any]]] = deque()
@@ -202,7 +226,7 @@ class RemoteReader:
 
     def keep_payload(self, frames: list[Any]) -> None:
         if len(frames) == 1:
-            self.ready |= bytes(frames[0]) == READY
+            self.heard_ready |= bytes(frames[0]) == READY
             self.ended |= bytes(frames[0]) == BYE
             if bytes(frames[0]) == _TAKEN + self._topic:
                 raise QueueError(f"{self.name}: refused: a reader with this rank is there already")

@@ -6,9 +6,9 @@ Promises
 - No chunk is rewritten before every reader has read it.
 - Nothing here waits. `try_write` and `try_read` answer at once, and an end that is refused stays on its slot:
   the slot *is* the queue position, so looking for another free one would reorder or lose messages.
-- Nothing is remembered before the operation is over: who has whose place, then `position`, with the last statements.
-  So either operation can be run again from recorded loads, stopped between any two stores, or abandoned by an
-  exception of the memory, and it has published nothing that its last store does not publish.
+- Nothing is remembered before the last store: who has whose place, and `position`. So either operation can be run
+  again from recorded loads, stopped between any two stores, or abandoned by an exception (of the memory; out of a
+  signal handler, which runs where a function is called), and it has published nothing that its last store does not.
 
 Layout of a segment (vLLM's, then ours; offsets in bytes)
 
@@ -256,9 +256,9 @@ class RingWriter:
         memory[readers] = self._unread
         self._fence()
         memory[written] = place
-        self._fence()
         self._places = places
         self._position = position + 1
+        self._fence()
         return True
 
     def _exchanged(self, chunk: int) -> tuple[tuple[int, int], ...]:
@@ -345,8 +345,8 @@ class RingReader:
     def _free(self, own: slice) -> None:
         self._fence()  # all loads of the data are over
         self._memory[own] = 1
-        self._fence()  # seen before any doorbell
         self._position += 1
+        self._fence()  # seen before any doorbell
 
     def _moved(self, place: int) -> slice:
         owner = place - _MOVED

@@ -6,6 +6,8 @@ Promises
   done with it. (A tracker of the whole message would cover its last frame only.)
 - A ROUTER never drops in silence: an unconnected peer is `Unroutable`.
 - With CURVE keys a bound socket takes only its client's bytes, a connected one only its server's.
+- An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
+  the next one.
 - A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
 """
 
@@ -38,7 +40,7 @@ class ZmqSocket:
         #: The same without conveniences that cost as much as sending a short frame does.
         self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
         self._routes = spec.kind == "ROUTER"
-        self._lost = False
+        self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
         socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
@@ -95,12 +97,19 @@ class ZmqSocket:
 
     def try_receive(self) -> tuple[Any, list[Any]] | None:
         while True:
+            if self._torn:
+                while self._socket.getsockopt(zmq.RCVMORE):
+                    self._receive(_NOW, False)
+                self._torn = False
             try:
                 frames = [self._receive(_NOW, False)]
                 while frames[-1].more:
                     frames.append(self._receive(_NOW, False))
             except zmq.Again:
                 return None
+            except BaseException:
+                self._torn = True
+                raise
             peer: Any = self.spec.peer
             if self._routes:
                 identity = frames.pop(0).bytes

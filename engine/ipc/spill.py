@@ -85,8 +85,8 @@ class SpillWriter:
                 slot.words[0] = position + 1
                 name = slot.segment.name[len(self._prefix):]
                 frames = overflow_frames([b"".join((_REFERENCE, *sizes, b"/", name.encode()))], position)
-            else:  # the socket sends later what the caller may change now
-                frames = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
+        # The socket sends later what the caller may change now.
+        frames = [frame if isinstance(frame, bytes) else bytes(frame) for frame in frames]
         self._inner.send(frames, peer)
 
     def close(self, linger_s: float | None = None) -> None:

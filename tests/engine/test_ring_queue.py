@@ -349,12 +349,25 @@ def test_a_small_object_makes_the_same_chunk_on_the_short_way(obj):
 
 
 @pytest.mark.parametrize("obj", [bytes(OUT_OF_BAND_BYTES), bytearray(OUT_OF_BAND_BYTES + 1),
-                                 (1, {"k": bytearray(OUT_OF_BAND_BYTES)})])
+                                 (1, {"k": bytes(OUT_OF_BAND_BYTES)})])
 def test_an_object_with_large_bytes_does_not_go_the_short_way(obj):
     parts = encode(obj)
     assert type(encode_chunk(obj)) is list and decode(list(map(bytes, parts))) == obj
     taken, size = object_taker()(memoryview(b"".join(pack(parts)) + bytes(9)))
     assert taken == obj and type(taken) is type(obj) and size == sum(map(len, parts))
+
+
+def test_who_is_held_twice_is_still_one_where_it_can_be_changed():
+    """A bytearray also held out of sight, and a list that holds itself, beside bytes that travel uncopied."""
+    class_like = {"deep": [[[[]]]]}
+    changing, large = bytearray(OUT_OF_BAND_BYTES), bytes(OUT_OF_BAND_BYTES)
+    class_like["deep"][0][0][0].append(changing)
+    itself = [large]
+    itself.append(itself)
+    one = decode(list(map(bytes, encode([changing, class_like, large]))))
+    other = decode(list(map(bytes, encode(itself))))
+    assert one[0] is one[1]["deep"][0][0][0][0] and one[2] == large
+    assert other[1] is other and other[0] == large
 
 
 def test_a_rehearsal_takes_a_message_as_any_other():

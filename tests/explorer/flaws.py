@@ -20,7 +20,8 @@ DATA = ("        if size <= GATHER_BYTES:\n"
         "        else:\n            for part in parts:\n                memory[offset:offset + len(part)] = part\n"
         "                offset += len(part)\n")
 READERS = "        memory[readers] = self._unread\n"
-WRITTEN = "        memory[written] = place\n"
+WRITTEN = ("        memory[written] = place\n        self._places = places\n"
+           "        self._position = position + 1\n")
 FENCE = "        self._fence()\n"
 #: From the reset to the end of a write, as it is shipped.
 WRITE = RESET + FENCE + DATA + READERS + FENCE + WRITTEN + FENCE
@@ -30,10 +31,10 @@ _FIRST_LOOK_OVER = "        self._fence()  # our own flag first, `written` secon
 _OWN = "        if memory[own]:\n            return EMPTY\n" + _FIRST_LOOK_OVER
 _WRITTEN_FLAG = "        place = memory[written]\n        if not place:\n            return EMPTY\n"
 _TAKE = "        try:\n            taken = take("
-_FREE = "        self._fence()  # all loads of the data are over\n        self._memory[own] = 1\n"
+_MOVES_ON = "        self._position += 1\n"
+_READ_FLAG = "        self._memory[own] = 1\n" + _MOVES_ON
+_FREE = "        self._fence()  # all loads of the data are over\n" + _READ_FLAG
 _FREED = _FREE + "        self._fence()  # seen before any doorbell\n"
-
-
 _READ_BY_ALL = "            if 0 not in flags:\n"
 _EXCHANGE = "places[chunk], places[other] = self._at(chunk, places[other][0]), self._at(other, places[chunk][0])\n"
 _TAKEN = "places[chunk] = self._at(chunk, places[other][0])\n"
@@ -107,7 +108,7 @@ FLAWS = (
     Flaw("a reader does not look at its own flag", _OWN, "", SC, "took 01 01 as message 3", "read", ""),
     Flaw("a reader sets its flag before it has taken the message", _TAKE, "        memory[own] = 1\n" + _TAKE,
          SC, "message 3 is written over message 1", "read", ""),
-    Flaw("a reader does not set its flag", _FREE, "        self._fence()\n", SC, "took 01 01 as message 3", "", "read"),
+    Flaw("a reader does not set its flag", _FREE, _MOVES_ON, SC, "took 01 01 as message 3", "", "read"),
     Flaw("no fence between a reader's two looks", _FIRST_LOOK_OVER, "", WEAK, "took 01 01 as message 3", "readers", ""),
     Flaw("no fence before the data", "        self._fence()  # `written` first, data second\n", "", WEAK,
          "took 01 00 as message 1", "written", ""),
@@ -141,6 +142,6 @@ HARMLESS = {
     "no fence between a reader's two looks: it orders loads":
         (_FIRST_LOOK_OVER, ""),
     "no fence before the data: it orders loads": ("        self._fence()  # `written` first, data second\n", ""),
-    "no fence before a reader's flag: it orders loads before a store": (_FREE, "        self._memory[own] = 1\n"),
+    "no fence before a reader's flag: it orders loads before a store": (_FREE, _READ_FLAG),
     "no fence after a reader's flag: it is for the doorbell": (_FREED, _FREE),
 }
