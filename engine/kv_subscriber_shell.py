@@ -27,11 +27,12 @@ from typing import Any
 
 import msgspec
 
+from engine.core.kv_codec import is_of_topic
 from engine.errors import QueueCancelledError
 from engine.ipc.presence import start_time
 from engine.kv_follow import feed, next_reports, subscriber_loop
 from engine.kv_mirror import KVCacheMirror
-from engine.kv_reports import Question, Report, Restarted, Settled
+from engine.kv_reports import Malformed, Question, Report, Restarted, Settled
 from engine.kv_subscriber import KVEventFollower
 from engine.ports import Ports
 from engine.real_ports import RealPorts
@@ -43,7 +44,27 @@ from engine.wiring import identity_of, subscriber_sockets
 ASYNC_POLL_S = 0.2
 
 
-class _Following(KVEventFollower):
+class TopicFollower(KVEventFollower):
+    """A follower that takes answers about its own topic only: the replay socket knows no subscriptions.
+
+    What a publisher of another topic sends is told once and dropped, so its numbers end as unrecoverable.
+    """
+
+    def __init__(self, *, topic: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.topic = topic.encode()
+        self._met_another = False
+
+    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
+        if is_of_topic(frames, self.topic):
+            return super().on_replay(frames, now)
+        if self._met_another:
+            return []
+        self._met_another = True
+        return [Malformed("replay", f"a batch of topic {bytes(frames[1])!r}, which does not begin with {self.topic!r}")]
+
+
+class _Following(TopicFollower):
     """A follower that keeps what it reports in `told`, whatever becomes of its caller."""
 
     def __init__(self, told: deque[Report], **options: Any) -> None:
@@ -59,9 +80,9 @@ class _Following(KVEventFollower):
         self.whole = False
         return self._keep(super().on_replay(frames, now))
 
-    def on_time(self, now: float) -> list[Report]:
+    def on_time(self, now: float, **more: Any) -> list[Report]:
         self.whole = False
-        return self._keep(super().on_time(now))
+        return self._keep(super().on_time(now, **more))
 
     def _keep(self, reports: list[Report]) -> list[Report]:
         kept = [report for report in reports if not isinstance(report, Question | Settled)]
@@ -84,7 +105,8 @@ class KVEventSubscriber:
         self._own_ports = RealPorts(subscriber()) if ports is None else None
         ports = ports or self._own_ports
         self._process = Process(ports)
-        self._options = {"replay": replay_endpoint is not None, "poll_s": poll_s, "answer_s": answer_s, "tries": tries}
+        self._options = {"topic": topic, "poll_s": poll_s, "answer_s": answer_s, "tries": tries,
+                         "replay": replay_endpoint is not None}
         self._closed = False
         self._ready: deque[Report] = deque()  # read, and not yet told
         self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
@@ -227,9 +249,8 @@ def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
                                    buffer_bytes=recipe.socket_buffer_bytes,
                                    identity=identity_of(ports.node.index), core_index=recipe.core_index):
         process.sockets[spec.name] = ports.open_socket(spec)
-    follower = KVEventFollower(replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
-                               answer_s=recipe.answer_s, tries=recipe.tries,
-                               tag=int.from_bytes(os.urandom(6), "big"))
+    follower = TopicFollower(topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
+                             answer_s=recipe.answer_s, tries=recipe.tries, tag=int.from_bytes(os.urandom(6), "big"))
     ports.mark(Mark.READY)
     process.run(subscriber_loop(follower, KVCacheMirror()))
     ports.observe("bye", reason=str(process.cancelled))

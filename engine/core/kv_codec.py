@@ -14,7 +14,7 @@ Promises
                (b"", b"", -1, b"", report)                to a request with a tag
 
     snapshot   (b"", 0, tag, b"snapshot")                 asks for the publisher's present state
-    piece      (b"", b"", -2, payload, place)             payload: a batch that stores blocks; in any order
+    piece      (b"", topic, -2, payload, place)           payload: a batch that stores blocks; in any order
     place      tag | epoch | next | piece | pieces | known        6 x 8 bytes big-endian
                the state before batch `next`; with known = 0 the publisher does not know it, and there is one piece
 
@@ -132,8 +132,8 @@ def read_request(frames: Sequence[Any]) -> ReplayRequest:
     return ReplayRequest(_number(frames[1]), tag, len(frames) == 4)
 
 
-def piece_frames(place: Place, payload: bytes) -> list[bytes]:
-    return [b"", b"", PIECE, payload, _PLACE.pack(*msgspec.structs.astuple(place))]
+def piece_frames(place: Place, payload: bytes, topic: bytes = b"") -> list[bytes]:
+    return [b"", topic, PIECE, payload, _PLACE.pack(*msgspec.structs.astuple(place))]
 
 
 def end_frames(report: EndReport | None = None) -> list[bytes]:
@@ -159,6 +159,14 @@ def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
     if len(frames[4]) != _REPORT.size:
         raise BadFrameError(f"the report of an end marker has {_REPORT.size} bytes, got {len(frames[4])}")
     return ReplayAnswer(report=EndReport(*_REPORT.unpack(frames[4])))
+
+
+def is_of_topic(frames: Sequence[Any], topic: bytes) -> bool:
+    """Whether a subscriber to `topic` is meant by an answer: by its beginning, as live batches are chosen.
+
+    What carries no topic (an end, or a message that is none) is for everybody.
+    """
+    return not topic or len(frames) not in (4, 5) or bytes(frames[2]) == END or bytes(frames[1]).startswith(topic)
 
 
 def _piece(frames: Sequence[Any]) -> ReplayAnswer:

@@ -133,7 +133,8 @@ class KVEventLog:
         if request.snapshot:
             if self.epoch is None:
                 raise BadFrameError("this publisher speaks the original's format and has no snapshots")
-            return self.state.pieces(request.tag, self.epoch, self.numbered_when_idle(), self.data_parallel_rank)
+            return self.state.pieces(request.tag, self.epoch, self.numbered_when_idle(), self.data_parallel_rank,
+                                     self.topic)
         upto, batches = self._snapshot()
         first = bisect_left(batches, request.start, key=itemgetter(0))
         oldest = batches[0][0] if batches else upto

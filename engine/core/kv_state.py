@@ -83,15 +83,16 @@ class PublishedState:
             else:
                 raise TypeError(f"{kind.__name__} is no event of a KV cache")
 
-    def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None) -> Iterator[list[bytes]]:
+    def pieces(self, tag: int, epoch: int, upto: int, data_parallel_rank: int | None,
+               topic: bytes = b"") -> Iterator[list[bytes]]:
         """The messages of a snapshot as of now. `upto`: numbers below it were sent or lost before this call.
 
         The iterator raises what reading back a payload raised, after a message that says that the state is not known.
         """
         number, known, blocks = self._copy()
         if not known or upto > number:
-            return iter([_unknown(Place(tag, epoch, max(number, upto)), data_parallel_rank)])
-        return _encoded(blocks, self._piece_blocks, Place(tag, epoch, number), data_parallel_rank)
+            return iter([_unknown(Place(tag, epoch, max(number, upto)), data_parallel_rank, topic)])
+        return _encoded(blocks, self._piece_blocks, Place(tag, epoch, number), data_parallel_rank, topic)
 
     def _copy(self) -> tuple[int, bool, list[tuple[_Place, list[tuple[BlockHash, bytes]]]]]:
         while True:
@@ -105,22 +106,22 @@ class PublishedState:
                 return copy
 
 
-def _unknown(place: Place, rank: int | None) -> list[bytes]:
+def _unknown(place: Place, rank: int | None, topic: bytes) -> list[bytes]:
     return piece_frames(msgspec.structs.replace(place, piece=0, pieces=1, known=0),
-                        encode_batch(LivedBatch(0.0, []), rank, place.epoch))
+                        encode_batch(LivedBatch(0.0, []), rank, place.epoch), topic)
 
 
 def _encoded(copy: list[tuple[_Place, list[tuple[BlockHash, bytes]]]], size: int, place: Place,
-             rank: int | None) -> Iterator[list[bytes]]:
+             rank: int | None, topic: bytes) -> Iterator[list[bytes]]:
     count = max(1, -(-sum(len(blocks) for _, blocks in copy) // size))
     events = _alone(copy)
     for piece in range(count):
         try:
             payload = encode_batch(LivedBatch(0.0, list(islice(events, size))), rank, place.epoch)
         except Exception:
-            yield _unknown(place, rank)
+            yield _unknown(place, rank, topic)
             raise
-        yield piece_frames(msgspec.structs.replace(place, piece=piece, pieces=count), payload)
+        yield piece_frames(msgspec.structs.replace(place, piece=piece, pieces=count), payload, topic)
 
 
 def _alone(copy: list[tuple[_Place, list[tuple[BlockHash, bytes]]]]) -> Iterator[BlockStored]:

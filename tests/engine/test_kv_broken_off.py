@@ -96,8 +96,11 @@ def _play(line: int) -> tuple[bool, list[Report], KVCacheMirror, Wire]:
         struck = True
     finally:
         sys.settrace(before)
-    for _ in range(10):
+    for _ in range(200):
+        if reader.follower.whole and reader.follower.caught_up and reader.mirror.next_seq == wire.log.numbered:
+            break
         told += reader.poll(0.02)
+    told += reader.poll(0.2)  # nothing comes twice
     reader.close()
     return struck, told, reader.mirror, wire
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("zmq")
 
 from engine.core.kv_events import BlockStored, KVEventBatch, ZmqEventPublisher  # noqa: E402
-from engine.kv_reports import Applied, Report  # noqa: E402
+from engine.kv_reports import Applied, Malformed, Report, Snapshot  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
 
 BOUND_S = 20.0
@@ -120,3 +120,27 @@ def test_the_mirror_of_an_iteration_is_as_far_as_what_was_told(closing: ExitStac
     else:
         asyncio.run(beside())
     assert subscriber.mirror.next_seq == 20
+
+
+@pytest.mark.parametrize("wanted", ["kv@two", "kv@one@longer"])
+def test_a_replay_of_another_topic_is_not_applied_and_neither_is_its_snapshot(closing: ExitStack, wanted: str) -> None:
+    """The replay socket is another publisher's: that is told once, and the mirror knows that it knows nothing."""
+    publisher = _publisher(closing, 5, topic="kv@one", buffer_steps=2)
+    subscriber = _subscriber(closing, publisher, topic=wanted, tries=1, answer_s=0.2)
+    told: list[Report] = []
+    end = time.monotonic() + BOUND_S
+    while subscriber.mirror.next_seq < 5 or subscriber.follower.fetching.wanted:
+        assert time.monotonic() < end, told
+        told += subscriber.poll(0.1)
+    assert not any(isinstance(report, Applied | Snapshot) for report in told)
+    assert [report.channel for report in told if isinstance(report, Malformed)] == ["replay"]
+    assert subscriber.mirror.unknown_since == 0 and subscriber.mirror.hashes() == []
+
+
+def test_a_replay_of_a_topic_that_begins_as_wanted_is_applied_with_its_snapshot(closing: ExitStack) -> None:
+    publisher = _publisher(closing, 5, topic="kv@one", buffer_steps=2)
+    subscriber = _subscriber(closing, publisher, topic="kv@")
+    end = time.monotonic() + BOUND_S
+    while subscriber.mirror.hashes() != list(range(5)) or subscriber.mirror.unknown_since is not None:
+        assert time.monotonic() < end
+        subscriber.poll(0.1)
