@@ -24,7 +24,8 @@ from engine.ipc import presence
 from engine.ipc.buffers import ReceiveBuffers
 from engine.ipc.framing import unpack
 from engine.ipc.handle import Handle
-from engine.ipc.remote import BYE, LocalReaders, NoBell, RemoteReader, RemoteReaders, topic_of
+from engine.ipc.ready import OVERFLOW_SOCKET, REMOTE_SOCKET, LocalReaders
+from engine.ipc.remote import BYE, NoBell, RemoteReader, RemoteReaders, topic_of
 from engine.ipc.ring import RingLayout
 from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
@@ -41,7 +42,7 @@ PEER_CHECK_S = 0.1
 #: How long `shutdown` waits for a thread that it has just woken.
 LEAVE_S = 5.0
 
-BELL, SPACE, OVERFLOW_SOCKET, REMOTE_SOCKET = "bell", "space", "overflow", "remote"
+BELL, SPACE = "bell", "space"
 
 
 _WENT = {"dead": "has died", "left": "was shut down"}

@@ -34,12 +34,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.errors import QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
+from engine.errors import QueueCancelledError, QueueDecodeError, QueueError
 from engine.ipc import presence, remote
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
 from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, rehearsal, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
-from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.queue import QueueReader, QueueWriter
+from engine.ipc.ready import wait_for_readers, wait_for_writer
 from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
 from engine.ipc.wait import WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
@@ -210,11 +211,11 @@ class MessageQueue(QueueEnd):
                 return
             deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
             if self._writes:
-                self._wait_for_readers(deadline)
+                wait_for_readers(self, deadline)
                 if self._layout is not None and presence.all_known(self._layout, self._memory)():
                     self._queue.writer.moves_from = MOVE_BYTES
             elif self._process.sockets:
-                self._wait_for_writer(deadline)
+                wait_for_writer(self, deadline)
             self._ready = True
         finally:
             self._leave()
@@ -353,45 +354,6 @@ class MessageQueue(QueueEnd):
             return OVERFLOW
         queue.stats.bytes += message[1]
         return message
-
-    def _wait_for_readers(self, deadline: float) -> None:
-        ranks = self.handle.local_reader_ranks
-        while True:
-            self._raise_if_over()
-            states = [presence.state(self._layout, self._memory, k) for k in range(len(ranks))]
-            mute = self._subscribers.strangers - states.count("unknown")  # vLLM's readers only subscribe
-            missing = [rank for k, (rank, state) in enumerate(zip(ranks, states, strict=True))
-                       if state != "unknown" and not (state == "alive" and k in self._subscribers.readers)]
-            if mute < 0:
-                missing += [rank for rank, state in zip(ranks, states, strict=True) if state == "unknown"]
-            others = self._remotes.missing() if self._remotes is not None else []
-            if not missing and not others:
-                break
-            if missing:
-                arrived = self._receive(OVERFLOW_SOCKET, deadline)
-                if arrived is not None:
-                    self._subscribers.note(arrived[0])
-            else:
-                arrived = self._receive(REMOTE_SOCKET, deadline)
-                if arrived is not None:
-                    self._note_remote(arrived[0])
-            if arrived is None and self._ports.clock.monotonic() >= deadline:
-                missing = sorted({*missing, *others})
-                raise QueueTimeoutError(f"{self._name}: {len(missing)} of {self._queue.n_readers} readers did not "
-                                        f"come, ranks {missing}")
-        for socket in self._process.sockets.values():
-            socket.send([READY])
-
-    def _wait_for_writer(self, deadline: float) -> None:
-        (socket,) = self._process.sockets
-        while not self._queue.heard_ready:
-            arrived = self._receive(socket, deadline)
-            if arrived is not None:
-                self._queue.keep_payload(arrived)
-                continue
-            self._raise_if_over()
-            if self._ports.clock.monotonic() >= deadline:
-                raise QueueTimeoutError(f"{self._name}: the writer did not say that all readers are there")
 
 
 def _spec(ranks: Sequence[int], max_chunks: int, max_chunk_bytes: int) -> RingSpec:

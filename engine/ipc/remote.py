@@ -39,8 +39,8 @@ BYE = b"BYE"
 REMOTE_LINGER_S = 2.0
 #: Messages that may wait on each side of a connection, sockets' buffers apart. (vLLM's socket drops what is beyond.)
 REMOTE_BOUND = 1000
-_TOPIC, _TAKEN = b"RTrank", b"RTtaken"
-_SUBSCRIBED, _LEFT = b"\x01", b"\x00"
+TOPIC, _TAKEN = b"RTrank", b"RTtaken"
+SUBSCRIBED, _LEFT = b"\x01", b"\x00"
 
 
 class NoRing:
@@ -117,37 +117,13 @@ def writer_socket(name: str, address: str, secret: str, keys: tuple[str, str, st
 
 def topic_of(rank: int) -> bytes:
     """What a reader subscribes to so that the writer knows it, different for each reader."""
-    return b"%s%d:%s" % (_TOPIC, rank, secrets.token_hex(8).encode())
+    return b"%s%d:%s" % (TOPIC, rank, secrets.token_hex(8).encode())
 
 
 def reader_socket(name: str, address: str, topic: bytes, keys: tuple[str, str, str]) -> SocketSpec:
     server, public, secret = keys
     return SocketSpec(name=name, kind="SUB", peer_kind=core().kind, receive_channel=Channel.OVERFLOW, bind=False,
                       address=address, receive_hwm=REMOTE_BOUND, more_topics=(topic,), curve=(public, secret, server))
-
-
-class LocalReaders:
-    """Which readers of this host have subscribed to the overflow socket: `readers` by number, and how many without one.
-
-    A reader subscribes twice: to everything, as vLLM's do, and to `topic_of` its number.
-    """
-
-    def __init__(self) -> None:
-        self.readers: set[int] = set()
-        self._subscriptions = 0
-
-    def note(self, frame: Any) -> None:
-        kind, topic = bytes(frame[:1]), bytes(frame[1:])
-        reader = topic[len(_TOPIC):].partition(b":")[0]
-        if kind == _SUBSCRIBED and topic.startswith(_TOPIC) and reader.isdigit():
-            self.readers.add(int(reader))
-        elif kind == _SUBSCRIBED:
-            self._subscriptions += 1
-
-    @property
-    def strangers(self) -> int:
-        """Subscriptions that belong to none of `readers`."""
-        return self._subscriptions - len(self.readers)
 
 
 class RemoteReaders:
@@ -161,13 +137,13 @@ class RemoteReaders:
     def note(self, frame: Any) -> list[bytes]:
         """-> what has to be told to everybody: the frame by which a second reader of a rank is refused"""
         kind, topic = bytes(frame[:1]), bytes(frame[1:])
-        rank = topic[len(_TOPIC):].partition(b":")[0]
-        if not topic.startswith(_TOPIC) or not rank.isdigit() or int(rank) not in self._ranks:
+        rank = topic[len(TOPIC):].partition(b":")[0]
+        if not topic.startswith(TOPIC) or not rank.isdigit() or int(rank) not in self._ranks:
             return []
-        first = self._came.setdefault(int(rank), topic) if kind == _SUBSCRIBED else self._came.get(int(rank))
+        first = self._came.setdefault(int(rank), topic) if kind == SUBSCRIBED else self._came.get(int(rank))
         if kind == _LEFT and topic == first:
             self._left.add(int(rank))
-        return [_TAKEN + topic] if kind == _SUBSCRIBED and topic != first else []
+        return [_TAKEN + topic] if kind == SUBSCRIBED and topic != first else []
 
     def missing(self) -> list[int]:
         return [rank for rank in self._ranks if rank not in self._came]
