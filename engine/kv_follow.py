@@ -4,7 +4,8 @@ Promises
 - What the follower reports is observed in that order: kv-batch, kv-gap, kv-healed, kv-unrecoverable, kv-restarted,
   kv-snapshot.
 - `kv-mirror` is observed when the mirror is settled and has changed, and at the end.
-- Neither socket starves the other: they are looked at in turns, and a reader in a hurry gets what is there.
+- Neither socket starves the other: they are looked at in turns, also by a reader that takes one message at a time.
+- A question is asked, or counts as unanswered, after what had already come was read.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ BURST_MESSAGES = 1000
 def next_reports(follower: KVEventFollower, deadline: float | None, *, live: str = "kv",
                  replay: str = "replay") -> Loop[list[Report]]:
     """Read until there is something to report. -> what happened, in order; empty at the deadline."""
-    inboxes = (live, replay) if follower.replay else (live,)
     found: list[Report] = []
     for messages in count(1):
+        inboxes = (live, replay) if follower.live_first else (replay, live)
+        message = yield Receive(inboxes if follower.replay else (live,),
+                                0.0 if found else _earlier(deadline, follower.deadline()))
         now = yield Now()
-        found += yield from _ask(follower.on_time(now), replay)
-        message = yield Receive(inboxes, 0.0 if found else _earlier(deadline, follower.deadline()))
         if message is not None:
-            now = yield Now()
             found += yield from _ask(_read(follower, live, message, now), replay)
-            inboxes = inboxes[::-1]
+        if message is None or (message[0] == live and not follower.live_first):  # there was no answer to read
+            found += yield from _ask(follower.on_time(now), replay)
+        follower.live_first = not follower.live_first
         enough = message is None or messages >= BURST_MESSAGES
         if (found and enough) or (deadline is not None and now >= deadline):
             return found

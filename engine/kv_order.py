@@ -4,6 +4,8 @@ Promises
 - Batches come out once each and in the order of their numbers.
 - A hole is told as a Gap when it is seen, and ends in Healed or in Unrecoverable.
 - A snapshot is told in its place between two batches, and after a loss for good one is wanted (kv_fetch).
+- Live batches come in order: what is missing below `live_upto` was passed by, and comes live no more. What lies
+  beyond may still be under way, whoever says that it was sent.
 
     number   0 1 2 3 4 5 6 7 8 9
              = = = =   - - -            = applied     - held back
@@ -18,6 +20,9 @@ from engine.core.kv_codec import LivedBatch
 from engine.kv_fetch import Fetching
 from engine.kv_reports import Applied, Gap, Healed, Malformed, Report, Unrecoverable
 from engine.messages import AllBlocksCleared
+
+#: Above every number.
+ENDLESS = 2**63
 
 
 class _Held(msgspec.Struct):
@@ -46,7 +51,8 @@ class BatchOrder:
         self.gaps: list[tuple[int, int]] = []  # told and still open, ascending
         self.last: tuple[int, float] | None = None  # number and time of the batch applied last
         self.failed = 0  # answers without progress since the last progress
-        self._unseen_upto = 0  # end of what an answer brought beyond `wire`; told when the answer ends
+        self.live_upto = 0  # one more than the highest live number
+        self.unseen_upto = 0  # end of what exists as answers tell; it is told as a hole when it is surely one
 
     @property
     def held(self) -> int:
@@ -57,10 +63,12 @@ class BatchOrder:
 
     def see(self, number: int) -> None:
         """A live batch: what lies between `wire` and it did not come."""
-        if number < self.wire or (number > self.next and len(self._held) >= self.max_held):
-            return  # there is no room for it: as if it had not come
-        self.see_upto(number)
-        self.wire = number + 1
+        if number >= self.wire:
+            if number > self.next and len(self._held) >= self.max_held:
+                return  # there is no room for it: as if it had not come
+            self.see_upto(number)
+            self.wire = number + 1
+        self.live_upto = max(self.live_upto, number + 1)
 
     def see_upto(self, upto: int) -> None:
         if upto > self.wire:
@@ -69,15 +77,15 @@ class BatchOrder:
             self.wire = upto
 
     def bring(self, number: int, batch: LivedBatch, arrival: int) -> None:
-        """A batch of an answer. Beyond `wire` it waits until the answer ends, and what was missing can be told."""
+        """A batch of an answer. Beyond `wire` it waits for its turn live, or until `tell_unseen`."""
         self.hold(number, batch, "replay", arrival)
         if number >= self.wire:
-            self._unseen_upto = max(self._unseen_upto, number + 1)
+            self.unseen_upto = max(self.unseen_upto, number + 1)
         self.apply()
 
-    def tell_unseen(self) -> None:
-        """An answer brought batches that no live message had told of: they were a hole."""
-        self.see_upto(self._unseen_upto)
+    def tell_unseen(self, upto: int = ENDLESS) -> None:
+        """Below `upto`, what an answer told of and no live message did will not come live: it is a hole."""
+        self.see_upto(min(self.unseen_upto, upto))
         self.apply()
 
     def hold(self, number: int, batch: LivedBatch, source: str, arrival: int) -> None:
@@ -85,6 +93,11 @@ class BatchOrder:
         if number >= self.next and number not in self._held and (
                 len(self._held) < self.max_held or number == self.next):
             self._held[number] = _Held(batch, source, arrival)
+
+    @property
+    def is_unsure(self) -> bool:
+        """An answer told of batches that may still come live."""
+        return self.unseen_upto > self.wire
 
     # -- what comes out
 
@@ -147,5 +160,6 @@ class BatchOrder:
             for number in false:
                 del self._held[number]
             self.wire = max(upto, self.next, max(self._held, default=-1) + 1)
+            self.live_upto = min(self.live_upto, upto)
             self.gaps = [(first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire]
             self._out.append(Malformed("kv", f"batch {min(false)} does not exist: the publisher is at {upto}"))

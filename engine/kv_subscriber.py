@@ -5,6 +5,10 @@ Promises
 - Every loss is known: by the next batch, or in silence by asking the replay socket every `poll_s`.
 - A hole is told as a Gap when it is seen, and ends in Healed or in Unrecoverable: when the publisher no longer has it,
   when the publisher proves that it was never sent, or when `tries` questions in a row brought nothing.
+- Nothing is missing that may still be under way. An answer overtakes live batches: they come by another connection
+  and wait in the reader's own socket. So a hole that only an answer tells of counts as one when a later batch came
+  live, for those keep their order, or when live was found empty for `quiet_s` since the answer's end. A live
+  connection that stands still for longer while the other one delivers is told as a gap too early; no proof exists.
 - After a loss for good the publisher is asked for its present state; what comes is told as Snapshot, in its place
   between two batches (kv_fetch). Where there is none to be had, the batches go on without it.
 - A new life of the publisher is told as Restarted, after what was still open of the old one was told as lost.
@@ -36,7 +40,7 @@ from engine.core.kv_codec import (
 )
 from engine.errors import BadFrameError
 from engine.kv_fetch import Fetching
-from engine.kv_order import BatchOrder
+from engine.kv_order import ENDLESS, BatchOrder
 from engine.kv_reports import (
     Applied,
     Gap,
@@ -70,6 +74,13 @@ class _Asked(msgspec.Struct):
     snapshot: bool = False
 
 
+class _Verdict(msgspec.Struct):
+    """An answer that has ended, while live batches that it overtook may still come. `report`: None, if it has none."""
+
+    asked: _Asked
+    report: EndReport | None
+
+
 class KVEventFollower:
     """Follows one publisher.
 
@@ -77,21 +88,26 @@ class KVEventFollower:
     counts as lost. `tries`: answers without progress, or lost ones, until a hole counts as unrecoverable.
     `max_held`: live batches kept while a hole is open; further ones are asked for later. `tag` (below 2**62): where
     the tags of its questions begin, so that answers to an earlier life of this subscriber are known as such.
+    `quiet_s`: silence of the live socket after which an answer has overtaken nothing more.
     `snapshots`: what is lost for good makes it ask for the publisher's state.
     """
 
     def __init__(self, *, replay: bool = True, poll_s: float = 5.0, answer_s: float = 5.0, tries: int = 3,
-                 max_held: int = 100_000, tag: int = 0, snapshots: bool = True) -> None:
+                 max_held: int = 100_000, tag: int = 0, snapshots: bool = True, quiet_s: float = 0.2) -> None:
         self.replay = replay
         self.poll_s = poll_s
         self.answer_s = answer_s
         self.tries = tries
+        self.quiet_s = quiet_s
         self._out: list[Report] = []
         self.fetching = Fetching(tries, poll_s)
         self.order = BatchOrder(self._out, self.fetching, max_held=max_held, snapshots=snapshots and replay)
         self.epoch: int | None = None
         self.tags: bool | None = None  # whether the publisher knows them; None: not known yet
         self._asked: _Asked | None = None
+        self._verdict: _Verdict | None = None
+        self._quiet_at = 0.0
+        self.live_first = True  # which socket is looked at first
         self._poll_at: float | None = None  # None: at once
         self.answers = 0  # questions to the replay socket that were answered to the end
         self._arrivals = 0
@@ -106,6 +122,7 @@ class KVEventFollower:
         """A message of the live socket arrived."""
         self._arrivals += 1
         self._poll_at = now + self.poll_s
+        self._quiet_at = now + self.quiet_s
         try:
             number, batch = read_live(frames)
         except BadFrameError as error:
@@ -116,6 +133,7 @@ class KVEventFollower:
                 self.order.see(number)
                 self.order.hold(number, batch, "live", self._arrivals)
                 self.order.apply()
+                self._judge(now)
         return self._done(now)
 
     def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
@@ -139,11 +157,19 @@ class KVEventFollower:
         return self._done(now)
 
     def on_time(self, now: float) -> list[Report]:
-        """Call at `deadline()`, and whenever convenient."""
+        """Call at `deadline()`, and whenever convenient, when both sockets have just been found empty.
+
+        Where live messages never end: just after one of them, when the replay socket has been found empty.
+        """
         asked = self._asked
+        quiet = now >= self._quiet_at
+        if quiet and self._verdict is not None:
+            self._judge(now, quiet=True)
+        elif quiet and asked is None:
+            self.order.tell_unseen()
         if asked is not None and now >= asked.deadline:
             self._asked = None
-            self.order.tell_unseen()
+            self.order.tell_unseen(ENDLESS if quiet else self.order.live_upto)
             if asked.snapshot:
                 self.fetching.fail(now)
                 self.order.apply()
@@ -161,8 +187,10 @@ class KVEventFollower:
             return self._asked.deadline
         if not self.replay:
             return None
-        times = [time for time in (self._poll_at, self._snapshot_at()) if time is not None]
-        return min(times, default=None)
+        if self._verdict is not None:
+            return self._quiet_at
+        times = [self._poll_at or 0.0, self._snapshot_at(), self._quiet_at if self.order.is_unsure else None]
+        return min(time for time in times if time is not None)
 
     @property
     def next(self) -> int:
@@ -182,7 +210,7 @@ class KVEventFollower:
     @property
     def caught_up(self) -> bool:
         """Nothing that was seen is missing, and nothing is being fetched."""
-        return self.next == self.wire and not self.fetching.wanted
+        return self.next == self.wire and not self.fetching.wanted and self._verdict is None
 
     @property
     def held(self) -> int:
@@ -192,6 +220,8 @@ class KVEventFollower:
     # -- messages
 
     def _on_replayed(self, number: int, batch: LivedBatch) -> None:
+        if None not in (self.epoch, batch.epoch) and batch.epoch != self.epoch:
+            return  # batches of the life that is followed may wait live: the report at the end tells
         if not self._same_life(number, batch, live=False):
             return
         last = self.order.last
@@ -207,21 +237,12 @@ class KVEventFollower:
         self.tags = True
         if asked is None or (asked.tag, asked.start) != (report.tag, report.start):
             return  # the end of an answer that was given up
-        self._end_of_answer(now)
-        if report.epoch != self.epoch:
-            self._epochs.discard(report.epoch)  # who answers is alive: late batches of another life misled us
-            if self.epoch is not None:
-                self._restart(report.epoch)
-                self.order.see_upto(report.next)
-                return
+        if self.epoch is None:
             self.epoch = report.epoch
-        self.order.forget_impossible(report.next, asked.arrivals)
-        self.order.see_upto(report.next)
-        self.order.lose_upto(report.oldest, "older than the publisher's replay window")
-        if len(asked.numbers) == report.count:  # the answer came whole: what it lacks was never sent
-            self.order.lose_holes(asked.start, report.next, "lost in the publisher, before it was sent")
-        self.order.apply()
-        self._judge_progress(asked, now)
+        if report.epoch == self.epoch:
+            self.order.forget_impossible(report.next, asked.arrivals)
+            self.order.unseen_upto = report.next
+        self._end_of_answer(asked, report, now)
 
     def _on_piece(self, place: Place, piece: LivedBatch, now: float) -> None:
         asked = self._asked
@@ -235,7 +256,8 @@ class KVEventFollower:
         if not self.fetching.under_way:
             self._asked = None
             if self.fetching.complete:
-                self.order.see_upto(place.next)
+                self.order.unseen_upto = max(self.order.unseen_upto, place.next)
+                self._quiet_at = now + self.quiet_s
         self.order.apply()
 
     def _on_plain_end(self, now: float) -> None:
@@ -243,21 +265,47 @@ class KVEventFollower:
         self._plain_turn = False
         if self.tags is None and self.order.last is not None:  # its batches carry no epoch, and it answers
             self.tags = False
-        self._end_of_answer(now)
         if asked.start < asked.next:  # it had this batch: without it, it is not the one that we knew
             self._went_back = 0 if asked.numbers else self._went_back + 1
             if self._went_back >= 2:  # once may be a frame that was lost
                 self._restart(None)
                 return
-        self._judge_progress(asked, now)
+        self._end_of_answer(asked, None, now)
 
-    def _end_of_answer(self, now: float) -> None:
+    def _end_of_answer(self, asked: _Asked, report: EndReport | None, now: float) -> None:
+        self.answers += 1
         self._asked = None
         self._poll_at = now + self.poll_s
-        self.order.tell_unseen()
+        self._quiet_at = now + self.quiet_s
+        self._verdict = _Verdict(asked, report)
+        self._judge(now)
+
+    def _judge(self, now: float, *, quiet: bool = False) -> None:
+        """Tell what the answer that ended says of batches that do not come live any more."""
+        if self._verdict is None:
+            return
+        asked, report = self._verdict.asked, self._verdict.report
+        order = self.order
+        if report is not None and report.epoch != self.epoch:
+            if quiet:
+                self._epochs.discard(report.epoch)  # who answers is alive: late batches of another life misled us
+                self._restart(report.epoch)
+                order.see_upto(report.next)
+            return
+        sure = ENDLESS if quiet else order.live_upto
+        order.tell_unseen(sure)
+        if report is not None:
+            sure = min(sure, report.next)
+            order.lose_upto(min(report.oldest, sure), "older than the publisher's replay window")
+            if len(asked.numbers) == report.count:  # the answer came whole: what it lacks was never sent
+                order.lose_holes(asked.start, sure, "lost in the publisher, before it was sent")
+            order.apply()
+        judged = quiet or self.next >= self.wire or report is None or sure == report.next
+        if (judged and not order.is_unsure) or self.next < min(self.wire, order.live_upto):
+            self._verdict = None
+            self._judge_progress(asked, now)
 
     def _judge_progress(self, asked: _Asked, now: float) -> None:
-        self.answers += 1
         if self.next >= self.wire:
             self.order.failed = 0
             self._out.append(Settled(self.next))
@@ -289,7 +337,7 @@ class KVEventFollower:
             self._epochs.add(self.epoch)
         self.order.begin()
         self._went_back = 0
-        self._asked = self._poll_at = None
+        self._asked = self._poll_at = self._verdict = None
         self.epoch = epoch
         self._out.append(Restarted(epoch))
 
@@ -307,13 +355,18 @@ class KVEventFollower:
             self._asked = None  # a batch that cleared the cache made the snapshot needless
         if not self.replay:
             self.order.lose_upto(self.wire, "there is no replay socket to ask")
-        elif self._asked is None and self.tags and self.fetching.due(now):
+        elif self._is_free and self.tags and self.fetching.due(now):
             self._ask_for_snapshot(now)
-        elif self._asked is None and (self.next < self.wire or self._poll_at is None or now >= self._poll_at):
+        elif self._is_free and (self.next < self.wire or self._poll_at is None or now >= self._poll_at):
             self._ask(now)
         out = self._out[:]
         self._out.clear()
         return out
+
+    @property
+    def _is_free(self) -> bool:
+        """No question is under way, and no answer waits to be judged."""
+        return self._asked is None and self._verdict is None
 
     def _snapshot_at(self) -> float | None:
         return self.fetching.next_at if self.tags else None

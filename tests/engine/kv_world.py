@@ -148,7 +148,8 @@ class KVWorld:
         self._joined += 1
         self.live.clear()
         self.answers.clear()
-        self.follower = KVEventFollower(poll_s=1.0, answer_s=1.0, tag=1000 * self._joined, **self._follower)
+        self.follower = KVEventFollower(poll_s=1.0, answer_s=1.0, tag=1000 * self._joined,
+                                        **{"quiet_s": 0.0} | self._follower)
         self.mirror = KVCacheMirror()
         self.reports: list[Report] = []
 
@@ -159,6 +160,8 @@ class KVWorld:
     def receive_answer(self) -> None:
         if self.answers:
             self._take(self.follower.on_replay(self.answers.popleft(), self.now))
+            if not self.live:
+                self._take(self.follower.on_time(self.now))
 
     def pass_time(self, seconds: float = 1.1) -> None:
         self.now += seconds
