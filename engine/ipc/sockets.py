@@ -42,6 +42,17 @@ class ZmqSocket:
         self._routes = spec.kind == "ROUTER"
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
+        self._monitor: zmq.Socket | None = None
+        try:
+            self._open()
+        except BaseException:
+            self.close(0)  # or the context would wait for it
+            raise
+        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT) if spec.bind else spec.address
+        self._fd = socket.getsockopt(zmq.FD)
+
+    def _open(self) -> None:
+        socket, spec = self._socket, self.spec
         socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
         socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
         socket.setsockopt(zmq.LINGER, round(spec.linger_s * 1000))
@@ -60,19 +71,12 @@ class ZmqSocket:
                 socket.setsockopt(zmq.SUBSCRIBE, topic)
         if spec.address.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)
-        self._monitor: zmq.Socket | None = None
         if spec.curve is not None:
             self._authenticate(*spec.curve)
-        try:
-            if spec.bind:
-                socket.bind(spec.address)
-            else:
-                socket.connect(spec.address)
-        except BaseException:
-            self.close(0)
-            raise
-        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT) if spec.bind else spec.address
-        self._fd = socket.getsockopt(zmq.FD)
+        if spec.bind:
+            socket.bind(spec.address)
+        else:
+            socket.connect(spec.address)
 
     def send(self, frames: Sequence[Any], peer: int | bytes = 0) -> None:
         if self._kept:

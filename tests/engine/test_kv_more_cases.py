@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -207,3 +209,11 @@ def test_a_publisher_that_comes_later_is_followed_from_its_beginning(closing: Ex
     assert _numbers(reports) == [0, 1, 2]
     assert not any(isinstance(report, Unrecoverable | Restarted) for report in reports)
     assert all(report.last <= 2 for report in reports if isinstance(report, Gap))
+
+
+def test_an_option_that_zmq_refuses_is_an_error_at_once() -> None:
+    """In a process of its own: a socket that nobody closed would keep its context, and the process, for ever."""
+    code = ("from engine.core.kv_publisher import ZmqEventPublisher\n"
+            "try: ZmqEventPublisher(0, 'tcp://127.0.0.1:*', hwm=-1)\nexcept Exception as e: print('said', e)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False)
+    assert "said Invalid argument" in done.stdout
