@@ -14,6 +14,8 @@ Promises
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
 from engine.core.kv_codec import LivedBatch
@@ -48,7 +50,7 @@ class BatchOrder:
         self._held.clear()
         self.next = 0
         self.wire = 0
-        self.gaps: list[tuple[int, int]] = []  # told and still open, ascending
+        self.gaps: deque[tuple[int, int]] = deque()  # told and still open, ascending
         self.last: tuple[int, float] | None = None  # number and time of the batch applied last
         self.failed = 0  # answers without progress since the last progress
         self.live_upto = 0  # one more than the highest live number
@@ -111,7 +113,7 @@ class BatchOrder:
             self.next += 1
             self.failed = 0
             if self.gaps and self.gaps[0][1] < self.next:
-                self._out.append(Healed(*self.gaps.pop(0)))
+                self._out.append(Healed(*self.gaps.popleft()))
             if self.fetching.wanted:
                 if any(isinstance(event, AllBlocksCleared) for event in held.batch.events):
                     self.fetching.forget()  # whatever was lost, it was cleared
@@ -132,9 +134,13 @@ class BatchOrder:
         """The same, if `next` is not below `start`."""
         upto = min(upto, self.wire)
         self.apply()
+        ends: list[int] | None = None  # where holes end: numbers of held batches, descending
         while start <= self.next < upto and self.next not in self._held:  # what is held waits for a snapshot
-            last = min([number for number in self._held if number >= self.next] + [upto]) - 1
-            self._lose(last, reason)
+            if ends is None:
+                ends = sorted((number for number in self._held if self.next < number < upto), reverse=True)
+            while ends and ends[-1] < self.next:
+                ends.pop()
+            self._lose((ends[-1] if ends else upto) - 1, reason)
             self.apply()
 
     def lose_first_hole(self, reason: str) -> None:
@@ -149,9 +155,9 @@ class BatchOrder:
         if self.snapshots:
             self.fetching.want()
         while self.gaps and self.gaps[0][0] < self.next:
-            _, end = self.gaps.pop(0)
+            _, end = self.gaps.popleft()
             if end >= self.next:
-                self.gaps.insert(0, (self.next, end))
+                self.gaps.appendleft((self.next, end))
 
     def forget_impossible(self, upto: int, arrivals: int) -> None:
         """Held batches that came before the publisher said it had not got that far: their number was damaged."""
@@ -161,5 +167,5 @@ class BatchOrder:
                 del self._held[number]
             self.wire = max(upto, self.next, max(self._held, default=-1) + 1)
             self.live_upto = min(self.live_upto, upto)
-            self.gaps = [(first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire]
+            self.gaps = deque((first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire)
             self._out.append(Malformed("kv", f"batch {min(false)} does not exist: the publisher is at {upto}"))

@@ -13,6 +13,7 @@ Promises
   between two batches (kv_fetch). Where there is none to be had, the batches go on without it.
 - A new life of the publisher is told as Restarted, after what was still open of the old one was told as lost.
   Its numbers begin at 0 and are asked for from 0: so does a late subscriber.
+- While the replay socket does not answer, batches are held back for `answer_s` at most, however many holes there are.
 - Nothing is waited for here: frames and the time go in, reports and questions come out.
 
 What is decided by numbers alone stands in kv_order; here is whom they came from, and what is asked when.
@@ -107,6 +108,7 @@ class KVEventFollower:
         self._asked: _Asked | None = None
         self._verdict: _Verdict | None = None
         self._quiet_at = 0.0
+        self._silences = 0  # questions for batches in a row that nothing came to
         self.live_first = True  # which socket is looked at first
         self._poll_at: float | None = None  # None: at once
         self.answers = 0  # questions to the replay socket that were answered to the end
@@ -139,6 +141,7 @@ class KVEventFollower:
     def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
         """A message of the replay socket arrived."""
         self._arrivals += 1
+        self._silences = 0
         try:
             answer = read_answer(frames)
         except BadFrameError as error:
@@ -176,7 +179,11 @@ class KVEventFollower:
                 return self._done(now)
             if self.tags is None:
                 self._plain_turn = asked.tag is not None  # it may not know tags: take turns
-            self._fail("no answer to replay requests", now)
+            self._silences += 1
+            if self._is_deaf:
+                self.order.lose_upto(self.wire, f"no answer to {self._silences} replay requests in a row")
+            else:
+                self._fail("no answer to replay requests", now)
             if self.next >= self.wire:
                 self._poll_at = now + self.poll_s
         return self._done(now)
@@ -205,7 +212,7 @@ class KVEventFollower:
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """Told and still open: first and last number, ascending."""
-        return self.order.gaps
+        return list(self.order.gaps)
 
     @property
     def caught_up(self) -> bool:
@@ -338,6 +345,7 @@ class KVEventFollower:
         self.order.begin()
         self._went_back = 0
         self._asked = self._poll_at = self._verdict = None
+        self._silences = 0
         self.epoch = epoch
         self._out.append(Restarted(epoch))
 
@@ -355,7 +363,7 @@ class KVEventFollower:
             self._asked = None  # a batch that cleared the cache made the snapshot needless
         if not self.replay:
             self.order.lose_upto(self.wire, "there is no replay socket to ask")
-        elif self._is_free and self.tags and self.fetching.due(now):
+        elif self._is_free and self._serves_snapshots and self.fetching.due(now):
             self._ask_for_snapshot(now)
         elif self._is_free and (self.next < self.wire or self._poll_at is None or now >= self._poll_at):
             self._ask(now)
@@ -369,7 +377,16 @@ class KVEventFollower:
         return self._asked is None and self._verdict is None
 
     def _snapshot_at(self) -> float | None:
-        return self.fetching.next_at if self.tags else None
+        return self.fetching.next_at if self._serves_snapshots else None
+
+    @property
+    def _serves_snapshots(self) -> bool:
+        return bool(self.tags) and not self._is_deaf
+
+    @property
+    def _is_deaf(self) -> bool:
+        """The replay socket does not answer: until it does, whatever is missing is lost after one more question."""
+        return self._silences >= self.tries
 
     def _ask_for_snapshot(self, now: float) -> None:
         self._tag += 1
