@@ -44,23 +44,26 @@ def modules() -> dict[str, Any]:
 
 
 #: A reader in a process of its own: with the publisher's interpreter it would share a lock, and be what is measured.
-#: It says the first number, and each one that ends a turn, each with how many batches came so far.
+#: It says the first number, and each one that ends a turn, each with how many batches came so far. It takes single frames
+#: without pyzmq's conveniences, or it would be slower than what is measured.
 READER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.SUB)
 socket.setsockopt(zmq.RCVHWM, 0)
 socket.setsockopt(zmq.SUBSCRIBE, b"")
 socket.connect(sys.argv[1])
-turn, receive, count = int(sys.argv[2]), socket.recv_multipart, 0
+turn, receive, count = int(sys.argv[2]), super(zmq.Socket, socket).recv, 0
 while True:
-    number = int.from_bytes(receive()[1], "big")
+    receive()
+    number = int.from_bytes(receive(), "big")
+    receive()
     count += 1
     if count == 1 or (number + 1) % turn == 0:
         print(number, count, flush=True)
 """
 
 #: Asks for everything at each line that it is told, and says how many batches, of four frames each, came in how many
-#: seconds. It takes single frames without pyzmq's conveniences, or it would be slower than what is measured.
+#: seconds.
 ASKER = """
 import sys, time, zmq
 end = (-1).to_bytes(8, "big", signed=True)
