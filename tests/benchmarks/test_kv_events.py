@@ -44,8 +44,8 @@ def modules() -> dict[str, Any]:
 
 
 #: A reader in a process of its own: with the publisher's interpreter it would share a lock, and be what is measured.
-#: It says the first number, and each one that ends a turn, each with how many batches came so far. It takes single frames
-#: without pyzmq's conveniences, or it would be slower than what is measured.
+#: It says the first number, and each one that ends a turn, each with how many batches came so far. It takes single
+#: frames without pyzmq's conveniences, or it would be slower than what is measured.
 READER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.SUB)
