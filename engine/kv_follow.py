@@ -2,7 +2,7 @@
 
 Promises
 - What the follower reports is observed in that order: kv-batch, kv-gap, kv-healed, kv-unrecoverable, kv-restarted,
-  kv-snapshot.
+  kv-unverified, kv-snapshot.
 - `kv-mirror` is observed when the mirror is settled and has changed, and at the end.
 - Neither socket starves the other: they are looked at in turns, also by a reader that takes one message at a time.
 - A question is asked, or counts as unanswered, after what had already come was read.
@@ -28,6 +28,7 @@ from engine.kv_reports import (
     Settled,
     Snapshot,
     Unrecoverable,
+    Unverified,
 )
 from engine.kv_subscriber import KVEventFollower
 from engine.ports import Unroutable
@@ -116,6 +117,8 @@ def feed(mirror: KVCacheMirror, report: Report) -> None:
         mirror.lose(report.first, report.last)
     elif isinstance(report, Restarted):
         mirror.restart()
+    elif isinstance(report, Unverified):
+        mirror.lose(report.next, report.next - 1)  # no number is lost
     elif isinstance(report, Snapshot):
         mirror.begin_from(report.next, report.blocks)
 
@@ -133,6 +136,8 @@ def observed(report: Report) -> Observe | None:
             return Observe("kv-unrecoverable", {"first": first, "last": last, "reason": reason})
         case Restarted(epoch=epoch):
             return Observe("kv-restarted", {"epoch": epoch})
+        case Unverified(next=number, reason=reason):
+            return Observe("kv-unverified", {"next_seq": number, "reason": reason})
         case Snapshot(next=number, blocks=blocks):
             return Observe("kv-snapshot", {"next_seq": number, "blocks": len(blocks)})
         case Malformed(channel=channel, error=error):

@@ -53,6 +53,7 @@ class BatchOrder:
         self.gaps: deque[tuple[int, int]] = deque()  # told and still open, ascending
         self.last: tuple[int, float] | None = None  # number and time of the batch applied last
         self.failed = 0  # answers without progress since the last progress
+        self.trusted_upto = ENDLESS  # from here on it may be another life's: not to be applied yet
         self.live_upto = 0  # one more than the highest live number
         self.unseen_upto = 0  # end of what exists as answers tell; it is told as a hole when it is surely one
 
@@ -96,6 +97,13 @@ class BatchOrder:
                 len(self._held) < self.max_held or number == self.next):
             self._held[number] = _Held(batch, source, arrival)
 
+    def ts_of(self, number: int) -> float | None:
+        """The time of a batch, if it waits or was applied last."""
+        if self.last is not None and number == self.last[0]:
+            return self.last[1]
+        held = self._held.get(number)
+        return None if held is None else held.batch.ts
+
     @property
     def is_unsure(self) -> bool:
         """An answer told of batches that may still come live."""
@@ -106,7 +114,7 @@ class BatchOrder:
     def apply(self) -> None:
         """Let out what it is the turn of."""
         self._place_snapshot()
-        while self.next < min(self.wire, self.fetching.limit(self.next)) and self.next in self._held:
+        while self.next < min(self.wire, self.trusted_upto, self.fetching.limit(self.next)) and self.next in self._held:
             held = self._held.pop(self.next)
             self._out.append(Applied(self.next, held.batch, held.source))
             self.last = (self.next, held.batch.ts)

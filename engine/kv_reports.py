@@ -4,7 +4,7 @@ Promises
 - Reports come in the order of the publisher's numbers: applied to a mirror one after another, they are its history.
 - Each can be printed and encoded as it is.
 
-    Applied    Gap -> Healed | Unrecoverable    Restarted    Snapshot    Malformed       told to the user
+    Applied    Gap -> Healed | Unrecoverable    Restarted    Unverified    Snapshot    Malformed       told to the user
     Question                                    Settled                                  for the shell
 """
 
@@ -52,6 +52,16 @@ class Restarted(msgspec.Struct, frozen=True, tag=True):
     epoch: int | None
 
 
+class Unverified(msgspec.Struct, frozen=True, tag=True):
+    """What was applied before batch `next` may be another life's: the publisher could not be held against it.
+
+    Only of a publisher without epochs. The mirror is unknown from here on.
+    """
+
+    next: int
+    reason: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
     """The publisher's whole state before batch `next`: what was known before it no longer matters."""
 
@@ -78,5 +88,5 @@ class Settled(msgspec.Struct, frozen=True, tag=True):
     next: int
 
 
-Notice = Gap | Healed | Unrecoverable | Restarted | Snapshot
+Notice = Gap | Healed | Unrecoverable | Restarted | Unverified | Snapshot
 Report = Applied | Notice | Malformed | Question | Settled

@@ -20,15 +20,14 @@ What is decided by numbers alone stands in kv_order; here is whom they came from
 
 A publisher that knows tags ends its answers with a report (kv_codec), which makes a lost frame of an answer
 different from a lost batch. One that does not (vLLM's) stays silent, and is asked in its own words instead.
-Its restarts carry no epoch; they are told by a number that went back while the time of the batch went on.
+Its restarts carry no epoch: kv_lineage tells lives apart, and what cannot be told. Where it has to stay open the
+mirror is unknown, and that is told as Unverified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from engine.core.kv_codec import (
     EndReport,
@@ -40,7 +39,9 @@ from engine.core.kv_codec import (
     snapshot_request,
 )
 from engine.errors import BadFrameError
+from engine.kv_asked import Asked, Verdict
 from engine.kv_fetch import Fetching
+from engine.kv_lineage import Lineage
 from engine.kv_order import ENDLESS, BatchOrder
 from engine.kv_reports import (
     Applied,
@@ -54,35 +55,18 @@ from engine.kv_reports import (
     Settled,
     Snapshot,
     Unrecoverable,
+    Unverified,
 )
+from engine.kv_without_epochs import WithoutEpochs
 
 __all__ = ["Applied", "Gap", "Healed", "KVEventFollower", "Malformed", "Notice", "Question", "Report", "Restarted",
-           "Settled", "Snapshot", "TAGS_OF_A_LIFE", "Unrecoverable"]
+           "Settled", "Snapshot", "TAGS_OF_A_LIFE", "Unrecoverable", "Unverified"]
 
 #: `tag` of a subscriber's n-th life is n times this: answers to questions of an earlier one are known as such.
 TAGS_OF_A_LIFE = 1 << 32
 
 
-class _Asked(msgspec.Struct):
-    """The question under way."""
-
-    start: int
-    tag: int | None
-    deadline: float
-    arrivals: int  # messages that had come when it was asked
-    next: int  # what was to be applied then
-    numbers: set[int] = msgspec.field(default_factory=set)  # that its answer brought
-    snapshot: bool = False
-
-
-class _Verdict(msgspec.Struct):
-    """An answer that has ended, while live batches that it overtook may still come. `report`: None, if it has none."""
-
-    asked: _Asked
-    report: EndReport | None
-
-
-class KVEventFollower:
+class KVEventFollower(WithoutEpochs):
     """Follows one publisher.
 
     `replay`: there is a replay socket. `poll_s`: silence until it is asked. `answer_s`: silence of an answer until it
@@ -90,11 +74,12 @@ class KVEventFollower:
     `max_held`: live batches kept while a hole is open; further ones are asked for later. `tag` (below 2**62): where
     the tags of its questions begin, so that answers to an earlier life of this subscriber are known as such.
     `quiet_s`: silence of the live socket after which an answer has overtaken nothing more.
-    `snapshots`: what is lost for good makes it ask for the publisher's state.
+    `snapshots`: what is lost for good makes it ask for the publisher's state. `restart_s`: see kv_lineage.
     """
 
     def __init__(self, *, replay: bool = True, poll_s: float = 5.0, answer_s: float = 5.0, tries: int = 3,
-                 max_held: int = 100_000, tag: int = 0, snapshots: bool = True, quiet_s: float = 0.2) -> None:
+                 max_held: int = 100_000, tag: int = 0, snapshots: bool = True, quiet_s: float = 0.2,
+                 restart_s: float = 1.0) -> None:
         self.replay = replay
         self.poll_s = poll_s
         self.answer_s = answer_s
@@ -105,8 +90,8 @@ class KVEventFollower:
         self.order = BatchOrder(self._out, self.fetching, max_held=max_held, snapshots=snapshots and replay)
         self.epoch: int | None = None
         self.tags: bool | None = None  # whether the publisher knows them; None: not known yet
-        self._asked: _Asked | None = None
-        self._verdict: _Verdict | None = None
+        self._asked: Asked | None = None
+        self._verdict: Verdict | None = None
         self._quiet_at = 0.0
         self._silences = 0  # questions for batches in a row that nothing came to
         self.live_first = True  # which socket is looked at first
@@ -115,7 +100,8 @@ class KVEventFollower:
         self._arrivals = 0
         self._tag = tag
         self._plain_turn = False
-        self._went_back = 0
+        self.lineage = Lineage(restart_s)
+        self._unverified_at: int | None = None
         self._epochs: set[int] = set()  # lives that are over
 
     # -- what the shell calls
@@ -181,11 +167,21 @@ class KVEventFollower:
                 self._plain_turn = asked.tag is not None  # it may not know tags: take turns
             self._silences += 1
             if self._is_deaf:
+                if self.lineage.doubted_from is not None:
+                    self._lose_track("no answer to replay requests")
                 self.order.lose_upto(self.wire, f"no answer to {self._silences} replay requests in a row")
             else:
                 self._fail("no answer to replay requests", now)
             if self.next >= self.wire:
                 self._poll_at = now + self.poll_s
+        return self._done(now)
+
+    def on_reconnect(self, now: float) -> list[Report]:
+        """The live connection was cut and is back. A publisher without epochs is verified before it is believed."""
+        self.lineage.reconnected()
+        self._poll_at = None
+        if not self.replay and self.tags is False:
+            self._lose_track("it was gone, and there is no replay socket to ask")
         return self._done(now)
 
     def deadline(self) -> float | None:
@@ -231,9 +227,8 @@ class KVEventFollower:
             return  # batches of the life that is followed may wait live: the report at the end tells
         if not self._same_life(number, batch, live=False):
             return
-        last = self.order.last
-        if last is not None and batch.epoch is None and number == last[0] and batch.ts != last[1]:
-            self._restart(None)
+        if batch.epoch is None and self.epoch is None and not self.tags:
+            self._on_plain_batch(number, batch)
             return
         if self._asked is not None:
             self._asked.numbers.add(number)
@@ -267,24 +262,12 @@ class KVEventFollower:
                 self._quiet_at = now + self.quiet_s
         self.order.apply()
 
-    def _on_plain_end(self, now: float) -> None:
-        asked = self._asked
-        self._plain_turn = False
-        if self.tags is None and self.order.last is not None:  # its batches carry no epoch, and it answers
-            self.tags = False
-        if asked.start < asked.next:  # it had this batch: without it, it is not the one that we knew
-            self._went_back = 0 if asked.numbers else self._went_back + 1
-            if self._went_back >= 2:  # once may be a frame that was lost
-                self._restart(None)
-                return
-        self._end_of_answer(asked, None, now)
-
-    def _end_of_answer(self, asked: _Asked, report: EndReport | None, now: float) -> None:
+    def _end_of_answer(self, asked: Asked, report: EndReport | None, now: float) -> None:
         self.answers += 1
         self._asked = None
         self._poll_at = now + self.poll_s
         self._quiet_at = now + self.quiet_s
-        self._verdict = _Verdict(asked, report)
+        self._verdict = Verdict(asked, report)
         self._judge(now)
 
     def _judge(self, now: float, *, quiet: bool = False) -> None:
@@ -312,7 +295,7 @@ class KVEventFollower:
             self._verdict = None
             self._judge_progress(asked, now)
 
-    def _judge_progress(self, asked: _Asked, now: float) -> None:
+    def _judge_progress(self, asked: Asked, now: float) -> None:
         if self.next >= self.wire:
             self.order.failed = 0
             self._out.append(Settled(self.next))
@@ -331,8 +314,8 @@ class KVEventFollower:
             if self.epoch is not None and batch.epoch != self.epoch:
                 self._restart(batch.epoch)
             self.epoch, self.tags = batch.epoch, True
-        elif live and number < self.next and self.order.last is not None and batch.ts > self.order.last[1]:
-            self._restart(None)
+        elif live and not self.tags:
+            return self._continues(number, batch.ts)
         return True
 
     def _restart(self, epoch: int | None) -> None:
@@ -343,7 +326,8 @@ class KVEventFollower:
         if self.epoch is not None:
             self._epochs.add(self.epoch)
         self.order.begin()
-        self._went_back = 0
+        self.lineage.begin()
+        self._unverified_at = None
         self._asked = self._poll_at = self._verdict = None
         self._silences = 0
         self.epoch = epoch
@@ -353,7 +337,9 @@ class KVEventFollower:
         if self.next >= self.wire:
             return
         self.order.failed += 1
-        if self.order.failed >= self.tries:
+        if self.order.failed >= self.tries and self.lineage.doubted_from == self.next:
+            self._lose_track(why)
+        elif self.order.failed >= self.tries:
             self.order.lose_first_hole(f"{why}, asked {self.order.failed} times")
 
     # -- questions
@@ -361,6 +347,8 @@ class KVEventFollower:
     def _done(self, now: float) -> list[Report]:
         if self._asked is not None and self._asked.snapshot and not self.fetching.under_way:
             self._asked = None  # a batch that cleared the cache made the snapshot needless
+        if self.tags is False:
+            self.fetching.forget()  # it has no snapshots
         if not self.replay:
             self.order.lose_upto(self.wire, "there is no replay socket to ask")
         elif self._is_free and self._serves_snapshots and self.fetching.due(now):
@@ -391,7 +379,7 @@ class KVEventFollower:
     def _ask_for_snapshot(self, now: float) -> None:
         self._tag += 1
         self.fetching.begin()
-        self._asked = _Asked(self.next, self._tag, now + self.answer_s, self._arrivals, self.next, snapshot=True)
+        self._asked = Asked(self.next, self._tag, now + self.answer_s, self._arrivals, self.next, snapshot=True)
         self._out.append(Question(snapshot_request(self._tag)))
 
     def _ask(self, now: float) -> None:
@@ -403,5 +391,5 @@ class KVEventFollower:
         elif self.order.last is not None:
             start = self.order.last[0]  # an answer that lacks it comes from another life
         patience_s = self.answer_s if self.tags is not None else min(self.answer_s, 1.0)
-        self._asked = _Asked(start, tag, now + patience_s, self._arrivals, self.next)
+        self._asked = Asked(start, tag, now + patience_s, self._arrivals, self.next)
         self._out.append(Question(request_frames(start, tag)))

@@ -25,8 +25,9 @@ VOCABULARY = {"engine", *(f"engine.{name}" for name in (
 PURE = (
     "engine/topology.py", "engine/messages.py", "engine/errors.py", "engine/config.py", "engine/ports.py",
     "engine/effects.py", "engine/serial.py", "engine/liveness.py", "engine/model_config.py", "engine/wiring.py",
-    "engine/recipes.py", "engine/kv_fetch.py", "engine/kv_follow.py", "engine/kv_mirror.py",
-    "engine/kv_order.py", "engine/kv_reports.py", "engine/kv_subscriber.py",
+    "engine/recipes.py", "engine/kv_asked.py", "engine/kv_fetch.py", "engine/kv_follow.py", "engine/kv_lineage.py",
+    "engine/kv_mirror.py", "engine/kv_order.py", "engine/kv_reports.py", "engine/kv_subscriber.py",
+    "engine/kv_without_epochs.py",
     "engine/core/block_pool.py", "engine/core/drain.py", "engine/core/engine_core.py", "engine/core/io_loops.py",
     "engine/core/kv_cache.py", "engine/core/kv_codec.py", "engine/core/kv_log.py",
     "engine/core/kv_state.py", "engine/core/request.py",

@@ -104,7 +104,8 @@ class KVWorld:
     # -- the publisher
 
     def restart(self) -> None:
-        """A new life: what it did not send is gone, what is on the wire arrives."""
+        """A new life, a second later: what it did not send is gone, what is on the wire arrives."""
+        self.now += 1.0
         self.lives += 1
         self.life = Life(self, self.lives if self._speaks_epochs else None, *self._sizes)
 

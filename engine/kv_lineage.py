@@ -1,0 +1,91 @@
+"""Which life of a publisher without epochs (vLLM's) a batch belongs to. Pure.
+
+Such a publisher begins again at number 0 and says nothing of it. What tells its lives apart is the time of a batch,
+which is its publisher's wall clock: within a life it grows with the number.
+
+Promises
+- A number that went back while the time went on is a new life.
+- A batch whose time jumped by `restart_s`, or that is the first after the connection was cut (`reconnected`), may be
+  of a new life that has reached just this number. It is doubted: held back until an answer holds both it and what was
+  known before it. Nobody restarts faster than that, so what is not doubted continues the life.
+- A batch that comes live late, doubled or with a time that went back is not taken; the replay socket is asked.
+- An answer counts only if it holds a batch that is known, with the same time. One with an earlier time comes from a
+  life that is over, one with a later time from a new one.
+
+What cannot be told: a restart within `restart_s` of the last batch heard, by the publisher's own clock, that reaches
+just the next number; the same after a clock was set back by about the pause. Without a replay socket nothing can be
+verified: times are not doubted, and after `reconnected` the mirror is unknown.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+Known = tuple[int, float]  # number and time of a batch
+
+
+class Origin(Enum):
+    SAME = 1
+    NEW = 2  # a new life
+    LATE = 3  # not to be taken
+
+
+class Lineage:
+    """`restart_s`: no publisher is gone and back faster."""
+
+    def __init__(self, restart_s: float) -> None:
+        self._restart_s = restart_s
+        self.begin()
+
+    def begin(self, first: Known | None = None) -> None:
+        """Nothing is known of a new life, but perhaps one live batch."""
+        self._top = first  # the highest number that is known
+        self._live_top = first
+        self._doubts: list[int] = []  # ascending
+        self.misses = 0  # answers in a row that held nothing that is known
+        self._cut = False
+
+    def reconnected(self) -> None:
+        """The next live batch may be of another life."""
+        self._cut = self._top is not None
+
+    @property
+    def doubted_from(self) -> int | None:
+        """Batches from here on may be of a new life."""
+        return self._doubts[0] if self._doubts else None
+
+    def live(self, number: int, ts: float, last: Known | None, *, doubts: bool) -> Origin:
+        """A live batch. `last`: the batch applied last. `doubts`: there is somebody to ask."""
+        if self._top is not None and number <= self._top[0] and ts > self._top[1]:
+            return Origin.NEW
+        if last is not None and number <= last[0]:
+            return Origin.SAME if number == last[0] and ts == last[1] else Origin.LATE
+        before = max((known for known in (self._live_top, last) if known is not None), default=None)
+        if before is not None:
+            if number <= before[0] or ts < before[1]:
+                return Origin.LATE
+            if doubts and (self._cut or ts - before[1] >= self._restart_s):
+                self._doubts.append(number)
+        self._cut = False
+        self._live_top = number, ts
+        self.see(number, ts)
+        return Origin.SAME
+
+    @property
+    def is_unknown(self) -> bool:
+        """No batch of this life is known."""
+        return self._top is None
+
+    def see(self, number: int, ts: float) -> None:
+        """A batch is known."""
+        if self._top is None or number > self._top[0]:
+            self._top = number, ts
+
+    def trust(self, number: int) -> None:
+        """It was doubted, perhaps, and continues what is known."""
+        if number in self._doubts:
+            self._doubts.remove(number)
+
+    def trust_all(self) -> None:
+        self._doubts.clear()
+        self.misses = 0

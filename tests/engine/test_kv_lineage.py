@@ -1,0 +1,169 @@
+"""A publisher of the original's format restarts and says nothing of it: it is told, or the mirror is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.kv_subscriber import Applied, Restarted, Unrecoverable, Unverified
+from tests.engine.kv_world import KVWorld
+
+
+def _original(**more: object) -> KVWorld:
+    return KVWorld(speaks_epochs=False, **{"max_queue_size": 100} | more)
+
+
+def _published(world: KVWorld, count: int) -> None:
+    for _ in range(count):
+        world.store()
+        world.flush()
+
+
+def _receive_all(world: KVWorld) -> None:
+    while world.live:
+        world.receive_live()
+
+
+def _answer_all(world: KVWorld) -> None:
+    while world.requests or world.answers:
+        world.serve_requests()
+        world.receive_answer()
+
+
+def _restarted_to_just_the_next_number(world: KVWorld, count: int = 3) -> None:
+    """The first batch that is heard of the new life has the number that is awaited."""
+    _published(world, count)
+    _receive_all(world)
+    world.restart()
+    _published(world, count)
+    world.live.clear()
+    _published(world, 1)
+
+
+def test_a_new_life_that_reaches_just_the_next_number_is_told() -> None:
+    world = _original()
+    _restarted_to_just_the_next_number(world)
+    world.receive_live()
+    assert [report.number for report in world.told(Applied)] == [0, 1, 2], "it was believed"
+    world.heal()
+    assert len(world.told(Restarted)) == 1 and world.mirrored() == world.truth()
+    assert world.mirror.unknown_since is None
+
+
+def test_a_new_life_whose_window_lacks_what_was_known_leaves_the_mirror_unknown() -> None:
+    """The window holds one batch: nobody can tell whether number 3 follows the 2 that was heard."""
+    world = _original(buffer_steps=1)
+    _restarted_to_just_the_next_number(world)
+    world.receive_live()
+    world.heal()
+    assert world.mirror.unknown_since == 3 and len(world.told(Unverified)) == 1
+
+
+def test_an_answer_of_the_old_life_is_not_taken_for_the_new_ones() -> None:
+    """It lies in the reader's socket when the first batch of the new life is read."""
+    world = _original()
+    world.follower.tags = False
+    _published(world, 6)
+    world.receive_live()
+    world.receive_live()
+    for _ in range(3):
+        world.live.popleft()
+    world.receive_live()
+    world.serve_requests()
+    world.restart()
+    _published(world, 7)
+    world.receive_live()
+    while world.answers:
+        world.receive_answer()
+    _receive_all(world)
+    world.heal()
+    assert world.mirrored() == world.truth() and world.mirror.unknown_since is None
+
+
+def test_a_steady_flow_is_not_doubted_and_a_pause_costs_one_question() -> None:
+    """Nine batches at once come out at once. The one after a pause waits for the answer, and comes out."""
+    world = _original(buffer_steps=100)
+    _published(world, 1)
+    world.receive_live()
+    _answer_all(world)
+    _published(world, 8)
+    _receive_all(world)
+    assert world.follower.next == 9 and not world.requests
+    world.now += 1.0
+    _published(world, 1)
+    world.receive_live()
+    assert world.follower.next == 9 and len(world.requests) == 1
+    _answer_all(world)
+    assert world.follower.next == 10 and [type(report) for report in world.reports].count(Applied) == 10
+    assert not world.told(Restarted) + world.told(Unverified) + world.told(Unrecoverable)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_first_batch_after_the_connection_was_cut_is_verified(restarted: bool) -> None:
+    """Whoever watches the connection need not trust in times: the clock says that next to nothing passed."""
+    world = _original()
+    _published(world, 3)
+    _receive_all(world)
+    _answer_all(world)
+    if restarted:
+        began = world.now
+        world.restart()
+        world.now = began
+        _published(world, 3)
+        world.live.clear()
+    world._take(world.follower.on_reconnect(world.now))
+    world.requests.clear()
+    _published(world, 1)
+    world.receive_live()
+    assert world.follower.next == 3
+    world.heal()
+    assert len(world.told(Restarted)) == restarted
+    assert world.mirrored() == world.truth() and world.mirror.unknown_since is None
+
+
+def test_a_cut_without_anybody_to_ask_makes_the_mirror_unknown() -> None:
+    world = _original(replay=False)
+    _published(world, 3)
+    _receive_all(world)
+    world._take(world.follower.on_reconnect(world.now))
+    _published(world, 1)
+    _receive_all(world)
+    assert world.mirror.unknown_since == 3 and world.follower.next == 4
+
+
+def test_an_empty_window_is_no_restart_but_nothing_can_be_verified() -> None:
+    """`buffer_steps` 0: every answer is empty. Told once, however long the silence lasts."""
+    world = _original(buffer_steps=0)
+    _published(world, 1)
+    world.receive_live()
+    world.heal(rounds=20)
+    assert world.mirror.unknown_since == 1 and len(world.told(Unverified)) == 1 and not world.told(Restarted)
+    assert world.mirrored() == world.truth()
+
+
+def test_a_clock_that_was_set_back_does_not_stop_a_publisher() -> None:
+    """A batch with an earlier time is not taken live; the answer holds what is known and brings it."""
+    world = _original()
+    _published(world, 3)
+    _receive_all(world)
+    world.now -= 0.5
+    _published(world, 1)
+    world.now += 0.5
+    world.receive_live()
+    world.heal()
+    assert world.follower.next == 4 and world.mirrored() == world.truth() and world.mirror.unknown_since is None
+    assert not world.told(Restarted)
+
+
+def test_a_dead_replay_socket_does_not_hold_a_doubted_batch_back_for_ever() -> None:
+    """Three questions without an answer: it is applied, and the mirror says that it does not know."""
+    world = _original()
+    _published(world, 3)
+    _receive_all(world)
+    _answer_all(world)
+    world.now += 2.0
+    _published(world, 1)
+    world.receive_live()
+    for _ in range(3):
+        world.requests.clear()
+        world.pass_time()
+    assert world.follower.next == 4 and world.mirror.unknown_since == 3
