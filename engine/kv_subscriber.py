@@ -116,6 +116,7 @@ class KVEventFollower(WithoutEpochs):
         except BadFrameError as error:
             self._out.append(Malformed("kv", str(error)))
             self._poll_at = None
+            self._note_unread(error)
         else:
             if self._same_life(number, batch):
                 self.order.see(number)
@@ -132,6 +133,7 @@ class KVEventFollower(WithoutEpochs):
             answer = read_answer(frames)
         except BadFrameError as error:
             self._out.append(Malformed("replay", str(error)))
+            self._note_unread(error)
             return self._done(now)
         if self._asked is not None:
             self._asked.deadline = now + self.answer_s
@@ -350,6 +352,7 @@ class KVEventFollower(WithoutEpochs):
         if self.tags is False:
             self.fetching.forget()  # it has no snapshots
         if not self.replay:
+            self.order.tell_unseen()
             self.order.lose_upto(self.wire, "there is no replay socket to ask")
         elif self._is_free and self._serves_snapshots and self.fetching.due(now):
             self._ask_for_snapshot(now)

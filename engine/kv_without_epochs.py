@@ -4,13 +4,15 @@ Promises
 - A batch of an answer is taken only when the answer is known to be of the life that is followed (kv_lineage).
 - `tries` answers in a row that hold nothing that is known leave it open whether that life goes on: the mirror is told
   to be unknown, once, and the publisher is followed as it is now.
+- A batch whose number can be read and nothing else is a hole, also when nothing follows it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.core.kv_codec import EndReport, LivedBatch
+from engine.core.kv_codec import BadBatchError, EndReport, LivedBatch
+from engine.errors import BadFrameError
 from engine.kv_asked import Asked
 from engine.kv_lineage import Lineage, Origin
 from engine.kv_order import ENDLESS, BatchOrder
@@ -73,6 +75,11 @@ class WithoutEpochs:
         asked.is_ours = asked.is_ours or (known is not None and (doubted is None or number < doubted))
         if asked.is_ours:
             self._bring(asked)
+
+    def _note_unread(self, error: BadFrameError) -> None:
+        """A batch that cannot be read exists nevertheless, and no report will tell of it."""
+        if isinstance(error, BadBatchError) and not self.tags:
+            self.order.unseen_upto = max(self.order.unseen_upto, error.number + 1)
 
     def _bring(self, asked: Asked) -> None:
         """What was waiting belongs to the life that is followed."""

@@ -53,6 +53,14 @@ class LivedBatch(KVEventBatch, frozen=True):
     epoch: int | None = None
 
 
+class BadBatchError(BadFrameError):
+    """The batch of a message cannot be read, but its number can."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.number = number
+
+
 class ReplayRequest(msgspec.Struct, frozen=True):
     start: int
     tag: int | None = None
@@ -110,10 +118,10 @@ def number_frame(number: int) -> bytes:
 
 
 def read_live(frames: Sequence[Any]) -> tuple[int, LivedBatch]:
-    """(number, batch) of a live message."""
+    """(number, batch) of a live message. Raises BadBatchError where only the number can be read."""
     if len(frames) != 3:
         raise BadFrameError(f"a live batch has 3 frames, got {len(frames)}")
-    return _number(frames[1]), read_batch(frames[2])
+    return _numbered(frames[1], frames[2])
 
 
 def request_frames(start: int, tag: int | None = None) -> list[bytes]:
@@ -151,7 +159,7 @@ def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
     if bytes(frames[2]) != END:
         if len(frames) != 4:
             raise BadFrameError("a replayed batch has 4 frames, got 5")
-        return ReplayAnswer(_number(frames[2]), read_batch(frames[3]))
+        return ReplayAnswer(*_numbered(frames[2], frames[3]))
     if len(frames[3]):
         raise BadFrameError("an end marker has an empty payload")
     if len(frames) == 4:
@@ -167,6 +175,14 @@ def is_of_topic(frames: Sequence[Any], topic: bytes) -> bool:
     What carries no topic (an end, or a message that is none) is for everybody.
     """
     return not topic or len(frames) not in (4, 5) or bytes(frames[2]) == END or bytes(frames[1]).startswith(topic)
+
+
+def _numbered(frame: Any, payload: Any) -> tuple[int, LivedBatch]:
+    number = _number(frame)
+    try:
+        return number, read_batch(payload)
+    except BadFrameError as error:
+        raise BadBatchError(str(error), number) from None
 
 
 def _piece(frames: Sequence[Any]) -> ReplayAnswer:

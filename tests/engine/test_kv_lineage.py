@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from engine.core.kv_codec import BadBatchError, number_frame, read_answer, read_live
+from engine.errors import BadFrameError
 from engine.kv_subscriber import Applied, Restarted, Unrecoverable, Unverified
 from tests.engine.kv_world import KVWorld
 
@@ -167,3 +170,34 @@ def test_a_dead_replay_socket_does_not_hold_a_doubted_batch_back_for_ever() -> N
         world.requests.clear()
         world.pass_time()
     assert world.follower.next == 4 and world.mirror.unknown_since == 3
+
+
+def _unreadable(frames: list[bytes]) -> list[bytes]:
+    """The same message; its event is of a kind that nobody knows."""
+    return [*frames[:-1], msgspec.msgpack.encode([2.0, [{"type": "BlockMoved"}], 0])]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_last_batch_that_cannot_be_read_is_a_loss(heard: bool) -> None:
+    """Neither live nor by replay, and nothing follows it: its number can be read, so it is missing."""
+    world = _original()
+    _published(world, 2)
+    world.life.log._window[-1] = (1, _unreadable(world.live[-1])[-1])
+    world.live[-1] = _unreadable(world.live[-1])
+    if not heard:
+        world.live.pop()
+    _receive_all(world)
+    world.heal()
+    assert [(loss.first, loss.last) for loss in world.told(Unrecoverable)] == [(1, 1)]
+    assert world.mirror.unknown_since == 1 and not world.told(Restarted)
+
+
+def test_a_number_without_a_readable_batch_is_told_by_the_codec() -> None:
+    frames = _unreadable([b"", number_frame(7), b""])
+    for read, message in ((read_live, frames), (read_answer, [b"", *frames])):
+        with pytest.raises(BadBatchError) as caught:
+            read(message)
+        assert caught.value.number == 7
+    with pytest.raises(BadFrameError) as plain:
+        read_live([b"", b"short", b""])
+    assert not isinstance(plain.value, BadBatchError)
