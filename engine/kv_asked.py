@@ -16,6 +16,7 @@ class Asked(msgspec.Struct):
     arrivals: int  # messages that had come when it was asked
     next: int  # what was to be applied then
     is_ours: bool = False  # the answer holds a batch that is known (where there are no epochs)
+    is_near: bool = False  # it holds a batch that has been heard, of whichever life
     is_late: bool = False  # it comes from a life that is over
     waiting: list[tuple[int, LivedBatch]] = msgspec.field(default_factory=list)  # until it is ours
     numbers: set[int] = msgspec.field(default_factory=set)  # that its answer brought

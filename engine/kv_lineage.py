@@ -85,7 +85,3 @@ class Lineage:
         """It was doubted, perhaps, and continues what is known."""
         if number in self._doubts:
             self._doubts.remove(number)
-
-    def trust_all(self) -> None:
-        self._doubts.clear()
-        self.misses = 0

@@ -169,7 +169,7 @@ class KVEventFollower(WithoutEpochs):
                 self._plain_turn = asked.tag is not None  # it may not know tags: take turns
             self._silences += 1
             if self._is_deaf:
-                if self.lineage.doubted_from is not None:
+                while self.lineage.doubted_from is not None:
                     self._lose_track("no answer to replay requests")
                 self.order.lose_upto(self.wire, f"no answer to {self._silences} replay requests in a row")
             else:

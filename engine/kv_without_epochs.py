@@ -51,8 +51,8 @@ class WithoutEpochs:
         else:
             self.lineage.misses += 1
             if self.lineage.misses >= self.tries:  # fewer may be frames that were lost
-                if asked.is_late:  # its clock was set back
-                    self._restart(None)
+                if asked.is_late or (asked.waiting and not asked.is_near):
+                    self._restart(None)  # its clock was set back, or nothing joins it to what was heard
                     return
                 self._lose_track("its answers hold nothing that is known")
                 self._bring(asked)
@@ -72,6 +72,7 @@ class WithoutEpochs:
             return
         asked.waiting.append((number, batch))
         doubted = self.lineage.doubted_from
+        asked.is_near = asked.is_near or known is not None
         asked.is_ours = asked.is_ours or (known is not None and (doubted is None or number < doubted))
         if asked.is_ours:
             self._bring(asked)
@@ -112,8 +113,15 @@ class WithoutEpochs:
         self.order.trusted_upto = ENDLESS if doubted is None else doubted
 
     def _lose_track(self, why: str) -> None:
-        """It may be another life, and nobody can tell: what is applied now is the present one's."""
-        self.lineage.trust_all()
+        """It may be another life, and nobody can tell: what is applied from here on is the present one's.
+
+        What was heard before the doubt comes first: a cache that an earlier life cleared says nothing of this one.
+        """
+        doubted = self.lineage.doubted_from
+        if doubted is not None:
+            self.order.lose_upto(doubted, why)
+            self.lineage.trust(doubted)
+        self.lineage.misses = 0
         self._doubt()
         if self._unverified_at != self.next:
             self._unverified_at = self.next

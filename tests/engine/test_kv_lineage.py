@@ -201,3 +201,42 @@ def test_a_number_without_a_readable_batch_is_told_by_the_codec() -> None:
     with pytest.raises(BadFrameError) as plain:
         read_live([b"", b"short", b""])
     assert not isinstance(plain.value, BadBatchError)
+
+
+def test_what_an_old_life_cleared_does_not_make_a_new_one_known() -> None:
+    """A clear of the old life is held behind a hole when the new one is doubted: it is applied before the doubt."""
+    world = _original(buffer_steps=1, tries=1)
+    world.follower.tags = False
+    _published(world, 2)
+    world.clear()
+    world.flush()
+    world.receive_live()
+    world.live.popleft()
+    _receive_all(world)
+    world.requests.clear()
+    world.restart()
+    _published(world, 3)
+    world.live.clear()
+    _published(world, 1)
+    world.receive_live()
+    world.heal()
+    assert [(loss.first, loss.last) for loss in world.told(Unrecoverable)] == [(1, 1)]
+    assert [report.next for report in world.told(Unverified)] == [3] and world.mirror.unknown_since == 3
+
+
+def test_answers_that_nothing_joins_to_what_was_heard_are_a_new_life() -> None:
+    """A backlog of the old life with a clear in it, answers of the new one beyond it: they are not mixed."""
+    world = _original(buffer_steps=1, tries=1)
+    world.follower.tags = False
+    _published(world, 1)
+    world.clear()
+    world.flush()
+    world.live.popleft()
+    old = world.live.popleft()
+    world.restart()
+    _published(world, 4)
+    world.live.clear()
+    world.live.append(old)
+    world.receive_live()
+    world.heal()
+    assert world.told(Restarted) and world.mirror.unknown_since == 0
