@@ -93,6 +93,7 @@ class QueueEnd:
         self._cancel: threading.Event | None = None
         self._bells: dict[str, Doorbell] = {}
         self._checked_at = 0.0
+        self._last_wait_s: float | None = None
         _ENDS.add(self)
         return self
 
@@ -187,10 +188,17 @@ class QueueEnd:
         """What this end counted so far, and how many messages lie in the ring."""
         self._enter("stats")
         try:
+            self._count_wait()
             queue = self._queue
             return msgspec.structs.replace(queue.stats, messages=queue.position, depth=queue.depth())
         finally:
             self._leave()
+
+    def _count_wait(self) -> None:
+        """What the last wait took is counted before the next one: just after it somebody waits for an answer."""
+        if self._last_wait_s is not None:
+            self._queue.stats.waited(self._last_wait_s)
+            self._last_wait_s = None
 
     def check_integrity(self) -> list[str]:
         """Sentences about what is wrong with the ring, empty when all is well."""

@@ -136,8 +136,7 @@ class FutexDoorbell:
         line = self._line
         if line is None:  # closed meanwhile by the thread that shuts down
             return
-        anybody = line[1]
-        if anybody:
+        if anybody := line[1]:
             line[1] = 0
         self._number = number = (self._number + 1) & _MASK
         line[0] = number if line[0] != number else number ^ 0x80000000
