@@ -20,7 +20,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -38,7 +38,7 @@ from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
 from engine.topology import Mark, subscriber
-from engine.wiring import identity_of, subscriber_sockets
+from engine.wiring import KV, identity_of, subscriber_sockets
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
@@ -65,15 +65,21 @@ class TopicFollower(KVEventFollower):
 
 
 class _Following(TopicFollower):
-    """A follower that keeps what it reports in `told`, whatever becomes of its caller."""
+    """A follower that keeps what it reports in `told`, whatever becomes of its caller.
 
-    def __init__(self, told: deque[Report], **options: Any) -> None:
+    `was_cut`: whether the live connection has ended since it was last asked. That comes before what the next one brings.
+    """
+
+    def __init__(self, told: deque[Report], was_cut: Callable[[], bool], **options: Any) -> None:
         super().__init__(**options)
-        self._told = told
+        self._told, self._was_cut = told, was_cut
         self.whole = True  # not broken off in the midst of a message
 
     def on_live(self, frames: Sequence[Any], now: float) -> list[Report]:
         self.whole = False
+        if self._was_cut():
+            self._keep(self.on_reconnect(now))
+            self.whole = False
         return self._keep(super().on_live(frames, now))
 
     def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
@@ -110,17 +116,21 @@ class KVEventSubscriber:
         self._closed = False
         self._ready: deque[Report] = deque()  # read, and not yet told
         self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
+        self._was_cut: Callable[[], bool] = lambda: False
         self.mirror = KVCacheMirror()
-        self.follower = self._follower()
         self._thread: ThreadPoolExecutor | None = None
         self._polling: Future[None] | None = None
         try:
             for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
                                            identity=identity, core_index=core_index):
                 self._process.sockets[spec.name] = ports.open_socket(spec)
+            watch = getattr(self._process.sockets[KV], "watch_connection", None)
+            if watch is not None:
+                self._was_cut = watch()
         except BaseException:
             self.close()
             raise
+        self.follower = self._follower()
 
     def poll(self, timeout_s: float | None = None) -> list[Report]:
         """Batches and notices, in order, as soon as there are any; empty after `timeout_s` (None: no limit).
@@ -169,7 +179,7 @@ class KVEventSubscriber:
         return self._ready.popleft()
 
     def _follower(self) -> _Following:
-        return _Following(self._ready, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
+        return _Following(self._ready, self._was_cut, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
 
     def close(self) -> None:
         """May be called twice."""

@@ -14,7 +14,7 @@ Promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -133,6 +133,19 @@ class ZmqSocket:
         if self._monitor is not None and self._monitor.poll(0):
             self._lost = True
         return self._lost
+
+    def watch_connection(self) -> Callable[[], bool]:
+        """-> whether a connection has ended since the last call; known before the next one brings messages."""
+        monitor = self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+        def was_cut() -> bool:
+            cut = False
+            while monitor.poll(0):
+                monitor.recv_multipart()
+                cut = True
+            return cut
+
+        return was_cut
 
     def close(self, linger_s: float | None = None) -> None:
         if self._monitor is not None:

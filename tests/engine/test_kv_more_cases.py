@@ -21,7 +21,7 @@ from engine.core.kv_codec import encode_batch, number_frame, read_answer, read_l
 from engine.core.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch  # noqa: E402
 from engine.core.kv_publisher import ZmqEventPublisher  # noqa: E402
 from engine.errors import BadFrameError  # noqa: E402
-from engine.kv_reports import Applied, Gap, Malformed, Report, Restarted, Unrecoverable  # noqa: E402
+from engine.kv_reports import Applied, Gap, Malformed, Report, Restarted, Unrecoverable, Unverified  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
 
 BOUND_S = 30.0
@@ -217,3 +217,39 @@ def test_an_option_that_zmq_refuses_is_an_error_at_once() -> None:
             "try: ZmqEventPublisher(0, 'tcp://127.0.0.1:*', hwm=-1)\nexcept Exception as e: print('said', e)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False)
     assert "said Invalid argument" in done.stdout
+
+
+def _bind(socket: zmq.Socket, address: str, end: float) -> None:
+    """As soon as the socket that had it before has given it back: ZMQ closes behind one's back."""
+    while True:
+        try:
+            return socket.bind(address)
+        except zmq.ZMQError as error:
+            assert error.errno == zmq.EADDRINUSE and time.monotonic() < end
+
+
+def test_a_publisher_of_the_originals_format_that_comes_back_with_just_the_next_number_is_not_believed(
+        closing: ExitStack) -> None:
+    """Nothing in its batches tells the lives apart, within the same second; that the connection ended does."""
+    context = closing.enter_context(zmq.Context())
+    address = ""
+
+    def speak_until(subscriber: KVEventSubscriber | None, number: int) -> KVEventSubscriber:
+        nonlocal address
+        with context.socket(zmq.PUB) as life:
+            end = time.monotonic() + BOUND_S
+            _bind(life, address or "tcp://127.0.0.1:*", end)
+            address = life.getsockopt_string(zmq.LAST_ENDPOINT)
+            subscriber = subscriber or closing.enter_context(KVEventSubscriber(address))
+            while subscriber.follower.next <= number:
+                assert time.monotonic() < end
+                life.send_multipart([b"", number_frame(number), encode_batch(_batch(100 + number), 0, None)])
+                told.extend(subscriber.poll(0.02))
+        return subscriber
+
+    told: list[Report] = []
+    subscriber = speak_until(None, 0)
+    assert subscriber.mirror.unknown_since is None
+    speak_until(subscriber, 1)
+    assert subscriber.mirror.unknown_since == 1
+    assert [report.next for report in told if isinstance(report, Unverified)] == [1]
