@@ -67,7 +67,7 @@ class TopicFollower(KVEventFollower):
 class _Following(TopicFollower):
     """A follower that keeps what it reports in `told`, whatever becomes of its caller.
 
-    `was_cut`: whether the live connection has ended since it was last asked. That comes before what the next one brings.
+    `was_cut`: whether the live connection has ended since it was last asked; true before what the next one brings.
     """
 
     def __init__(self, told: deque[Report], was_cut: Callable[[], bool], **options: Any) -> None:

@@ -178,8 +178,10 @@ def test_half_a_message_is_none(pair):
 def test_connections_are_refused_until_the_cut_is_over(pair):
     """Messages wait in the sender and arrive once the plan lets it connect again."""
     ends = pair(plan(cut(OUTPUTS, nth=1, until=until("frontend.0/mark:idle"))))
+    was_cut = ends.connected.inner.watch_connection()
     ends.connected.send([b"lost"])
     ends.wait_for_fault()
+    wait_for(was_cut)  # until the sender knows, it may still send into the old connection
     time_is_up = time.monotonic() + 0.3
     ends.connected.send([b"kept"])
     while time.monotonic() < time_is_up:
