@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import resource
 import signal
@@ -20,13 +19,13 @@ from engine.ports import RingMemory
 from engine.real_ports import RealPorts
 from engine.topology import WRITER_STORES, core, worker
 from faults.memory import FaultyMemory
+from tests.engine.queue_lab import child
 
 pytest.importorskip("zmq")
 
 BOUND_S = 30.0
 CHUNKS = 2
 CHUNK_BYTES = MOVE_BYTES + 4096
-processes = multiprocessing.get_context("fork")
 
 
 class FatalPorts(RealPorts):
@@ -58,31 +57,6 @@ class FatalPorts(RealPorts):
 def message(number):
     """Every other one is so large that it may lie at another chunk's place."""
     return number, bytes([number % 256]) * (MOVE_BYTES if number % 2 else 10)
-
-
-@pytest.fixture
-def opened():
-    things = []
-
-    def make(kind, *args, **options):
-        things.append(kind(*args, **options))
-        return things[-1]
-
-    yield make
-    for thing in reversed(things):
-        if isinstance(thing, MessageQueue):
-            thing.shutdown()
-        else:
-            thing.kill()
-            thing.join()
-
-
-def child(opened, body, *args):
-    ours, theirs = processes.Pipe()
-    started = opened(lambda: processes.Process(target=body, args=(theirs, *args), daemon=True))
-    started.start()
-    theirs.close()
-    return ours, started
 
 
 def writes(pipe, n_reader, store, nth):

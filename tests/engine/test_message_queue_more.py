@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,30 +16,12 @@ from engine.ipc.message_queue import MessageQueue
 from engine.ports import RingMemory
 from engine.real_ports import RealPorts
 from engine.topology import core, worker
+from tests.engine.queue_lab import child
 
 pytest.importorskip("zmq")
 
 BOUND_S = 20.0
 LARGE = 2 << 20
-processes = multiprocessing.get_context("fork")
-
-
-@pytest.fixture
-def opened():
-    """Makes queues and child processes, and ends them."""
-    things = []
-
-    def make(kind, *args, **options):
-        things.append(kind(*args, **options))
-        return things[-1]
-
-    yield make
-    for thing in reversed(things):
-        if isinstance(thing, MessageQueue):
-            thing.shutdown()
-        else:
-            thing.kill()
-            thing.join()
 
 
 def pair(opened, chunk_bytes=4096, chunks=3, **options) -> tuple[MessageQueue, MessageQueue]:
@@ -50,15 +31,6 @@ def pair(opened, chunk_bytes=4096, chunks=3, **options) -> tuple[MessageQueue, M
     writer.wait_until_ready(BOUND_S)
     reader.wait_until_ready(BOUND_S)
     return writer, reader
-
-
-def child(opened, body, *args):
-    """-> a pipe to a child process that runs body(pipe, *args), and the process"""
-    ours, theirs = processes.Pipe()
-    started = opened(lambda: processes.Process(target=body, args=(theirs, *args), daemon=True))
-    started.start()
-    theirs.close()
-    return ours, started
 
 
 def said(pipe):
