@@ -12,6 +12,7 @@ that the publisher has filled them, and drops, before a turn is measured; of a t
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -81,8 +82,11 @@ class Stand:
         return took / TOKENS, computed / TOKENS  # all run together: a step for each token
 
     def _computed_s(self) -> float:
-        """Of the core's main thread, which steps. Batches are encoded and sent by other threads."""
-        return int(Path(f"/proc/{self._core}/task/{self._core}/schedstat").read_text().split()[0]) / 1e9
+        """Of the core's main thread, which steps; others encode and send. NaN where the kernel does not say."""
+        try:
+            return int(Path(f"/proc/{self._core}/task/{self._core}/schedstat").read_text().split()[0]) / 1e9
+        except FileNotFoundError:
+            return math.nan
 
     @contextmanager
     def stopped_subscriber(self) -> Iterator[None]:
