@@ -44,7 +44,6 @@ LEAVE_S = 5.0
 
 BELL, SPACE = "bell", "space"
 
-
 _WENT = {"dead": "has died", "left": "was shut down"}
 
 
@@ -93,7 +92,6 @@ class QueueEnd:
         self._cancel: threading.Event | None = None
         self._bells: dict[str, Doorbell] = {}
         self._checked_at = 0.0
-        self._last_wait_s: float | None = None
         _ENDS.add(self)
         return self
 
@@ -188,17 +186,10 @@ class QueueEnd:
         """What this end counted so far, and how many messages lie in the ring."""
         self._enter("stats")
         try:
-            self._count_wait()
             queue = self._queue
             return msgspec.structs.replace(queue.stats, messages=queue.position, depth=queue.depth())
         finally:
             self._leave()
-
-    def _count_wait(self) -> None:
-        """What the last wait took is counted before the next one: just after it somebody waits for an answer."""
-        if self._last_wait_s is not None:
-            self._queue.stats.waited(self._last_wait_s)
-            self._last_wait_s = None
 
     def check_integrity(self) -> list[str]:
         """Sentences about what is wrong with the ring, empty when all is well."""
@@ -208,8 +199,11 @@ class QueueEnd:
     def _opened_queue(self) -> Any:
         queue = self._queue
         if queue is None:
-            raise QueueCancelledError(f"{self._name} {self._why_closed}")
+            raise self._over()
         return queue
+
+    def _over(self) -> QueueCancelledError:
+        return QueueCancelledError(f"{self._name} {self._why_closed}")
 
     def drive_by(self, process: Process, *, bell: str = "", space_bell: str = "") -> Any:
         """Hand this end to a process whose loops will read or write it. -> its `QueueReader` or `QueueWriter`
@@ -246,14 +240,12 @@ class QueueEnd:
         if reads is not None and reads is self._writes:
             raise QueueError(f"{self._name}: the {'writer' if reads else 'reader'} cannot {what}")
         if not self._busy.acquire(False):
-            if self._closed:
-                raise QueueCancelledError(f"{self._name} {self._why_closed}")
-            raise QueueError(f"{self._name}: {what} while another thread uses this end")
+            raise self._over() if self._closed else QueueError(
+                f"{self._name}: {what} while another thread uses this end")
         if self._closed or self._inside:
             self._busy.release()
-            if self._closed:
-                raise QueueCancelledError(f"{self._name} {self._why_closed}")
-            raise QueueError(f"{self._name}: {what} while this thread uses the same end, from a signal handler")
+            raise self._over() if self._closed else QueueError(
+                f"{self._name}: {what} while this thread uses the same end, from a signal handler")
         self._inside = True
 
     def _leave(self) -> None:
@@ -322,7 +314,7 @@ class QueueEnd:
             self._closed = True
         free = True
         if self._process is not None:
-            self._process.cancel(QueueCancelledError(f"{self.name} {self._why_closed}"))
+            self._process.cancel(self._over())
             free = self._busy.acquire(timeout=LEAVE_S)
             if free and self._inside:  # out of a signal handler: what it interrupted ends by the cancellation
                 self._busy.release()

@@ -232,12 +232,10 @@ class MessageQueue(QueueEnd):
             self._inside = True
             deadline = None if timeout is None else self._deadline(timeout)
             queue, encoded, remotes = self._queue, encode_chunk(obj), self._remotes
-            if small := type(encoded) is bytes:
-                packed, size = [encoded], len(encoded)
-            else:
-                packed = pack(encoded)
-                size = sum(map(len, packed))
-            fits = size <= queue.max_chunk_bytes
+            small = type(encoded) is bytes
+            packed = [encoded] if small else pack(encoded)
+            size = len(encoded) if small else sum(map(len, packed))
+            fits = size <= queue.writer.layout.max_chunk_bytes
             if fits and self._direct and (queue.writer.try_write(packed) or self._write_on(packed, deadline)):
                 self._bells[BELL].ring()
                 queue.stats.bytes += size
@@ -308,7 +306,6 @@ class MessageQueue(QueueEnd):
         Raises QueueCancelledError as `_raise_if_over` does, after a last look that found nothing.
         """
         bell, monotonic, found = self._doorbells[key], self._ports.clock.monotonic, EMPTY
-        self._count_wait()
         began = now = monotonic()
         try:
             while found is EMPTY and self._process.cancelled is None:
@@ -328,7 +325,7 @@ class MessageQueue(QueueEnd):
                 found = look()
                 now = monotonic()
         finally:
-            self._last_wait_s = now - began
+            self._queue.stats.waited(now - began)
         return found
 
     def _write_on(self, packed: list[Any], deadline: float | None) -> bool:

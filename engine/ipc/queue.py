@@ -56,7 +56,6 @@ class QueueWriter:
                  overflow_outbox: str | None = None) -> None:
         self.name = name
         self.writer = writer
-        self.max_chunk_bytes = writer.layout.max_chunk_bytes
         self.n_readers = n_readers
         self.bell = bell
         self.space_bell = space_bell

@@ -342,7 +342,7 @@ class RingReader:
         self._free(own)
         return taken
 
-    def _free(self, own: slice) -> None:
+    def _free(self, own: int) -> None:
         self._fence()  # all loads of the data are over
         self._memory[own] = 1
         self._position += 1

@@ -136,7 +136,8 @@ class FutexDoorbell:
         line = self._line
         if line is None:  # closed meanwhile by the thread that shuts down
             return
-        if anybody := line[1]:
+        anybody = line[1]
+        if anybody:
             line[1] = 0
         self._number = number = (self._number + 1) & _MASK
         line[0] = number if line[0] != number else number ^ 0x80000000
