@@ -76,7 +76,8 @@ class QueueEnd:
         self = super().__new__(cls)
         #: A lock that its thread may take again: an exception out of a signal handler may come just after it was taken.
         self._busy, self._closing = threading.RLock(), threading.Lock()
-        self._closed = self._ready = self._owns_ports = self._writes = self._direct = self._inside = False
+        self._closed = self._ready = self._owns_ports = self._writes = False
+        self._direct = self._glances = self._inside = False
         self._why_closed = "was shut down"
         self._process: Process | None = None
         self._layout: RingLayout | None = None

@@ -17,7 +17,7 @@ Promises
 
     enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: nobody records or is remote
               otherwise the loop of `queue.QueueWriter`, driven by `engine.shell`
-    dequeue:  try_read -> spin -> sleep -> try_read       the fast path: nobody records; bell if the writer may wait
+    dequeue:  try_read -> glance -> spin, sleep, again    the fast path: nobody records; bell if the writer may wait
               otherwise the loop of `queue.QueueReader` or `remote.RemoteReader`
 
     writer    ring + bells        -> local readers        objects of less than a chunk
@@ -42,7 +42,7 @@ from engine.ipc.handle import Handle, check_rank, remote_ranks
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ready import wait_for_readers, wait_for_writer
 from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
-from engine.ipc.wait import WaitStrategy, full_fence
+from engine.ipc.wait import SpinThenSleep, WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
 from engine.runtime_dir import RuntimeDir, sweep
 from engine.topology import Channel, core, worker
@@ -168,6 +168,7 @@ class MessageQueue(QueueEnd):
         self._direct, self._take = self._unwatched, object_taker(self._buffers.own)
         if self._direct:
             self._doorbells[BELL].rehearse = rehearsal(self._take)
+        self._glances = type(self._strategy) is SpinThenSleep
         self._queue = QueueReader(
             handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
             overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,
@@ -265,8 +266,12 @@ class MessageQueue(QueueEnd):
             self._inside = True
             queue, message = self._queue, EMPTY
             if self._direct and queue.owed is None and not (timeout and timeout < 0):
-                seen = self._doorbells[BELL].seen()
+                bell = self._doorbells[BELL]
+                seen = bell.seen()
                 message = self._look()
+                if message is EMPTY and timeout != 0 and self._glances and bell.glance(seen):
+                    seen = bell.seen()
+                    message = self._look()
             if message is EMPTY or message is OVERFLOW:
                 self._cancel = cancel
                 deadline = self._deadline(timeout)

@@ -3,6 +3,8 @@
 Promises
 - No wake-up is lost between `seen` and `wait`: every ring changes the word, and one sleeps only on the value seen.
 - A sleeper uses no processor time; a spinner gives its turn away at each look, and sleeps where others want the core.
+- The first few looks of a wait come before anything is got ready for a longer one: who shares a core with the ringer
+  lets it go on at once.
 - A bell that is not rung costs `SPIN_S` of looking per wait; one that was rung every few milliseconds until now, once
   twice the usual wait, `2 * SHORT_WAIT_S` at most.
 - Every wait ends at its time-out. A wake-up for no reason is possible and means "look again".
@@ -55,6 +57,7 @@ _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 #: Where an uncontended lock is a full fence, `sleepers` may be trusted; elsewhere every ring is a system call.
 _LOCK_IS_FULL_FENCE = os.uname().machine == "x86_64"
 _lock = Lock()
+_give_way = os.sched_yield
 
 
 class _Timespec(ctypes.Structure):
@@ -156,6 +159,16 @@ class FutexDoorbell:
         full_fence()  # the ticket first, then what one looks at
         return word
 
+    def glance(self, seen: int) -> bool:
+        """The first looks of a wait, where it has any. -> whether it rang"""
+        line = self._line
+        if self._spin_s and line is not None:
+            for _ in range(_LOOKS):
+                if line[0] != seen:
+                    return True
+                _give_way()
+        return line is not None and line[0] != seen
+
     def wait(self, seen: int, timeout_s: float) -> bool:
         line = self._line
         if line[0] != seen or timeout_s <= 0:
@@ -200,12 +213,12 @@ class FutexDoorbell:
 
 def _spin(line: Any, seen: int, until: float) -> float:
     """Look until then, or until somebody who computes needs the core. -> about when it rang, 0 if it did not"""
-    give_way, now = os.sched_yield, time.monotonic()
+    now = time.monotonic()
     while now < until:
         for _ in range(_LOOKS):
             if line[0] != seen:
                 return now
-            give_way()
+            _give_way()
         before, now = now, time.monotonic()
         if now - before > _CROWDED_S:
             break

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from engine.ipc import wait
 from engine.ipc.wait import SHORT_WAIT_S, FutexDoorbell, Spin, SpinThenNap, SpinThenSleep, _Habit, has_futex
 
 
@@ -32,6 +33,25 @@ def test_a_wait_ends_at_its_timeout_and_says_that_nothing_rang(line):
     began = time.monotonic()
     assert not bell.wait(bell.seen(), 0.05)
     assert 0.05 <= time.monotonic() - began < 2.0
+
+
+def test_a_glance_is_a_few_looks_whose_turns_are_given_away_and_sees_a_ring_in_between(line, monkeypatch):
+    turns, bell, ringer = [], FutexDoorbell(line, 0), FutexDoorbell(line, 0)
+    monkeypatch.setattr(wait, "_give_way", lambda: turns.append(None) or (len(turns) == 7 and ringer.ring()))
+    assert not bell.glance(seen := bell.seen()) and 0 < len(turns) < 7
+    assert bell.glance(seen) and len(turns) == 7
+    assert bell.glance(seen) and len(turns) == 7
+
+
+def test_a_bell_that_always_sleeps_does_not_glance_and_a_closed_one_is_quiet(line, monkeypatch):
+    monkeypatch.setattr(wait, "_give_way", lambda: pytest.fail("it looked"))
+    bell = FutexDoorbell(line, 0, spin_s=0)
+    seen = bell.seen()
+    assert not bell.glance(seen)
+    bell.ring()
+    assert bell.glance(seen)
+    bell.close()
+    assert not bell.glance(seen)
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
