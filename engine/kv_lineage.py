@@ -8,7 +8,8 @@ Promises
 - A batch whose time jumped by `restart_s`, or that is the first after the connection was cut (`reconnected`), may be
   of a new life that has reached just this number. It is doubted: held back until an answer holds both it and what was
   known before it. Nobody restarts faster than that, so what is not doubted continues the life.
-- A batch that comes live late, doubled or with a time that went back is not taken; the replay socket is asked.
+- A batch that comes live late, doubled or with a time that went back is not taken; the replay socket is asked. Nor is
+  one that answers overtook by `restart_s`: they may be of the life after its.
 - An answer counts only if it holds a batch that is known, with the same time. One with an earlier time comes from a
   life that is over, one with a later time from a new one.
 
@@ -54,13 +55,17 @@ class Lineage:
         """Batches from here on may be of a new life."""
         return self._doubts[0] if self._doubts else None
 
-    def live(self, number: int, ts: float, last: Known | None, *, doubts: bool) -> Origin:
-        """A live batch. `last`: the batch applied last. `doubts`: there is somebody to ask."""
-        if self._top is not None and number <= self._top[0] and ts > self._top[1]:
-            return Origin.NEW
+    def live(self, number: int, ts: float, last: Known | None, *, held: bool, doubts: bool) -> Origin:
+        """A live batch. `last`: the batch applied last. `held`: just it waits. `doubts`: there is somebody to ask."""
+        if self._top is not None and number <= self._top[0]:
+            if ts > self._top[1]:
+                return Origin.NEW
+            if doubts and not held and self._top[1] - ts >= self._restart_s:
+                return Origin.LATE
         if last is not None and number <= last[0]:
             return Origin.SAME if number == last[0] and ts == last[1] else Origin.LATE
-        before = max((known for known in (self._live_top, last) if known is not None), default=None)
+        answered = self._top if self._top is not None and self._top[0] < number else None
+        before = max((known for known in (self._live_top, last, answered) if known is not None), default=None)
         if before is not None:
             if number <= before[0] or ts < before[1]:
                 return Origin.LATE

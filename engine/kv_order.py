@@ -151,6 +151,19 @@ class BatchOrder:
             self._lose((ends[-1] if ends else upto) - 1, reason)
             self.apply()
 
+    def drop_from(self, number: int) -> None:
+        """From here on what waits is of an unknown life. It is a hole, too, where one was told beyond it."""
+        for doubted in [held for held in self._held if held >= number]:
+            del self._held[doubted]
+        end = max([last + 1 for _, last in self.gaps], default=0)
+        self.wire = min(self.wire, max(number, self.next, end))
+        told = sorted(gap for gap in self.gaps if gap[1] >= number)
+        for after, (first, _) in zip([max(number, self.next), *(last + 1 for _, last in told)], told, strict=False):
+            if after < first:
+                self.gaps.append((after, first - 1))
+                self._out.append(Gap(after, first - 1))
+        self.gaps = deque(sorted(self.gaps))
+
     def lose_first_hole(self, reason: str) -> None:
         self.lose_holes(self.next, min([number for number in self._held if number > self.next] + [self.wire]), reason)
 

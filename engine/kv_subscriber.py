@@ -323,6 +323,8 @@ class KVEventFollower(WithoutEpochs):
     def _restart(self, epoch: int | None) -> None:
         self.fetching.forget()  # what it held back is applied: a state of the old life comes no more
         self.order.tell_unseen()
+        if self.lineage.doubted_from is not None:
+            self.order.drop_from(self.lineage.doubted_from)
         if self.next < self.wire:
             self.order.lose_upto(self.wire, "the publisher restarted")
         if self.epoch is not None:

@@ -97,7 +97,8 @@ class WithoutEpochs:
         if self.tags is None and self._asked is not None and self._asked.tag is not None:
             self._asked = None  # it does not know the question
         self.tags = False
-        origin = self.lineage.live(number, ts, self.order.last, doubts=self.replay)
+        held = self.order.ts_of(number) == ts
+        origin = self.lineage.live(number, ts, self.order.last, held=held, doubts=self.replay)
         if origin is Origin.LATE:
             if number >= self.wire:
                 self._poll_at = None

@@ -7,7 +7,7 @@ import pytest
 
 from engine.core.kv_codec import BadBatchError, number_frame, read_answer, read_live
 from engine.errors import BadFrameError
-from engine.kv_subscriber import Applied, Restarted, Unrecoverable, Unverified
+from engine.kv_subscriber import Applied, Gap, Restarted, Unrecoverable, Unverified
 from tests.engine.kv_world import KVWorld
 
 
@@ -240,3 +240,70 @@ def test_answers_that_nothing_joins_to_what_was_heard_are_a_new_life() -> None:
     world.receive_live()
     world.heal()
     assert world.told(Restarted) and world.mirror.unknown_since == 0
+
+
+def test_a_hole_behind_a_doubt_is_told_as_lost_when_the_publisher_restarts() -> None:
+    """Batch 1 came after a pause and waits for an answer, 2 was lost, 3 waits too; then another life begins."""
+    world = _original()
+    _published(world, 1)
+    world.receive_live()
+    world.now += 1.0
+    _published(world, 3)
+    world.receive_live()
+    world.live.popleft()
+    world.receive_live()
+    assert [(gap.first, gap.last) for gap in world.told(Gap)] == [(2, 2)]
+    world.requests.clear()
+    world.restart()
+    _published(world, 1)
+    world.receive_live()
+    world.heal()
+    lost = world.told(Unrecoverable)
+    assert [(told.first, told.last) for told in lost] == [(1, 2)] and len(world.told(Restarted)) == 1
+    assert {(gap.first, gap.last) for gap in world.told(Gap)} == {(1, 1), (2, 2)}
+    assert world.mirrored() == world.truth() and world.mirror.unknown_since is None
+
+
+def test_a_doubted_batch_alone_is_not_told_as_lost_when_it_was_the_new_lifes() -> None:
+    """Nothing of the old life is missing that anybody was told of."""
+    world = _original()
+    _restarted_to_just_the_next_number(world)
+    world.receive_live()
+    world.heal()
+    kinds = [type(report) for report in world.reports]
+    assert kinds.count(Restarted) == 1 and Gap not in kinds[:kinds.index(Restarted)] and Unrecoverable not in kinds
+
+
+def test_a_live_batch_of_the_life_before_the_answers_is_not_joined_to_it() -> None:
+    """Of the first answer only batch 1 of the new life counts, and batch 0 of the old one comes live."""
+    world = _original()
+    world.pass_time()
+    world.pass_time()  # the question is given up: the answer begins after that, and ends as that of the next one
+    _published(world, 1)
+    world.restart()
+    _published(world, 2)
+    world.serve_requests()
+    while world.answers:
+        world.receive_answer()
+    world.pass_time()
+    world.heal()
+    assert world.mirrored() == world.truth() and world.mirror.check_integrity() == []
+    assert world.mirror.unknown_since is None and world.follower.next == 2
+
+
+def test_the_first_live_batch_is_doubted_when_an_answer_alone_told_of_the_life_before() -> None:
+    """Batch 0 was answered and waits to be told; of the next life 2 is heard first, and its window lacks 0."""
+    world = _original(buffer_steps=2)
+    _published(world, 1)
+    world.pass_time()
+    world.serve_requests()
+    world.pass_time()  # the question is given up, and its answer, doubled, is that of the next one
+    world.restart()
+    world.answers.appendleft(world.answers[0])
+    _published(world, 3)
+    for _ in range(3):
+        world.live.popleft()
+    while world.answers:
+        world.receive_answer()
+    world.heal()
+    assert len(world.told(Unverified)) == 1 and world.mirror.unknown_since is not None
