@@ -14,9 +14,9 @@ Promises
   life that is over, one with a later time from a new one.
 
 What cannot be told: a restart within `restart_s` of the last batch heard, by the publisher's own clock, that reaches
-just the next number; the same after a clock was set back by about the pause; an answer that breaks off and, without its own beginning, an
-answer of the next life right behind it. Without a replay socket nothing can be
-verified: times are not doubted, and after `reconnected` the mirror is unknown.
+just the next number; the same after a clock was set back by about the pause; an answer that breaks off and, without
+its own beginning, an answer of the next life right behind it. Without a replay socket nothing can be verified: times
+are not doubted, and after `reconnected` the mirror is unknown.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Promises
 - A long replay does not hold back live batches, nor the other replays.
 - After `shutdown` no thread runs and every port is free, whatever the state of queue and peers: what is queued is
   published first if that takes less than `SHUTDOWN_TIMEOUT`.
-- A publisher on its own logs what it loses and whom it cannot answer, each kind at most once in `LOG_S`. One whose
-  ports were brought observes it there instead.
+- Where nobody records, what is lost and who cannot be answered is logged, each kind at most once in `LOG_S`, and never
+  by the thread that hands over.
 - Arguments, frames and bytes are vLLM's (kv_codec says what is added). One difference: without an `endpoint` the
   publisher binds loopback, not every interface.
 """
@@ -30,7 +30,7 @@ from engine.messages import EventBatch
 from engine.ports import Ports
 from engine.real_ports import RealPorts
 from engine.shell import Process
-from engine.topology import Node, core
+from engine.topology import core
 from engine.wiring import kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
@@ -75,12 +75,16 @@ class NullEventPublisher(EventPublisher):
         return
 
 
-class _LoggingPorts(RealPorts):
-    """Nobody records what a publisher on its own observes, so it is logged."""
+class _LoggingPorts:
+    """Ports whose observations nobody records: what an operator wants to know is logged."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, ports: Ports) -> None:
+        self.clock = ports.clock
+        self._ports = ports
         self._logged: dict[str, tuple[float, int]] = {}  # by kind: when, and how many were passed over since
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ports, name)
 
     def observe(self, name: str, **data: Any) -> None:
         if name not in LOGGED:
@@ -128,15 +132,18 @@ class ZmqEventPublisher(EventPublisher):
                  ports: Ports | None = None, epoch: int | None = None, socket_buffer_bytes: int = 0,
                  bind: bool | None = None) -> None:
         super().__init__(data_parallel_rank)
-        self._own_ports = _LoggingPorts(core(data_parallel_rank)) if ports is None else None
+        self._own_ports = RealPorts(core(data_parallel_rank)) if ports is None else None
         ports = ports or self._own_ports
+        self._logs = getattr(type(ports), "observe", None) is RealPorts.observe
+        if self._logs:
+            ports = _LoggingPorts(ports)
         if epoch is None:
             epoch = round(ports.clock.time() * 1e6)
         self.log = KVEventLog(buffer_steps=buffer_steps, max_queue_size=max_queue_size, topic=topic,
                               data_parallel_rank=data_parallel_rank, epoch=epoch,
                               wall_offset_s=ports.clock.time() - ports.clock.monotonic())
         self._process = Process(ports)
-        self.queue = NappingQueue() if self._own_ports is None else _WatchedQueue(self._tell_full)
+        self.queue = _WatchedQueue(self._tell_full) if self._logs else NappingQueue()
         self._process.queues["kv"] = self.queue
         self._told_full = 0
         self._config = KVEventsConfig(
@@ -179,7 +186,7 @@ class ZmqEventPublisher(EventPublisher):
         """Raises RuntimeError after `shutdown`."""
         if self._closed:
             raise RuntimeError("Publisher is closed")
-        if self._own_ports is None:  # whoever brought the ports wants to know what happens
+        if not self._logs:  # whoever brought the ports wants to know what happens
             self._process.run(hand_over(self.log, events))
             return
         number, room = self.log.number()
@@ -209,7 +216,7 @@ class ZmqEventPublisher(EventPublisher):
         lost = self.log.lost_at_full_queue
         if lost != self._told_full:
             found_full, self._told_full = lost - self._told_full, lost
-            self._own_ports.observe("kv-lost", batches=found_full, reason=f"{self.log.max_queue_size} wait already")
+            self._process.ports.observe("kv-lost", batches=found_full, reason=f"{self.log.max_queue_size} wait already")
 
     def _run(self, loop: Any) -> None:
         try:

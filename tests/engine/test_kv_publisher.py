@@ -25,6 +25,10 @@ from engine.core.kv_events import (  # noqa: E402
     NullEventPublisher,
     ZmqEventPublisher,
 )
+from engine.core.kv_log import hand_over  # noqa: E402
+from engine.real_ports import RealPorts  # noqa: E402
+from engine.shell import Process  # noqa: E402
+from engine.topology import core  # noqa: E402
 
 BOUND_S = 20.0
 
@@ -81,10 +85,23 @@ def test_losses_and_bad_requests_are_logged_once_and_then_counted(
     assert "2 more" in caplog.messages[-1]
 
 
-def test_a_full_queue_is_logged_by_the_publishers_thread(closing: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("in_a_core", [False, True])
+def test_a_full_queue_is_logged_by_the_publishers_thread(
+        closing: ExitStack, caplog: pytest.LogCaptureFixture, in_a_core: bool) -> None:
     """Its thread stands still while six batches come, with room for two: one line, from that thread."""
     caplog.set_level(logging.WARNING, kv_publisher.__name__)
-    publisher = _publisher(closing, max_queue_size=2)
+    ports = RealPorts(core(0)) if in_a_core else None
+    publisher = _publisher(closing, max_queue_size=2, ports=ports)
+    publish = publisher.publish
+    if in_a_core:  # it hands over in its own loop, and nobody records
+        process = Process(ports)
+        closing.callback(ports.close)
+        process.queues["kv"] = publisher.queue
+        closing.callback(publisher.shutdown)
+
+        def publish(batch: KVEventBatch) -> None:
+            process.run(hand_over(publisher.log, batch))
+
     go_on, frames = threading.Event(), publisher.log.frames
 
     def slow(number: int, batch: KVEventBatch) -> list[bytes]:
@@ -93,7 +110,7 @@ def test_a_full_queue_is_logged_by_the_publishers_thread(closing: ExitStack, cap
 
     publisher.log.frames = slow
     for number in range(6):
-        publisher.publish(_batch(number))
+        publish(_batch(number))
     go_on.set()
     _wait(lambda: any("2 wait already" in message for message in caplog.messages))
     assert {record.threadName for record in caplog.records} == {"zmq-publisher"}
