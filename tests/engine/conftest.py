@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -24,3 +25,10 @@ def opened() -> Iterator[Callable[..., Any]]:
         else:
             thing.kill()
             thing.join()
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    """Ends what a test opened."""
+    with ExitStack() as stack:
+        yield stack

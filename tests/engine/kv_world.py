@@ -138,6 +138,12 @@ class KVWorld:
         """The publisher thread gets its turn."""
         self.life.publisher.run()
 
+    def send(self, count: int) -> None:
+        """So many batches, a block each."""
+        for _ in range(count):
+            self.store()
+            self.flush()
+
     def _ts(self) -> float:
         self.now += 1e-3
         return self.now
@@ -163,6 +169,15 @@ class KVWorld:
             self._take(self.follower.on_replay(self.answers.popleft(), self.now))
             if not self.live:
                 self._take(self.follower.on_time(self.now))
+
+    def receive_all_live(self) -> None:
+        while self.live:
+            self.receive_live()
+
+    def answer_all(self) -> None:
+        while self.requests or self.answers:
+            self.serve_requests()
+            self.receive_answer()
 
     def pass_time(self, seconds: float = 1.1) -> None:
         self.now += seconds

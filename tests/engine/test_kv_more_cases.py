@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -21,11 +21,18 @@ from engine.core.kv_codec import encode_batch, number_frame, read_answer, read_l
 from engine.core.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch  # noqa: E402
 from engine.core.kv_publisher import ZmqEventPublisher  # noqa: E402
 from engine.errors import BadFrameError  # noqa: E402
-from engine.kv_reports import Applied, Gap, Malformed, Report, Restarted, Unrecoverable, Unverified  # noqa: E402
+from engine.kv_reports import Gap, Malformed, Report, Restarted, Unrecoverable, Unverified  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from tests.engine.kv_lab import (  # noqa: E402
+    ANY_PORTS,
+    BOUND_S,
+    a_batch,
+    numbers_of,
+    open_publisher,
+    open_subscriber,
+    read_until,
+)
 
-BOUND_S = 30.0
-ANY_PORT = ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
 FULL = encode_batch(KVEventBatch(1.0, [
     BlockStored([1, b"ab"], None, [1, 2, 3, 4], 2, None, medium="GPU", extra_keys=[("a", 1), None],
                 lookahead_token_ids=[[1], [2]]),
@@ -33,54 +40,20 @@ FULL = encode_batch(KVEventBatch(1.0, [
 DESCRIPTORS = "/proc/self/fd"
 
 
-def _batch(block_hash: int) -> KVEventBatch:
-    return KVEventBatch(time.time(), [BlockStored([block_hash], None, [1, 2], 2, None)])
-
-
-@pytest.fixture
-def closing() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def _publisher(closing: ExitStack, *endpoints: str, **more: object) -> ZmqEventPublisher:
-    publisher = ZmqEventPublisher(0, *(endpoints or ANY_PORT), **more)
-    closing.callback(publisher.shutdown)
-    return publisher
-
-
-def _subscriber(closing: ExitStack, publisher: ZmqEventPublisher, **more: object) -> KVEventSubscriber:
-    more = {"poll_s": 0.1, "answer_s": 1.0} | more
-    return closing.enter_context(KVEventSubscriber(publisher.address, publisher.replay_address, **more))
-
-
-def _read_until(subscriber: KVEventSubscriber, done: Callable[[list[Report]], bool]) -> list[Report]:
-    reports: list[Report] = []
-    end = time.monotonic() + BOUND_S
-    while not done(reports):
-        assert time.monotonic() < end, f"after {BOUND_S} s: {reports[-5:]}"
-        reports += subscriber.poll(0.05)
-    return reports
-
-
-def _numbers(reports: list[Report]) -> list[int]:
-    return [report.number for report in reports if isinstance(report, Applied)]
-
-
 def test_restarts_in_a_row_on_the_same_ports_are_each_told_and_followed(closing: ExitStack) -> None:
     """Five lives of as many batches each: the numbers alone look like one life that says everything twice."""
-    first = _publisher(closing)
-    subscriber = _subscriber(closing, first)
+    first = open_publisher(closing)
+    subscriber = open_subscriber(closing, first)
     publisher, epochs = first, []
     for life in range(5):
         if life:
             publisher.shutdown()
-            publisher = _publisher(closing, first.address, first.replay_address, bind=True, epoch=life)
+            publisher = open_publisher(closing, (first.address, first.replay_address), bind=True, epoch=life)
         for number in range(3):
-            publisher.publish(_batch(10 * life + number))
+            publisher.publish(a_batch(10 * life + number))
         held = [10 * life + number for number in range(3)]
-        reports = _read_until(subscriber, lambda _, held=held: subscriber.mirror.hashes() == held)
-        assert _numbers(reports) == [0, 1, 2]
+        reports = read_until(subscriber, lambda _, held=held: subscriber.mirror.hashes() == held)
+        assert numbers_of(reports) == [0, 1, 2]
         epochs += [report.epoch for report in reports if isinstance(report, Restarted)]
     assert epochs == [1, 2, 3, 4] and subscriber.mirror.unknown_since is None
 
@@ -103,9 +76,9 @@ def test_a_replay_socket_that_answers_garbage_makes_the_loss_known_and_live_goes
                 replay.send_multipart([peer, *frames])
 
     end = time.monotonic() + BOUND_S
-    while 4 not in _numbers(told) and time.monotonic() < end:
+    while 4 not in numbers_of(told) and time.monotonic() < end:
         for number in (0, 1, 4):
-            live.send_multipart([b"", number_frame(number), encode_batch(_batch(number), 0, 7)])
+            live.send_multipart([b"", number_frame(number), encode_batch(a_batch(number), 0, 7)])
         step()
     lost = [report for report in told if isinstance(report, Unrecoverable)]
     assert (lost[-1].last, subscriber.mirror.unknown_since) == (3, lost[0].first)
@@ -114,12 +87,12 @@ def test_a_replay_socket_that_answers_garbage_makes_the_loss_known_and_live_goes
 
 def test_a_topic_that_nobody_publishes_is_silence(closing: ExitStack) -> None:
     """The one beside it, which asked for the beginning of the topic, hears the batch."""
-    publisher = _publisher(closing, topic="kv@one")
+    publisher = open_publisher(closing, topic="kv@one")
     other, same = (closing.enter_context(KVEventSubscriber(publisher.address, topic=topic))
                    for topic in ("kv@two", "kv@"))
     end = time.monotonic() + BOUND_S
     while not same.poll(0.02) and time.monotonic() < end:
-        publisher.publish(_batch(1))
+        publisher.publish(a_batch(1))
     assert publisher.log.numbered and same.follower.wire > 0
     assert other.poll(0.1) == [] and other.mirror.next_seq == 0
 
@@ -128,7 +101,7 @@ def test_a_topic_that_nobody_publishes_is_silence(closing: ExitStack) -> None:
     lambda: ZmqEventPublisher(0, "nowhere"),
     lambda: ZmqEventPublisher(0, "tcp://127.0.0.1:*", "nowhere"),
     lambda: ZmqEventPublisher(1, "tcp://127.0.0.1:abc"),
-    lambda: ZmqEventPublisher(0, *ANY_PORT, buffer_steps=-1),
+    lambda: ZmqEventPublisher(0, *ANY_PORTS, buffer_steps=-1),
     lambda: KVEventSubscriber("nowhere"),
     lambda: KVEventSubscriber("tcp://127.0.0.1:9", "nowhere"),
 ])
@@ -141,13 +114,13 @@ def test_what_could_not_be_made_leaves_no_descriptor(make: Callable[[], object])
 
 
 def test_an_asynchronous_iteration_cancelled_again_and_again_tells_each_batch_once(closing: ExitStack) -> None:
-    publisher = _publisher(closing)
-    subscriber = _subscriber(closing, publisher)
+    publisher = open_publisher(closing)
+    subscriber = open_subscriber(closing, publisher)
     told: list[int] = []
 
     async def read(upto: int | None) -> None:
         async for report in subscriber:
-            told.extend(_numbers([report]))
+            told.extend(numbers_of([report]))
             if upto is not None and len(told) >= upto:
                 return
 
@@ -156,7 +129,7 @@ def test_an_asynchronous_iteration_cancelled_again_and_again_tells_each_batch_on
         for turn in range(30):
             task = asyncio.create_task(read(None))
             for _ in range(20):
-                publisher.publish(_batch(published))
+                publisher.publish(a_batch(published))
                 published += 1
             await asyncio.sleep(0.002 * (turn % 5))
             task.cancel()
@@ -198,15 +171,15 @@ def test_wounded_messages_are_read_or_are_bad_frames(message: list[bytes], wound
 
 def test_a_publisher_that_comes_later_is_followed_from_its_beginning(closing: ExitStack) -> None:
     """Nobody answers for many questions: nothing is told, and nothing is given up."""
-    first = _publisher(closing)
+    first = open_publisher(closing)
     first.shutdown()
-    subscriber = _subscriber(closing, first, answer_s=0.02)
+    subscriber = open_subscriber(closing, first, answer_s=0.02)
     assert subscriber.poll(0.5) == []
-    later = _publisher(closing, first.address, first.replay_address, bind=True)
+    later = open_publisher(closing, (first.address, first.replay_address), bind=True)
     for number in range(3):
-        later.publish(_batch(number))
-    reports = _read_until(subscriber, lambda _: subscriber.mirror.next_seq == 3)
-    assert _numbers(reports) == [0, 1, 2]
+        later.publish(a_batch(number))
+    reports = read_until(subscriber, lambda _: subscriber.mirror.next_seq == 3)
+    assert numbers_of(reports) == [0, 1, 2]
     assert not any(isinstance(report, Unrecoverable | Restarted) for report in reports)
     assert all(report.last <= 2 for report in reports if isinstance(report, Gap))
 
@@ -243,7 +216,7 @@ def test_a_publisher_of_the_originals_format_that_comes_back_with_just_the_next_
             subscriber = subscriber or closing.enter_context(KVEventSubscriber(address))
             while subscriber.follower.next <= number:
                 assert time.monotonic() < end
-                life.send_multipart([b"", number_frame(number), encode_batch(_batch(100 + number), 0, None)])
+                life.send_multipart([b"", number_frame(number), encode_batch(a_batch(100 + number), 0, None)])
                 told.extend(subscriber.poll(0.02))
         return subscriber
 

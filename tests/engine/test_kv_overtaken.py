@@ -16,12 +16,6 @@ from tests.engine.kv_world import KVWorld
 QUIET_S = 0.2
 
 
-def _published(world: KVWorld, count: int) -> None:
-    for _ in range(count):
-        world.store()
-        world.flush()
-
-
 def _answered(world: KVWorld) -> None:
     """A silence long enough for a question, and its answer, while live stands still."""
     world.pass_time()
@@ -39,10 +33,10 @@ def test_a_backlog_that_an_answer_overtakes_is_no_loss(speaks_epochs: bool) -> N
     """Twenty batches wait live, a window of four is replayed: every batch comes live, once, and nothing is told."""
     world = KVWorld(buffer_steps=4, max_queue_size=100, quiet_s=QUIET_S, speaks_epochs=speaks_epochs)
     world.follower.tags = speaks_epochs
-    _published(world, 1)
+    world.send(1)
     world.receive_live()
     _answered(world)
-    _published(world, 20)
+    world.send(20)
     _answered(world)
     assert world.follower.next == 1
     while world.live:
@@ -53,7 +47,7 @@ def test_a_backlog_that_an_answer_overtakes_is_no_loss(speaks_epochs: bool) -> N
 
 def test_a_lost_tail_is_told_when_live_has_been_quiet_and_not_before() -> None:
     world = KVWorld(quiet_s=QUIET_S)
-    _published(world, 3)
+    world.send(3)
     world.live.clear()
     _answered(world)
     world.pass_time(QUIET_S / 2)
@@ -65,11 +59,11 @@ def test_a_lost_tail_is_told_when_live_has_been_quiet_and_not_before() -> None:
 def test_a_loss_that_live_has_passed_is_told_at_once() -> None:
     """0 to 9 came not and are out of the window, 10 came: nothing has to be waited for, though more is on its way."""
     world = KVWorld(buffer_steps=4, max_queue_size=100, quiet_s=QUIET_S, snapshots=False)
-    _published(world, 11)
+    world.send(11)
     for _ in range(10):
         world.live.popleft()
     world.receive_live()
-    _published(world, 2)
+    world.send(2)
     world.serve_requests()
     while world.answers:
         world.receive_answer()
@@ -80,10 +74,10 @@ def test_a_loss_that_live_has_passed_is_told_at_once() -> None:
 def test_a_loss_in_a_backlog_is_told_when_the_reader_comes_to_it() -> None:
     """The answer that overtook it came whole: no second question is needed, and what follows is not held up."""
     world = KVWorld(buffer_steps=4, max_queue_size=100, quiet_s=QUIET_S, snapshots=False)
-    _published(world, 1)
+    world.send(1)
     world.receive_live()
     _answered(world)
-    _published(world, 20)
+    world.send(20)
     del world.live[5]  # batch 6
     _answered(world)
     while world.live:
@@ -95,10 +89,10 @@ def test_a_loss_in_a_backlog_is_told_when_the_reader_comes_to_it() -> None:
 
 def test_a_backlog_of_the_old_life_comes_before_the_restart_that_an_answer_tells() -> None:
     world = KVWorld(quiet_s=QUIET_S)
-    _published(world, 3)
+    world.send(3)
     world.receive_live()
     world.restart()
-    _published(world, 1)
+    world.send(1)
     world.live.pop()
     _answered(world)
     while world.live:

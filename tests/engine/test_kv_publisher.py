@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import msgspec
@@ -16,7 +14,6 @@ zmq = pytest.importorskip("zmq")
 from engine.core import kv_publisher  # noqa: E402
 from engine.core.kv_codec import request_frames  # noqa: E402
 from engine.core.kv_events import (  # noqa: E402
-    BlockStored,
     EventBatch,
     EventPublisher,
     EventPublisherFactory,
@@ -29,31 +26,7 @@ from engine.core.kv_log import hand_over  # noqa: E402
 from engine.real_ports import RealPorts  # noqa: E402
 from engine.shell import Process  # noqa: E402
 from engine.topology import core  # noqa: E402
-
-BOUND_S = 20.0
-
-
-def _batch(block_hash: int = 1) -> KVEventBatch:
-    return KVEventBatch(1.0, [BlockStored([block_hash], None, [1, 2], 2, None)])
-
-
-def _wait(true: Callable[[], object]) -> None:
-    end = time.monotonic() + BOUND_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
-@pytest.fixture
-def closing() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def _publisher(closing: ExitStack, **more: object) -> ZmqEventPublisher:
-    publisher = ZmqEventPublisher(0, "tcp://127.0.0.1:*", "tcp://127.0.0.1:*", **more)
-    closing.callback(publisher.shutdown)
-    return publisher
+from tests.engine.kv_lab import BOUND_S, a_batch, open_publisher, until  # noqa: E402
 
 
 def _dealer(closing: ExitStack, address: str) -> zmq.Socket:
@@ -68,20 +41,20 @@ def test_losses_and_bad_requests_are_logged_once_and_then_counted(
         closing: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that cannot be encoded and three bad requests: a line each; later one line with the count of the rest."""
     caplog.set_level(logging.WARNING, kv_publisher.__name__)
-    publisher = _publisher(closing)
+    publisher = open_publisher(closing)
     dealer = _dealer(closing, publisher.replay_address)
     publisher.publish(KVEventBatch(1.0, [object()]))
     for _ in range(3):
         dealer.send_multipart([b"", b"short"])
     dealer.send_multipart(request_frames(0))
     assert dealer.poll(BOUND_S * 1000)  # what was asked before is dealt with
-    _wait(lambda: publisher.log.lost_unencodable)
-    _wait(lambda: len(caplog.messages) == 2)
+    until(lambda: publisher.log.lost_unencodable)
+    until(lambda: len(caplog.messages) == 2)
     assert sorted(message.split(":")[0] for message in caplog.messages) == ["bad-frame", "kv-lost"]
     assert any("cannot be encoded" in message for message in caplog.messages)
     monkeypatch.setattr(kv_publisher, "LOG_S", 0.0)
     dealer.send_multipart([b"", b"short"])
-    _wait(lambda: len(caplog.messages) == 3)
+    until(lambda: len(caplog.messages) == 3)
     assert "2 more" in caplog.messages[-1]
 
 
@@ -91,7 +64,7 @@ def test_a_full_queue_is_logged_by_the_publishers_thread(
     """Its thread stands still while six batches come, with room for two: one line, from that thread."""
     caplog.set_level(logging.WARNING, kv_publisher.__name__)
     ports = RealPorts(core(0)) if in_a_core else None
-    publisher = _publisher(closing, max_queue_size=2, ports=ports)
+    publisher = open_publisher(closing, max_queue_size=2, ports=ports)
     publish = publisher.publish
     if in_a_core:  # it hands over in its own loop, and nobody records
         process = Process(ports)
@@ -110,15 +83,15 @@ def test_a_full_queue_is_logged_by_the_publishers_thread(
 
     publisher.log.frames = slow
     for number in range(6):
-        publish(_batch(number))
+        publish(a_batch(number))
     go_on.set()
-    _wait(lambda: any("2 wait already" in message for message in caplog.messages))
+    until(lambda: any("2 wait already" in message for message in caplog.messages))
     assert {record.threadName for record in caplog.records} == {"zmq-publisher"}
     assert publisher.log.lost_at_full_queue == 4
 
 
 def test_the_names_that_users_of_vllm_know_are_there(closing: ExitStack) -> None:
-    publisher = _publisher(closing, topic="kv", buffer_steps=7)
+    publisher = open_publisher(closing, topic="kv", buffer_steps=7)
     config = publisher.get_publisher_config()
     assert (config.endpoint, config.replay_endpoint) == (publisher.address, publisher.replay_address)
     assert (config.enable_kv_cache_events, config.publisher, config.topic) == (True, "zmq", "kv")
@@ -160,7 +133,7 @@ def test_a_publisher_written_for_vllm_is_called_by_its_keywords(monkeypatch: pyt
 
 def test_a_second_shutdown_returns_when_the_first_is_done(closing: ExitStack) -> None:
     """Its thread is held up; both callers wait, and when either returns the address is free."""
-    publisher = _publisher(closing)
+    publisher = open_publisher(closing)
     go_on, frames = threading.Event(), publisher.log.frames
     entered = threading.Event()
 
@@ -170,11 +143,11 @@ def test_a_second_shutdown_returns_when_the_first_is_done(closing: ExitStack) ->
         return frames(number, batch)
 
     publisher.log.frames = slow
-    publisher.publish(_batch())
+    publisher.publish(a_batch())
     assert entered.wait(BOUND_S)
     first = threading.Thread(target=publisher.shutdown)
     first.start()
-    _wait(lambda: publisher._closed)
+    until(lambda: publisher._closed)
     threading.Timer(0.1, go_on.set).start()
     publisher.shutdown()
     assert go_on.is_set()
@@ -184,8 +157,8 @@ def test_a_second_shutdown_returns_when_the_first_is_done(closing: ExitStack) ->
 
 
 def test_a_queue_of_size_0_has_no_bound(closing: ExitStack) -> None:
-    publisher = _publisher(closing, max_queue_size=0)
+    publisher = open_publisher(closing, max_queue_size=0)
     for number in range(1000):
-        publisher.publish(_batch(number))
-    _wait(lambda: not publisher.log.waiting)
+        publisher.publish(a_batch(number))
+    until(lambda: not publisher.log.waiting)
     assert publisher.log.numbered == 1000 and publisher.log.lost_at_full_queue == 0

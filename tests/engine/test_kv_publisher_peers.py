@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -12,42 +11,18 @@ import pytest
 zmq = pytest.importorskip("zmq")
 
 from engine.core.kv_codec import request_frames  # noqa: E402
-from engine.core.kv_events import BlockStored, KVEventBatch, ZmqEventPublisher  # noqa: E402
 from engine.core.kv_log import MAX_REPLAYS  # noqa: E402
 from engine.kv_reports import Snapshot  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from tests.engine.kv_lab import ANY_PORTS, BOUND_S, a_batch, open_publisher  # noqa: E402
 
-BOUND_S = 30.0
 #: What a live batch may take while replays are under way; alone it takes a millisecond.
 LIVE_DELAY_S = 0.5
-ANY = ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
-
-
-def _batch(block_hash: int) -> KVEventBatch:
-    return KVEventBatch(1.0, [BlockStored([block_hash], None, [1, 2], 2, None)])
-
-
-@pytest.fixture
-def closing() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture
 def context(closing: ExitStack) -> zmq.Context:
     return closing.enter_context(zmq.Context())
-
-
-def _publisher(closing: ExitStack, batches: int, endpoints: tuple[str, str] = ANY, **more: object) -> ZmqEventPublisher:
-    publisher = ZmqEventPublisher(0, *endpoints, **more)
-    closing.callback(publisher.shutdown)
-    for number in range(batches):
-        publisher.publish(_batch(number))
-    end = time.monotonic() + BOUND_S
-    while publisher.log.waiting:
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    return publisher
 
 
 def _socket(closing: ExitStack, context: zmq.Context, kind: int) -> zmq.Socket:
@@ -76,7 +51,7 @@ def _answer(socket: zmq.Socket) -> list[list[bytes]]:
 
 def test_long_replays_hold_no_live_batch_back(closing: ExitStack, context: zmq.Context) -> None:
     """Three readers ask for the whole window again and again; each live batch comes within a bound meanwhile."""
-    publisher = _publisher(closing, 10_000)
+    publisher = open_publisher(closing, batches=10_000)
     over, replayed = threading.Event(), [0, 0, 0]
 
     def ask_again(which: int) -> None:
@@ -95,7 +70,7 @@ def test_long_replays_hold_no_live_batch_back(closing: ExitStack, context: zmq.C
     live.subscribe(b"")
     live.connect(publisher.address)
     while not live.poll(20):
-        publisher.publish(_batch(0))
+        publisher.publish(a_batch(0))
     while live.poll(50):
         live.recv_multipart()
     threads = [threading.Thread(target=ask_again, args=(which,)) for which in range(3)]
@@ -109,7 +84,7 @@ def test_long_replays_hold_no_live_batch_back(closing: ExitStack, context: zmq.C
         before, delays = sum(replayed), []
         for number in range(40):
             began = time.monotonic()
-            publisher.publish(_batch(number))
+            publisher.publish(a_batch(number))
             _receive(live)
             delays.append(time.monotonic() - began)
         during = sum(replayed) - before
@@ -123,7 +98,7 @@ def test_long_replays_hold_no_live_batch_back(closing: ExitStack, context: zmq.C
 
 def test_a_hundred_replays_at_once_are_each_answered_whole(closing: ExitStack, context: zmq.Context) -> None:
     """More than are under way at once. Each peer gets every batch once, in order, and one end."""
-    publisher = _publisher(closing, 200)
+    publisher = open_publisher(closing, batches=200)
     dealers = [_socket(closing, context, zmq.DEALER) for _ in range(MAX_REPLAYS + 36)]
     for dealer in dealers:
         dealer.connect(publisher.replay_address)
@@ -138,10 +113,10 @@ def test_a_publisher_connects_to_a_subscriber_that_is_bound(closing: ExitStack, 
     live = _socket(closing, context, zmq.SUB)
     live.subscribe(b"kv")
     port = live.bind_to_random_port("tcp://127.0.0.1")
-    publisher = _publisher(closing, 0, (f"tcp://127.0.0.1:{port}", ANY[1]), topic="kv")
+    publisher = open_publisher(closing, (f"tcp://127.0.0.1:{port}", ANY_PORTS[1]), topic="kv")
     published = 0
     while not live.poll(20):
-        publisher.publish(_batch(published))
+        publisher.publish(a_batch(published))
         published += 1
         assert published * 0.02 < BOUND_S, "nothing came"
     topic, number, payload = live.recv_multipart()
@@ -154,7 +129,7 @@ def test_a_publisher_connects_to_a_subscriber_that_is_bound(closing: ExitStack, 
 
 def test_clients_of_the_original_never_see_a_snapshot(closing: ExitStack, context: zmq.Context) -> None:
     """One listens, one asks, while a subscriber of ours fell out of the window and takes the state."""
-    publisher = _publisher(closing, 20, buffer_steps=2)
+    publisher = open_publisher(closing, batches=20, buffer_steps=2)
     live, dealer = _socket(closing, context, zmq.SUB), _socket(closing, context, zmq.DEALER)
     live.subscribe(b"")
     live.connect(publisher.address)
@@ -166,7 +141,7 @@ def test_clients_of_the_original_never_see_a_snapshot(closing: ExitStack, contex
         assert time.monotonic() < end
         dealer.send_multipart(request_frames(0))
         told += ours.poll(0.05)
-        publisher.publish(_batch(1))
+        publisher.publish(a_batch(1))
         answered += _answer(dealer)
         while live.poll(0):
             heard.append(live.recv_multipart())

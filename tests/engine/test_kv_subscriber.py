@@ -37,31 +37,14 @@ def _tell(reports: list[Report]) -> list[object]:
     return short
 
 
-def _published(world: KVWorld, count: int) -> None:
-    for _ in range(count):
-        world.store()
-        world.flush()
-
-
-def _receive_all(world: KVWorld) -> None:
-    while world.live:
-        world.receive_live()
-
-
-def _answer_all(world: KVWorld) -> None:
-    while world.requests or world.answers:
-        world.serve_requests()
-        world.receive_answer()
-
-
 def test_a_hole_is_seen_by_the_next_batch_and_filled_in_order() -> None:
     """Live batches behind the hole wait for the replay and come out after it, each once."""
     world = KVWorld()
-    _published(world, 6)
+    world.send(6)
     del world.live[2], world.live[2]
-    _receive_all(world)
+    world.receive_all_live()
     assert _tell(world.reports) == [0, 1, Gap(2, 3)]
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [0, 1, Gap(2, 3), 2, 3, Healed(2, 3), 4, 5]
     assert [report.source for report in world.told(Applied)] == ["live", "live", "replay", "replay", "live", "live"]
     assert world.mirrored() == world.truth()
@@ -70,33 +53,33 @@ def test_a_hole_is_seen_by_the_next_batch_and_filled_in_order() -> None:
 def test_a_lost_tail_is_seen_in_silence() -> None:
     """Nothing follows the lost batches: the poll of the replay socket finds them."""
     world = KVWorld()
-    _published(world, 4)
+    world.send(4)
     world.live.pop()
     world.live.pop()
-    _receive_all(world)
+    world.receive_all_live()
     world.pass_time()
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [0, 1, Gap(2, 3), 2, 3, Healed(2, 3)]
 
 
 def test_a_late_subscriber_asks_from_the_beginning() -> None:
     """Its first batch is number 3: 0 to 2 are a hole like any other."""
     world = KVWorld()
-    _published(world, 3)
+    world.send(3)
     world.join()
-    _published(world, 1)
-    _receive_all(world)
-    _answer_all(world)
+    world.send(1)
+    world.receive_all_live()
+    world.answer_all()
     assert _tell(world.reports) == [Gap(0, 2), 0, 1, 2, Healed(0, 2), 3]
 
 
 def test_what_the_window_no_longer_holds_is_told_as_lost() -> None:
     """Ten batches into a window of four: 0 to 5 are gone, 6 to 9 heal, and the mirror knows what it does not know."""
     world = KVWorld(buffer_steps=4, snapshots=False)
-    _published(world, 10)
+    world.send(10)
     world.live.clear()
     world.pass_time()
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [Gap(0, 9), ("lost", 0, 5), 6, 7, 8, 9, Healed(6, 9)]
     assert world.mirror.unknown_since == 0
     assert "window" in world.told(Unrecoverable)[0].reason
@@ -105,26 +88,26 @@ def test_what_the_window_no_longer_holds_is_told_as_lost() -> None:
 def test_a_lost_answer_is_asked_for_again() -> None:
     """The frames of the first answer are lost; after `answer_s` a second question heals the hole."""
     world = KVWorld()
-    _published(world, 3)
+    world.send(3)
     del world.live[1]
-    _receive_all(world)
+    world.receive_all_live()
     world.serve_requests()
     world.answers.clear()
     world.pass_time()
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [0, Gap(1, 1), 1, Healed(1, 1), 2]
 
 
 def test_one_frame_lost_out_of_an_answer_is_not_taken_for_a_lost_batch() -> None:
     """The report counts three batches, two came: the hole is asked for again, not given up."""
     world = KVWorld()
-    _published(world, 4)
+    world.send(4)
     for _ in range(3):
         world.live.popleft()
-    _receive_all(world)
+    world.receive_all_live()
     world.serve_requests()
     del world.answers[1]
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [Gap(0, 2), 0, 1, 2, Healed(0, 2), 3]
 
 
@@ -135,9 +118,9 @@ def test_a_whole_answer_without_the_batch_proves_that_it_is_lost() -> None:
     world.publish_unencodable()
     world.store()
     world.flush()
-    _receive_all(world)
+    world.receive_all_live()
     asked = len(world.requests)
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [0, Gap(1, 1), ("lost", 1, 1), 2]
     assert asked == 1
 
@@ -145,9 +128,9 @@ def test_a_whole_answer_without_the_batch_proves_that_it_is_lost() -> None:
 def test_without_an_answer_the_hole_is_given_up_after_so_many_tries() -> None:
     """Three questions, three silences: the loss is told and live batches go on."""
     world = KVWorld(tries=3)
-    _published(world, 3)
+    world.send(3)
     del world.live[0]
-    _receive_all(world)
+    world.receive_all_live()
     for _ in range(3):
         assert world.told(Unrecoverable) == []
         world.requests.clear()
@@ -158,9 +141,9 @@ def test_without_an_answer_the_hole_is_given_up_after_so_many_tries() -> None:
 def test_without_a_replay_socket_a_hole_is_lost_at_once() -> None:
     """There is nobody to ask."""
     world = KVWorld(replay=False)
-    _published(world, 3)
+    world.send(3)
     del world.live[1]
-    _receive_all(world)
+    world.receive_all_live()
     assert _tell(world.reports) == [0, Gap(1, 1), ("lost", 1, 1), 2]
     assert world.follower.deadline() is None
 
@@ -168,14 +151,14 @@ def test_without_a_replay_socket_a_hole_is_lost_at_once() -> None:
 def test_a_restart_is_no_gap_even_where_the_numbers_fit() -> None:
     """The new life reaches just the awaited number before its first batch is seen; only the epoch tells."""
     world = KVWorld()
-    _published(world, 2)
-    _receive_all(world)
+    world.send(2)
+    world.receive_all_live()
     world.restart()
-    _published(world, 2)
+    world.send(2)
     world.live.clear()
-    _published(world, 1)
-    _receive_all(world)
-    _answer_all(world)
+    world.send(1)
+    world.receive_all_live()
+    world.answer_all()
     assert _tell(world.reports) == [0, 1, Restarted(2), Gap(0, 1), 0, 1, Healed(0, 1), 2]
     assert world.mirrored() == world.truth()
 
@@ -183,11 +166,11 @@ def test_a_restart_is_no_gap_even_where_the_numbers_fit() -> None:
 def test_a_restart_in_silence_is_told_by_the_poll() -> None:
     """Nothing arrives live from the new life; its report does."""
     world = KVWorld()
-    _published(world, 2)
-    _receive_all(world)
+    world.send(2)
+    world.receive_all_live()
     world.restart()
     world.pass_time()
-    _answer_all(world)
+    world.answer_all()
     assert _tell(world.reports) == [0, 1, Restarted(2)]
     assert world.mirrored() == {}
 
@@ -195,44 +178,44 @@ def test_a_restart_in_silence_is_told_by_the_poll() -> None:
 def test_batches_of_an_earlier_life_are_not_taken_for_a_restart() -> None:
     """A batch that comes late, after its publisher's successor spoke, is dropped."""
     world = KVWorld()
-    _published(world, 1)
+    world.send(1)
     late = world.live[0]
-    _receive_all(world)
+    world.receive_all_live()
     world.restart()
-    _published(world, 1)
-    _receive_all(world)
+    world.send(1)
+    world.receive_all_live()
     world.live.append(late)
-    _receive_all(world)
+    world.receive_all_live()
     assert _tell(world.reports) == [0, Restarted(2), 0]
 
 
 def test_a_restart_of_a_publisher_without_epochs_is_told_by_time_and_number() -> None:
     """Number 0 with a later time cannot be a late batch of the same life."""
     world = KVWorld(speaks_epochs=False)
-    _published(world, 3)
-    _receive_all(world)
+    world.send(3)
+    world.receive_all_live()
     world.restart()
-    _published(world, 1)
-    _receive_all(world)
+    world.send(1)
+    world.receive_all_live()
     assert _tell(world.reports) == [0, 1, 2, Restarted(None), 0]
 
 
 def test_doubled_batches_are_taken_once() -> None:
     """Live twice, or live and replayed: one is applied."""
     world = KVWorld()
-    _published(world, 3)
+    world.send(3)
     world.live.extend(list(world.live))
-    _receive_all(world)
+    world.receive_all_live()
     assert _tell(world.reports) == [0, 1, 2]
 
 
 def test_a_damaged_batch_is_dropped_told_and_asked_for() -> None:
     """Its bytes are no message; its number is missed at once, not only at the next batch."""
     world = KVWorld()
-    _published(world, 2)
+    world.send(2)
     world.live[1] = [*world.live[1][:2], world.live[1][2][:9]]
-    _receive_all(world)
-    _answer_all(world)
+    world.receive_all_live()
+    world.answer_all()
     assert [report.channel for report in world.told(Malformed)] == ["kv"]
     assert _tell(world.reports) == [0, Gap(1, 1), 1, Healed(1, 1)]
 
@@ -240,12 +223,12 @@ def test_a_damaged_batch_is_dropped_told_and_asked_for() -> None:
 def test_a_number_that_the_publisher_never_reached_is_not_believed() -> None:
     """A batch whose number was damaged on the way must not make later ones look old."""
     world = KVWorld()
-    _published(world, 2)
+    world.send(2)
     world.live[1] = [world.live[1][0], (2**40).to_bytes(8, "big"), world.live[1][2]]
-    _receive_all(world)
-    _answer_all(world)
-    _published(world, 1)
-    _receive_all(world)
+    world.receive_all_live()
+    world.answer_all()
+    world.send(1)
+    world.receive_all_live()
     assert [report.number for report in world.told(Applied)] == [0, 1, 2]
     assert world.mirrored() == world.truth()
 
@@ -253,13 +236,13 @@ def test_a_number_that_the_publisher_never_reached_is_not_believed() -> None:
 def test_the_mirror_is_known_again_once_the_cache_was_cleared() -> None:
     """What was lost before a clear does not matter after it."""
     world = KVWorld(replay=False)
-    _published(world, 2)
+    world.send(2)
     world.live.popleft()
-    _receive_all(world)
+    world.receive_all_live()
     assert world.mirror.unknown_since == 0
     world.clear()
     world.flush()
-    _receive_all(world)
+    world.receive_all_live()
     assert world.mirror.unknown_since is None
 
 
@@ -285,7 +268,7 @@ def test_the_mirrors_integrity_names_what_cannot_be() -> None:
 def test_the_loop_observes_what_happens_and_ends_with_the_mirror() -> None:
     """Gap, batches, healing and the mirror are observed in order; cancelling ends the loop."""
     world = KVWorld()
-    _published(world, 3)
+    world.send(3)
     del world.live[1]
     follower = KVEventFollower(poll_s=1.0, answer_s=1.0)
     loop = subscriber_loop(follower, KVCacheMirror())
