@@ -89,6 +89,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: int = 0
     topic: bytes = b""
     more_topics: tuple[bytes, ...] = ()
+    conflate: bool = False  # SUB: of what waits, the last message alone is kept
     #: CURVE keys, Z85: own public, own secret, the other end's public. A connected socket then notices its peer's end.
     curve: tuple[str, str, str] | None = None
     mandatory: bool = True  # ROUTER: an unroutable frame is an error

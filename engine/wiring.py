@@ -95,6 +95,12 @@ def overflow_socket(spec: RingSpec, address: str, name: str, *, writer: bool) ->
         receive_channel=None if writer else Channel.OVERFLOW)
 
 
+def notify_socket(spec: RingSpec, address: str, name: str, *, writer: bool) -> SocketSpec:
+    """What readers sleep on that have chosen `engine.ipc.notify`."""
+    return SocketSpec(name=name, kind="PUB" if writer else "SUB", bind=writer, address=address, send_hwm=1,
+                      peer_kind=(spec.readers[0] if writer else spec.writer).kind, conflate=not writer)
+
+
 # -- KV events -----------------------------------------------------------------------------------------------------
 
 

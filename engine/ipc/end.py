@@ -24,6 +24,7 @@ from engine.ipc import presence
 from engine.ipc.buffers import ReceiveBuffers
 from engine.ipc.framing import unpack
 from engine.ipc.handle import Handle
+from engine.ipc.notify import NotifiedBell, NotifyingBell, NotifySocket
 from engine.ipc.ready import OVERFLOW_SOCKET, REMOTE_SOCKET, LocalReaders
 from engine.ipc.remote import BYE, NoBell, RemoteReader, RemoteReaders, topic_of
 from engine.ipc.ring import RingLayout
@@ -35,7 +36,7 @@ from engine.ports import Doorbell, Ports, RingSpec, Unroutable
 from engine.real_ports import RealPorts
 from engine.runtime_dir import RuntimeDir
 from engine.shell import Process
-from engine.wiring import overflow_socket
+from engine.wiring import notify_socket, overflow_socket
 
 #: While nothing rings, an end looks this often whether the other one lives and whether it was cancelled.
 PEER_CHECK_S = 0.1
@@ -91,7 +92,8 @@ class QueueEnd:
         self._remove: Any = None
         self._dropped: Any = None
         self._cancel: threading.Event | None = None
-        self._bells: dict[str, Doorbell] = {}
+        self._bells: dict[str, Doorbell] = {}  # what is rung
+        self._doorbells: dict[str, Any] = {}  # what lies in shared memory
         self._checked_at = 0.0
         _ENDS.add(self)
         return self
@@ -108,9 +110,14 @@ class QueueEnd:
         self._buffers = ReceiveBuffers()
 
     def _open_ring(self, spec: RingSpec, segment: str, reader: int | None, bell: tuple[str, int] | None,
-                   epoch: int) -> None:
+                   epoch: int, notify: str | None) -> None:
         """The segment, created by the writer (reader None), and its bells."""
         name, self._reader = self._name, reader
+        notifies = isinstance(self._strategy, NotifySocket)
+        if notifies and notify is None:
+            raise QueueError(f"{name}: its writer publishes no notices; open it with wait=NotifySocket(), too")
+        if notifies and not self._unwatched:
+            raise QueueError(f"{name}: a notify socket is no site of a fault plan; choose another way to wait")
         opened = (self._ports.create_ring if self._writes else self._ports.attach_ring)(spec, segment)
         if self._writes:
             self._unlinks = segment
@@ -137,6 +144,8 @@ class QueueEnd:
             BELL: self._ports.doorbell(f"{name}.{BELL}", where, offset),
             SPACE: self._ports.doorbell(f"{name}.{SPACE}", self._memory, layout.writer_bell_offset),
         }
+        if notifies:
+            self._open_notify(spec, notify)
         for key, doorbell in self._bells.items():
             self._process.add_bell(key, _WatchedBell(doorbell, self._strategy, self))
         self._process.rings[name] = spec
@@ -146,6 +155,13 @@ class QueueEnd:
         for key, bell in self._bells.items():
             self._process.add_bell(key, _WatchedBell(bell, self._strategy, self))
         self._process.rings[self._name] = spec
+
+    def _open_notify(self, spec: RingSpec, address: str) -> None:
+        socket = self._ports.open_socket(notify_socket(spec, address, f"{self._name}.notify", writer=self._writes))
+        if self._writes:
+            self._bells = self._doorbells | {BELL: NotifyingBell(self._doorbells[BELL], socket)}
+        else:
+            self._doorbells[BELL] = NotifiedBell(self._doorbells[BELL], socket, PEER_CHECK_S)
 
     def _open_overflow(self, address: str, segment: str) -> None:
         spec, layout, prefix = self._process.rings[self._name], self._layout, f"{segment}-spill"
@@ -162,7 +178,7 @@ class QueueEnd:
         """From here on the end may be dropped. (Its sockets' context, collected with them, would wait for them.)"""
         self._dropped = weakref.finalize(
             self, _drop, os.getpid(), self._process, self._ports if self._owns_ports else None, self._layout,
-            self._memory, self._reader, self._bells, self._unlinks)
+            self._memory, self._reader, self._doorbells, self._unlinks)
         self._dropped.atexit = False
 
     # -- what one may ask
@@ -224,7 +240,7 @@ class QueueEnd:
         for attribute, shared, own in (("bell", bell, BELL), ("space_bell", space_bell, SPACE)):
             key = shared or f"{name}.{own}"
             if key not in process.bells:
-                process.add_bell(key, self._doorbells[own])
+                process.add_bell(key, self._bells[own])
             setattr(queue, attribute, key)
         if OVERFLOW_SOCKET in self._process.sockets:
             setattr(queue, "overflow_outbox" if self._writes else "overflow_inbox", f"{name}.{OVERFLOW_SOCKET}")
@@ -322,7 +338,7 @@ class QueueEnd:
                 free = False
             if self._layout is not None:
                 presence.withdraw(self._layout, self._memory, self._reader)
-                for bell in self._bells.values():
+                for bell in self._doorbells.values():  # their sockets may be in use
                     bell.ring()
             if free:
                 if self._remotes is not None and self._ready:

@@ -14,7 +14,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     local_reader_ranks: list[int] = []
     buffer_handle: tuple[int, int, int, str] | None = None  # local readers, max_chunk_bytes, max_chunks, segment
     local_subscribe_addr: str | None = None
-    local_notify_addr: str | None = None  # vLLM's doorbell; ours is in the segment
+    local_notify_addr: str | None = None  # vLLM's doorbell (`notify`), if it was chosen; ours is in the segment
     remote_subscribe_addr: str | None = None
     remote_addr_ipv6: bool = False
     ring: str = "ring"

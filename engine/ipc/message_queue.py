@@ -39,6 +39,7 @@ from engine.ipc import presence, remote
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
 from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, rehearsal, unpack
 from engine.ipc.handle import Handle, check_rank, remote_ranks
+from engine.ipc.notify import NotifySocket
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ready import wait_for_readers, wait_for_writer
 from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
@@ -62,9 +63,11 @@ class MessageQueue(QueueEnd):
     the address by which this host reaches others. A remote reader may be `remote.REMOTE_BOUND` messages behind on each
     side of its connection; then `enqueue` waits for it as for room in the ring.
 
-    `segment_name` and `overflow_address` (ipc) name what is created; by default the queue names both and removes
-    them. `bell` = (segment, offset) lets several queues ring one bell of a common reader, such as `bell_address` of
-    the queue that it writes. Raises SpaceError, QueueError.
+    `wait` is how this end passes the time, each end's own choice: `wait.SpinThenSleep` by default, `wait.Spin`,
+    `wait.SpinThenNap`, or `notify.NotifySocket`, by which vLLM's readers are woken as well. `segment_name` and
+    `overflow_address` (ipc) name what is created; by default the queue names both and removes them. `bell` = (segment,
+    offset) lets several queues ring one bell of a common reader, such as `bell_address` of the queue that it writes.
+    Raises SpaceError, QueueError.
     """
 
     def __init__(
@@ -98,17 +101,19 @@ class MessageQueue(QueueEnd):
                              f"{max_chunk_bytes} bytes")
         secret, keys = remote.new_keys() if others else ("", None)
         epoch = secrets.randbits(63) | 1
-        if ranks and (segment_name is None or overflow_address is None):
+        notifies = bool(ranks) and isinstance(wait, NotifySocket)
+        if ranks and (segment_name is None or overflow_address is None or notifies):
             sweep()
             self._runtime = RuntimeDir.create()
             self._remove = weakref.finalize(self, _remove_as, os.getpid(), self._runtime)
             segment_name = segment_name or self._runtime.segment("ring")
             overflow_address = overflow_address or self._runtime.socket("overflow")
+        notify_address = self._runtime.socket("notify") if notifies else None
         try:
             self._begin(name, ports, spec.writer, wait, writes=True)
             sockets = self._process.sockets
             if ranks:
-                self._open_ring(spec, segment_name, None, bell, epoch)
+                self._open_ring(spec, segment_name, None, bell, epoch, notify_address)
                 self._open_overflow(overflow_address, segment_name)
                 ring: Any = RingWriter(self._layout, self._memory, self._fence)
             else:
@@ -130,7 +135,7 @@ class MessageQueue(QueueEnd):
         self.handle = Handle(
             local_reader_ranks=ranks,
             buffer_handle=(len(ranks), max_chunk_bytes, max_chunks, segment_name) if ranks else None,
-            local_subscribe_addr=sockets[OVERFLOW_SOCKET].address if ranks else None,
+            local_subscribe_addr=sockets[OVERFLOW_SOCKET].address if ranks else None, local_notify_addr=notify_address,
             remote_subscribe_addr=sockets[REMOTE_SOCKET].address if others else None, remote_addr_ipv6=ipv6,
             ring=name, bell=bell, epoch=epoch, remote_reader_ranks=others, remote_keys=keys)
         self._opened()
@@ -162,13 +167,13 @@ class MessageQueue(QueueEnd):
         _, max_chunk_bytes, max_chunks, segment = handle.buffer_handle
         spec = spec or _spec(handle.local_reader_ranks, max_chunks, max_chunk_bytes)
         self._begin(handle.ring, ports, spec.readers[reader], wait, writes=False)
-        self._open_ring(spec, segment, reader, handle.bell, handle.epoch)
+        self._open_ring(spec, segment, reader, handle.bell, handle.epoch, handle.local_notify_addr)
         if handle.local_subscribe_addr:
             self._open_overflow(handle.local_subscribe_addr, segment)
         self._direct, self._take = self._unwatched, object_taker(self._buffers.own)
         if self._direct:
             self._doorbells[BELL].rehearse = rehearsal(self._take)
-        self._glances = type(self._strategy) is SpinThenSleep
+        self._glances = isinstance(self._strategy, SpinThenSleep)
         self._queue = QueueReader(
             handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
             overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,

@@ -67,6 +67,7 @@ class ZmqSocket:
         if spec.kind == "XPUB":
             socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         if spec.kind == "SUB":
+            socket.setsockopt(zmq.CONFLATE, int(spec.conflate))
             for topic in (spec.topic, *spec.more_topics):
                 socket.setsockopt(zmq.SUBSCRIBE, topic)
         if spec.address.startswith("tcp://["):
@@ -127,6 +128,10 @@ class ZmqSocket:
 
     def fileno(self) -> int:
         return self._fd
+
+    def poll(self, timeout_ms: int) -> bool:
+        """Wait for a message. -> whether there is one"""
+        return bool(self._socket.poll(timeout_ms))
 
     def lost_peer(self) -> bool:
         """Whether the connection to an authenticated peer was refused or has ended; what arrived before stays."""

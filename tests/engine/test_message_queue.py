@@ -23,6 +23,7 @@ from engine.errors import (
     SpaceError,
 )
 from engine.ipc.message_queue import Handle, MessageQueue
+from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import EMPTY
 from engine.ipc.wait import Spin, SpinThenNap
 from engine.real_ports import RealPorts
@@ -128,7 +129,7 @@ def test_every_reader_gets_the_exact_sequence_of_all_sizes(opened, n_reader):
     assert queue.check_integrity() == []
 
 
-@pytest.mark.parametrize("strategy", [Spin(), SpinThenNap(busy_s=0.0)])
+@pytest.mark.parametrize("strategy", [Spin(), SpinThenNap(busy_s=0.0), NotifySocket()])
 def test_vllms_ways_of_waiting_can_be_chosen(opened, strategy):
     writer = queue_of(opened, wait=strategy)
     reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0, wait=strategy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from engine.errors import QueueError
 from engine.ipc.framing import decode, encode, from_overflow_frames, object_taker, pack
 from engine.ipc.handle import Handle
 from engine.ipc.message_queue import MessageQueue
+from engine.ipc.notify import NotifySocket
 
 pytest.importorskip("zmq")
 numpy = pytest.importorskip("numpy")
@@ -39,24 +41,43 @@ def same(one, other) -> bool:
     return type(one) is type(other) and one == other
 
 
-def test_vllms_reader_takes_all_that_our_writer_sends(tmp_path):
-    ours = MessageQueue(1, 1, max_chunk_bytes=CHUNK_BYTES, max_chunks=4)
+@pytest.fixture
+def both():
+    """Our writer, and vLLM's reader of all that it writes."""
+    ours = MessageQueue(1, 1, max_chunk_bytes=CHUNK_BYTES, max_chunks=4, wait=NotifySocket())
     try:
         handle = ours.export_handle()
         theirs = vllm.MessageQueue.create_from_handle(vllm.Handle(
             local_reader_ranks=handle.local_reader_ranks, buffer_handle=handle.buffer_handle,
-            local_subscribe_addr=handle.local_subscribe_addr, local_notify_addr=f"ipc://{tmp_path}/nobody",
+            local_subscribe_addr=handle.local_subscribe_addr, local_notify_addr=handle.local_notify_addr,
             remote_subscribe_addr=None, remote_addr_ipv6=False), 0)
         ready = threading.Thread(target=theirs.wait_until_ready)
         ready.start()
         ours.wait_until_ready(BOUND_S)
         ready.join(BOUND_S)
-        for sent in (*OBJECTS, *OBJECTS, *LARGE, "after"):  # the large ones by the socket, with our mark behind them
-            ours.enqueue(sent, BOUND_S)
-            assert same(sent, theirs.dequeue(timeout=BOUND_S))
-        assert ours.stats().overflows == len(LARGE)
+        yield ours, theirs
     finally:
         ours.shutdown()
+
+
+def test_vllms_reader_takes_all_that_our_writer_sends(both):
+    ours, theirs = both
+    for sent in (*OBJECTS, *OBJECTS, *LARGE, "after"):  # the large ones by the socket, with our mark behind them
+        ours.enqueue(sent, BOUND_S)
+        assert same(sent, theirs.dequeue(timeout=BOUND_S))
+    assert ours.stats().overflows == len(LARGE)
+
+
+def test_vllms_reader_that_sleeps_is_woken_by_our_notice(both):
+    """It spins for a second, then sleeps, and looks again of its own accord five seconds later."""
+    ours, theirs = both
+    ours.enqueue("first", BOUND_S)
+    assert theirs.dequeue(timeout=BOUND_S) == "first"
+    sender = threading.Timer(1.5, lambda: ours.enqueue(time.monotonic()))
+    sender.start()
+    sent = theirs.dequeue(timeout=BOUND_S)
+    assert time.monotonic() - sent < 2.0
+    sender.join()
 
 
 class Buffer:
