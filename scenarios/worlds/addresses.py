@@ -18,14 +18,25 @@ def address_of_rank(base: str, rank: int) -> str:
     return base if rank == 0 else f"{base}_dp{rank}"
 
 
-def free_ports(count: int, *, ranks: int = 1) -> list[int]:
-    """Ports of the loopback that nobody has at this moment, each with so many in a row for its ranks."""
+def reserved_ports(held: ExitStack, count: int, *, ranks: int = 1) -> list[int]:
+    """Ports of the loopback, each with so many in a row for its ranks, that nobody else is given while `held` is open.
+
+    A socket holds each, bound and not listening. It may be shared from then on, so whoever asks for just that port
+    (with SO_REUSEADDR, as ZMQ does) can listen there, again and again; what the kernel chooses is never one of them.
+    """
     found: list[int] = []
-    with ExitStack() as taken:
-        while len(found) < count:
-            first = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for port in range(first + 1, first + ranks):
-                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(first)
+    while len(found) < count:
+        with ExitStack() as tried, contextlib.suppress(OSError, OverflowError):
+            first = _hold(tried, 0)
+            for port in range(first + 1, first + ranks):
+                _hold(tried, port)
+            found.append(first)
+            held.enter_context(tried.pop_all())
     return found
+
+
+def _hold(held: ExitStack, port: int) -> int:
+    one = held.enter_context(socket.socket())
+    one.bind(("127.0.0.1", port))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return one.getsockname()[1]

@@ -23,6 +23,7 @@ import select
 import shutil
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from scenarios.run import Lab, Play, ProcessEnd, save
 from scenarios.settings import listeners_s
 from scenarios.workloads import Workload
 from scenarios.worlds import caller, listener, zygote
-from scenarios.worlds.addresses import address_of_rank, free_ports
+from scenarios.worlds.addresses import address_of_rank, reserved_ports
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
 from scenarios.worlds.neighbour import Neighbour
@@ -151,6 +152,7 @@ class Stage:
         self._folder = folder
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
         self._scratch = lab.scratch()
+        self._held = ExitStack()  # ports
         self._log = str((folder / "engine.log").absolute())
         self._config = self._configured(play.config, device)
         self._argument = argument_for(folder, play.plan)
@@ -173,7 +175,7 @@ class Stage:
             # Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
             live, replay = f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc"
             if events.socket_buffer_bytes:
-                live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2, ranks=self._ranks))
+                live, replay = (f"tcp://127.0.0.1:{port}" for port in reserved_ports(self._held, 2, ranks=self._ranks))
             events = msgspec.structs.replace(events, endpoint=live, replay_endpoint=replay, bind=True)
         runtime_dir = self._scratch
         if self._play.options.get("long_runtime_dir"):
@@ -405,4 +407,5 @@ class Stage:
                 select.select([watched.fd], [], [], self._config.bounds.cleanup_s)  # or the broom finds it alive
             watched.close()
         sweep()
+        self._held.close()
         shutil.rmtree(self._scratch, ignore_errors=True)

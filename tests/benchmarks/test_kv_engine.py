@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ pytest.importorskip("torch")
 from engine.config import SchedulerConfig  # noqa: E402
 from engine.frontend.llm import LLM  # noqa: E402
 from engine.messages import SamplingParams  # noqa: E402
-from scenarios.worlds.addresses import free_ports  # noqa: E402
+from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 from tests.engine.engine_lab import SIXTY_FOUR, config, engine_processes  # noqa: E402
 
 TURNS = int(os.environ.get("KV_TURNS", "40"))
@@ -122,13 +123,14 @@ class Stand:
 
 @pytest.fixture
 def stand() -> Iterator[Stand]:
-    endpoint, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    held = ExitStack()
+    endpoint, replay = (f"tcp://127.0.0.1:{port}" for port in reserved_ports(held, 2))
     settings = config(
         1, cache={"block_size": 1, "num_gpu_blocks": 4096},
         scheduler=SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=REQUESTS),
         kv_events={"enable_kv_cache_events": True, "endpoint": endpoint, "replay_endpoint": replay, "bind": True,
                    "hwm": HWM, "socket_buffer_bytes": SOCKET_BUFFER, "buffer_steps": 1000})
-    with LLM(config=settings) as llm:
+    with held, LLM(config=settings) as llm:
         stand = Stand(llm, endpoint)
         try:
             yield stand

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ zmq = pytest.importorskip("zmq")
 from engine.core import kv_events as ours  # noqa: E402
 from engine.kv_reports import Applied  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 from tests.engine.vllm_events import vllm_events  # noqa: E402
 
 TURNS = 5
@@ -87,7 +89,8 @@ class Stand:
         self.module = module
         self.context = zmq.Context()
         self.child: subprocess.Popen[str] | None = None
-        live, replay = _free_ports(2)
+        self.held = ExitStack()
+        live, replay = reserved_ports(self.held, 2)
         self.publisher = module.ZmqEventPublisher(
             0, endpoint=f"tcp://*:{live}", replay_endpoint=f"tcp://127.0.0.1:{replay}", buffer_steps=buffer_steps,
             max_queue_size=10 * BATCHES)
@@ -158,6 +161,7 @@ class Stand:
             self.child.communicate()
         self.publisher.shutdown()
         self.context.destroy(0)
+        self.held.close()
 
 
 @pytest.fixture
@@ -171,12 +175,6 @@ def stand() -> Iterator[Callable[..., Stand]]:
     yield make
     for one in opened:
         one.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    from scenarios.worlds.addresses import free_ports
-
-    return free_ports(count)
 
 
 def _say(title: str, unit: str, found: dict[str, list[float]], *, aim: str) -> None:

@@ -19,7 +19,7 @@ zmq = pytest.importorskip("zmq")
 from engine.core import kv_events as ours  # noqa: E402
 from engine.kv_reports import Applied, Gap, Healed, Report, Restarted, Unrecoverable  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
-from scenarios.worlds.addresses import free_ports  # noqa: E402
+from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 from tests.engine.vllm_events import WHY_NOT, vllm_events  # noqa: E402
 
 BOUND_S = 30.0
@@ -35,8 +35,8 @@ def theirs() -> Any:
 
 
 class Addresses:
-    def __init__(self) -> None:
-        self.live_port, self.replay_port = free_ports(2)
+    def __init__(self, closing: ExitStack) -> None:
+        self.live_port, self.replay_port = reserved_ports(closing, 2)
 
     @property
     def live(self) -> str:
@@ -89,7 +89,7 @@ def _until_free(*ports: int) -> None:
 
 def test_our_subscriber_comes_late_to_their_publisher(theirs: Any, closing: ExitStack) -> None:
     """A hundred batches were said before: it asks in the original's words, and mirrors what it is told."""
-    at = Addresses()
+    at = Addresses(closing)
     publisher = at.publisher(theirs, closing)
     for number in range(100):
         publisher.publish(batch(theirs, number))
@@ -103,7 +103,7 @@ def test_our_subscriber_comes_late_to_their_publisher(theirs: Any, closing: Exit
 
 def test_our_subscriber_follows_their_publisher_live_and_heals_what_it_missed(theirs: Any, closing: ExitStack) -> None:
     """It reads, stops reading until its high-water mark of 5 has cost it batches, and reads again."""
-    at = Addresses()
+    at = Addresses(closing)
     publisher = at.publisher(theirs, closing, hwm=5)
     subscriber = closing.enter_context(KVEventSubscriber(at.live, at.replay, poll_s=0.2, answer_s=1.0, hwm=5,
                                                          socket_buffer_bytes=4096))
@@ -126,7 +126,7 @@ def test_our_subscriber_follows_their_publisher_live_and_heals_what_it_missed(th
 
 def test_our_subscriber_tells_that_their_publisher_was_restarted(theirs: Any, closing: ExitStack) -> None:
     """Its batches carry no epoch: the numbers went back while the time went on."""
-    at = Addresses()
+    at = Addresses(closing)
     with ExitStack() as first_life:
         publisher = at.publisher(theirs, first_life)
         for number in range(20):
@@ -144,7 +144,7 @@ def test_our_subscriber_tells_that_their_publisher_was_restarted(theirs: Any, cl
 
 def test_a_reader_with_their_types_understands_our_publisher(theirs: Any, closing: ExitStack) -> None:
     """What their documentation shows: SUB and a socket for replay, numbers compared, gaps asked for, their decoder."""
-    at = Addresses()
+    at = Addresses(closing)
     publisher = at.publisher(ours, closing)
     decode = msgspec.msgpack.Decoder(theirs.KVEventBatch).decode
     context = closing.enter_context(zmq.Context())

@@ -22,7 +22,7 @@ from engine.core.kv_events import (  # noqa: E402
 )
 from engine.kv_subscriber import Applied, Gap, Healed, Report  # noqa: E402
 from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
-from scenarios.worlds.addresses import free_ports  # noqa: E402
+from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 
 BOUND_S = 30.0
 RANKS = (0, 1)
@@ -66,7 +66,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
         if request.param == "tcp":
-            live, replay = free_ports(2, ranks=len(RANKS))
+            live, replay = reserved_ports(stack, 2, ranks=len(RANKS))
             yield Pair(stack, (f"tcp://127.0.0.1:{live}", f"tcp://127.0.0.1:{replay}"), [
                 (f"tcp://127.0.0.1:{live + rank}", f"tcp://127.0.0.1:{replay + rank}") for rank in RANKS])
         else:
@@ -108,10 +108,10 @@ def test_each_hears_live_its_own_rank_only(pair: Pair) -> None:
 
 def test_a_rank_whose_port_is_anothers_replay_port_does_not_start_and_harms_nobody() -> None:
     """Live and replay sockets on neighbouring base ports: rank 1 would publish where rank 0 answers."""
-    [base] = free_ports(1, ranks=3)
-    config = KVEventsConfig(enable_kv_cache_events=True, endpoint=f"tcp://127.0.0.1:{base}",
-                            replay_endpoint=f"tcp://127.0.0.1:{base + 1}", bind=True)
     with ExitStack() as stack:
+        [base] = reserved_ports(stack, 1, ranks=3)
+        config = KVEventsConfig(enable_kv_cache_events=True, endpoint=f"tcp://127.0.0.1:{base}",
+                                replay_endpoint=f"tcp://127.0.0.1:{base + 1}", bind=True)
         first = EventPublisherFactory.create(config, 0)
         stack.callback(first.shutdown)
         with pytest.raises(zmq.ZMQError, match=f"(?i)address already in use.*{base + 1}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from engine.wiring import offset_endpoint_port
 from faults.journal import Kind, Record
 from scenarios.run import Said
 from scenarios.streams import stream_of
-from scenarios.worlds.addresses import address_of_rank, free_ports
+from scenarios.worlds.addresses import address_of_rank, reserved_ports
 
 
 def _records(*observations: tuple[str, dict[str, Any]], kind: Kind = Kind.OBSERVATION) -> list[Record]:
@@ -48,15 +49,32 @@ def test_the_lab_looks_for_a_rank_where_the_engine_publishes_it(base: str, rank:
     assert rank == 0 or address_of_rank(base, rank) != base
 
 
-def test_ports_of_ranks_are_free_in_a_row() -> None:
-    for first in free_ports(2, ranks=3):
-        for port in range(first, first + 3):
-            socket.create_server(("127.0.0.1", port)).close()
+def test_ports_of_ranks_lie_in_a_row_and_can_be_listened_at_twice() -> None:
+    with ExitStack() as held:
+        for first in reserved_ports(held, 2, ranks=3):
+            for port in range(first, first + 3):
+                for _ in range(2):
+                    socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_no_two_ranks_are_given_one_port() -> None:
-    firsts = free_ports(8, ranks=2)
-    assert len({first + rank for first in firsts for rank in range(2)}) == 16
+def test_nobody_else_is_given_a_reserved_port() -> None:
+    """Two labs reserve in turns, and others take whatever the kernel gives them, some of it to connect from."""
+    with ExitStack() as held, ExitStack() as others:
+        seen: list[int] = []
+        server = others.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1000))
+        for _ in range(100):
+            seen += [first + rank for first in reserved_ports(held, 2, ranks=2) for rank in range(2)]
+            seen += [others.enter_context(taken).getsockname()[1] for taken in (
+                socket.create_server(("127.0.0.1", 0)), socket.create_connection(server.getsockname()))]
+        assert len(set(seen)) == len(seen) == 600
+
+
+def test_a_port_that_somebody_listens_at_is_not_reserved_for_a_rank() -> None:
+    """Taken, and by another reservation held: neither is there for an explicit second one."""
+    with ExitStack() as held:
+        first = reserved_ports(held, 1)[0]
+        with pytest.raises(OSError), socket.socket() as other:
+            other.bind(("127.0.0.1", first))
 
 
 def test_a_rank_is_no_negative_number() -> None:
