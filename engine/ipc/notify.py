@@ -4,7 +4,9 @@ Promises
 - Who sleeps on it needs no futex. vLLM's readers do, once they have spun for a second.
 - What a reader waits for is still the word in shared memory. A byte that is lost costs it one look at its writer at the
   most (`end.PEER_CHECK_S`), one that came early a look for nothing.
-- The writer never waits: of what a reader has not taken, the last byte is kept.
+- The writer never waits: a reader keeps the last byte alone, and what is still on its way to it, or to one that stands
+  still, is no more than the ring holds.
+- Who shuts a writer down from another thread does not touch its socket while it is in use.
 
     writer    message -> word changed, futex woken -> byte published    PUB
     reader    look -> the bell's own short spin -> poll -> look         SUB that keeps one message
@@ -13,6 +15,7 @@ Promises
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING
 
 from engine.ipc.wait import SPIN_S, FutexDoorbell, SpinThenSleep
@@ -37,11 +40,16 @@ class NotifyingBell:
 
     def __init__(self, bell: Doorbell, socket: ZmqSocket) -> None:
         self._bell, self._socket = bell, socket
+        self._sending = threading.RLock()  # its thread may take it again, as in `end.QueueEnd`
         self.seen, self.wait = bell.seen, bell.wait
 
     def ring(self) -> None:
         self._bell.ring()
-        self._socket.send(_NOTICE)
+        if self._sending.acquire(False):  # else another thread is sending: one of the two shuts down
+            try:
+                self._socket.send(_NOTICE)
+            finally:
+                self._sending.release()
 
     def close(self) -> None:
         self._socket.close()

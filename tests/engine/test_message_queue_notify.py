@@ -16,6 +16,8 @@ from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueT
 from engine.ipc import wait  # noqa: E402
 from engine.ipc.message_queue import MessageQueue  # noqa: E402
 from engine.ipc.notify import NotifySocket  # noqa: E402
+from engine.real_ports import RealPorts  # noqa: E402
+from engine.topology import core  # noqa: E402
 from tests.engine.queue_lab import child  # noqa: E402
 
 BOUND_S = 30.0
@@ -128,3 +130,81 @@ def test_nothing_is_left_of_the_socket(opened) -> None:
     assert socket.is_socket()
     writer.shutdown()
     assert not socket.exists()
+
+
+def _answer(pipe, handle, count):
+    """Reads so many objects and answers each at once, by a queue of its own."""
+    back = MessageQueue(1, 1, max_chunk_bytes=4096, max_chunks=4)
+    pipe.send(back.export_handle())
+    queue = MessageQueue.create_from_handle(handle, 0, wait=NotifySocket())
+    queue.wait_until_ready(BOUND_S)
+    for _ in range(count):
+        back.enqueue(queue.dequeue(BOUND_S), BOUND_S)
+    pipe.recv()
+
+
+def test_a_notice_soon_after_another_is_no_less_prompt(opened) -> None:
+    """The reader has taken the last byte and sleeps again; the writer's socket may not know yet that it was taken."""
+    writer = _writer(opened)
+    pipe, _ = child(opened, _answer, writer.export_handle(), 50)
+    back = opened(MessageQueue.create_from_handle, pipe.recv(), 0)
+    writer.wait_until_ready(BOUND_S)
+    took = []
+    for number in range(50):
+        time.sleep(5 * wait.SPIN_S)  # meanwhile the reader falls asleep, if it has a core
+        began = time.monotonic()
+        writer.enqueue(number, BOUND_S)
+        assert back.dequeue(BOUND_S) == number
+        took.append(time.monotonic() - began)
+    assert sorted(took)[-5] < ASLEEP_S, took  # a look at the peers comes every 0.1 s
+
+
+class _OneAtATime(RealPorts):
+    """Its PUB socket stands still in the first send until it may go on, and counts who else comes in meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(core())
+        self.inside, self.go_on, self.others = threading.Event(), threading.Event(), 0
+
+    def open_socket(self, spec):
+        socket = super().open_socket(spec)
+        if spec.kind == "PUB":
+            send, socket.send = socket.send, lambda frames: self._send(send, frames)
+        return socket
+
+    def _send(self, send, frames) -> None:
+        if self.inside.is_set():
+            self.others += not self.go_on.is_set()
+            return
+        self.inside.set()
+        self.go_on.wait(BOUND_S)
+        send(frames)
+
+
+def test_a_shutdown_does_not_use_the_socket_that_another_thread_uses(closing, opened) -> None:
+    """ZMQ's sockets are for one thread at a time."""
+    ports = _OneAtATime()
+    closing.callback(ports.close)
+    writer = _writer(opened, ports=ports)
+    reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0)
+    sender = threading.Thread(target=writer.enqueue, args=("sent",))
+    sender.start()
+    assert ports.inside.wait(BOUND_S)
+    ending = threading.Thread(target=writer.shutdown)
+    ending.start()
+    while True:  # until it refuses: then it is being shut down
+        try:
+            writer.enqueue("refused")
+        except QueueCancelledError:
+            break
+        except QueueError:
+            time.sleep(0.001)
+    ending.join(0.2)  # it waits for the sender
+    assert ending.is_alive()
+    ports.go_on.set()
+    sender.join(BOUND_S)
+    ending.join(BOUND_S)
+    assert ports.others == 0
+    assert reader.dequeue(BOUND_S) == "sent"
+    with pytest.raises(PeerDeadError):
+        reader.dequeue(BOUND_S)
