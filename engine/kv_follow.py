@@ -39,7 +39,10 @@ BURST_MESSAGES = 1000
 
 def next_reports(follower: KVEventFollower, deadline: float | None, *, live: str = "kv",
                  replay: str = "replay") -> Loop[list[Report]]:
-    """Read until there is something to report. -> what happened, in order; empty at the deadline."""
+    """Read until there is something to report, and on while messages are there. -> what happened, in order.
+
+    Empty at the deadline. One that is over reads what is there, and waits for nothing.
+    """
     found: list[Report] = []
     for messages in count(1):
         inboxes = (live, replay) if follower.live_first else (replay, live)
@@ -52,7 +55,7 @@ def next_reports(follower: KVEventFollower, deadline: float | None, *, live: str
             found += yield from _ask(follower.on_time(now), replay)
         follower.live_first = not follower.live_first
         enough = message is None or messages >= BURST_MESSAGES
-        if (found and enough) or (deadline is not None and now >= deadline):
+        if enough and (found or (deadline is not None and now >= deadline)):
             return found
     raise AssertionError("the count has no end")
 

@@ -133,8 +133,9 @@ class KVEventSubscriber:
         self.follower = self._follower()
 
     def poll(self, timeout_s: float | None = None) -> list[Report]:
-        """Batches and notices, in order, as soon as there are any; empty after `timeout_s` (None: no limit).
+        """Batches and notices, in order, as soon as there are any, and all that are there; empty after `timeout_s`.
 
+        `timeout_s` None: no limit; 0: what has arrived by now.
         Raises RuntimeError after `close`.
         """
         if self._closed:

@@ -7,6 +7,7 @@ from collections import deque
 
 import pytest
 
+from engine import kv_follow
 from engine.effects import Now, Receive, Send
 from engine.kv_follow import next_reports
 from engine.kv_subscriber import Applied, Gap, Healed, KVEventFollower, Report, Restarted, Snapshot, Unrecoverable
@@ -153,8 +154,9 @@ def test_a_reader_that_paused_reads_before_it_asks_and_before_it_gives_a_questio
     assert reader.asked == 1 and reader.follower.answers == 1
 
 
-def test_one_message_at_a_time_leaves_neither_socket_unread() -> None:
+def test_one_message_at_a_time_leaves_neither_socket_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live batches without end, a reader in a hurry, and an answer: it is read with the second call."""
+    monkeypatch.setattr(kv_follow, "BURST_MESSAGES", 1)
     reader = _Reader()
     reader.read(0.1)
     for _ in range(50):

@@ -11,7 +11,15 @@ import pytest
 pytest.importorskip("zmq")
 
 from engine.kv_reports import Applied, Malformed, Report, Snapshot  # noqa: E402
-from tests.engine.kv_lab import BOUND_S, a_batch, numbers_of, open_publisher, open_subscriber  # noqa: E402
+from tests.engine.kv_lab import (  # noqa: E402
+    BOUND_S,
+    a_batch,
+    numbers_of,
+    open_publisher,
+    open_subscriber,
+    read_until,
+    until,
+)
 
 
 def test_iterations_in_a_row_and_a_poll_tell_each_batch_once(closing: ExitStack) -> None:
@@ -108,3 +116,15 @@ def test_a_replay_of_a_topic_that_begins_as_wanted_is_applied_with_its_snapshot(
     while subscriber.mirror.hashes() != list(range(5)) or subscriber.mirror.unknown_since is not None:
         assert time.monotonic() < end
         subscriber.poll(0.1)
+
+
+def test_a_poll_that_does_not_wait_tells_all_that_is_there(closing: ExitStack) -> None:
+    """Whoever polls once a step would fall behind by a poll for each message."""
+    publisher = open_publisher(closing, batches=20)
+    subscriber = open_subscriber(closing, publisher)
+    assert numbers_of(read_until(subscriber, lambda told: len(numbers_of(told)) == 20)) == list(range(20))
+    for number in range(20, 40):
+        publisher.publish(a_batch(number))
+    told: list[list[int]] = []
+    until(lambda: told.append(numbers_of(subscriber.poll(0))) or sum(map(len, told)) == 20)
+    assert len([some for some in told if some]) < 10, told
