@@ -10,7 +10,7 @@ Promises
 - Nothing that came over a network is unpickled before its sender has proven its key; without keys a remote reader is
   refused.
 - An exception out of a signal handler (Ctrl-C) leaves that message sent or not, handed out or not; this end goes on in
-  step with the others.
+  step with the others. A payload beside the ring that it swallowed is a `QueueDecodeError` after `QueueReader.gap_s`.
 - `shutdown` leaves nothing behind; what a killed writer left goes with the next writer's start.
 - Bad use (wrong end, foreign rank, another queue's segment, second reader of a rank, use after shutdown, negative
   time-out, two threads at once, a forked child's copy) is an error at once.

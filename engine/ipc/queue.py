@@ -13,7 +13,8 @@ Promises
 
 State of a reader: `owed` is the number of a message whose flag was read and whose payload was not. Payloads that come
 early are kept until their flag is read, late ones of messages that are over are dropped. When a later payload has been
-here for `gap_s` and the owed one has not, the owed one counts as lost: an error, and the queue goes on behind it.
+here for `gap_s` and the owed one has not, the owed one counts as lost: an error, and the queue goes on behind it. So it
+does when for `gap_s` nothing comes behind an exception out of a signal handler, which may have swallowed it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from engine.ipc.stats import QueueStats
 from engine.ports import Unroutable
 from engine.topology import Mark
 
-#: The single frame by which a writer says that all its readers have subscribed. No payload.
+#: The single frame by which a writer says that all its readers have subscribed. No payload, nor is what ends with it.
 READY = b"READY"
 #: A socket does not say when it has room again: its writer looks this often.
 REMOTE_LOOK_S = 0.005
@@ -81,6 +82,7 @@ class QueueWriter:
         least a chunk on a queue without an overflow socket.
         """
         if self._unsent is not None:
+            yield Send(self.overflow_outbox, [READY])  # ends what may have been sent of it: such frames are dropped
             yield from self._send_payload()
         position = self.writer.position
         overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
@@ -111,12 +113,8 @@ class QueueWriter:
     def _send_payload(self) -> Loop[None]:
         """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""
         position, parts = self._unsent
-        try:
-            if position < self.writer.position:
-                yield Send(self.overflow_outbox, overflow_frames(parts, position))
-        except Exception:
-            self._unsent = None
-            raise
+        if position < self.writer.position:
+            yield Send(self.overflow_outbox, overflow_frames(parts, position))
         self._unsent = None
 
     def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
@@ -180,6 +178,7 @@ class QueueReader:
         self._payloads: dict[int, list[Any]] = {}
         self._unmarked: deque[list[Any]] = deque()
         self._gap_began: float | None = None
+        self._torn = False  # an exception may have swallowed the owed payload
         self._full_fence = full_fence
         self._rings = False
         self._read = Attempt(name, self._try_read)
@@ -221,9 +220,14 @@ class QueueReader:
                 yield RingCrossing(self.name, "receive", self.reader.position - 1, message, False)
                 self.stats.bytes += _bytes_of(message)
                 return message
-        message = yield from self._claim()
+        try:
+            message = yield from self._claim()
+            if message is not EMPTY:
+                position, self.owed, self._gap_began, self._torn = self.owed, None, None, False
+        except BaseException:
+            self._torn = self.owed is not None
+            raise
         if message is not EMPTY:
-            position, self.owed, self._gap_began = self.owed, None, None
             yield RingCrossing(self.name, "receive", position, message, True)
             self.stats.bytes += _bytes_of(message)
             self.stats.overflows += 1
@@ -261,13 +265,13 @@ class QueueReader:
             if arrived is None:
                 break
             self.keep_payload(arrived[2])
-        if self._payloads:
+        if self._payloads or self._torn:
             yield from self._give_up_lost()
         return EMPTY
 
     def keep_payload(self, frames: list[Any]) -> None:
         self.heard_ready = True  # payloads are sent after it
-        if len(frames) == 1 and bytes(frames[0][:len(READY) + 1]) == READY:
+        if bytes(frames[-1][:len(READY) + 1]) == READY:
             return
         position, parts = from_overflow_frames(frames)
         if position is None:
@@ -289,10 +293,14 @@ class QueueReader:
             yield WaitBell(self.bell, deadline)
             return
         until = (yield Now()) + min(self.recheck_s, self.gap_s)
-        arrived = yield Receive((self.overflow_inbox,), until if deadline is None else min(until, deadline))
-        if arrived is not None:
-            self.keep_payload(arrived[2])
-        else:
+        try:
+            arrived = yield Receive((self.overflow_inbox,), until if deadline is None else min(until, deadline))
+            if arrived is not None:
+                self.keep_payload(arrived[2])
+        except BaseException:
+            self._torn = True
+            raise
+        if arrived is None:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
+from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.message_queue import MessageQueue
 from engine.ports import RingMemory
 from engine.real_ports import RealPorts
@@ -407,3 +407,55 @@ def test_an_end_that_was_interrupted_inside_of_the_ring_goes_on_in_step_with_the
     assert got in (list(range(7)), list(range(1, 7)))
     writer.shutdown(), reader.shutdown()
     ports.close()
+
+
+class InterruptedSocketPorts(RealPorts):
+    """`error` just after ZMQ has taken or given the frame whose number, from 1, is in `at`, on the overflow socket."""
+
+    at, error = 0, KeyboardInterrupt
+
+    def open_socket(self, spec):
+        socket = super().open_socket(spec)
+        if spec.name.endswith("overflow"):
+            socket._send, socket._receive = map(self._interrupted, (socket._send, socket._receive))
+        return socket
+
+    def _interrupted(self, operation):
+        def call(*args):
+            done = operation(*args)
+            self.at -= 1
+            if not self.at:
+                raise self.error
+            return done
+
+        return call
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("end, frame", [("writer", 1), ("writer", 2), ("writer", 4), ("reader", 2)])
+def test_an_end_that_was_interrupted_inside_of_the_socket_goes_on_in_step_with_the_others(
+        closing, opened, end, frame, error):
+    """The writer's payload goes again, whole; the reader's is lost, which it finds out."""
+    ports = InterruptedSocketPorts(core() if end == "writer" else worker(0))
+    closing.callback(ports.close)
+    writer = opened(MessageQueue, 1, 1, max_chunk_bytes=4096, max_chunks=3, ports=ports if end == "writer" else None)
+    reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0,
+                    ports=ports if end == "reader" else None)
+    writer.wait_until_ready(BOUND_S)
+    reader.wait_until_ready(BOUND_S)
+    objects = [[bytes([number]) * (64 << 10), bytes([number + 100]) * (64 << 10)] for number in range(4)]  # 4 frames
+    ports.at, ports.error = frame, error
+    with pytest.raises(error) if end == "writer" else contextlib.nullcontext():
+        writer.enqueue(objects[0])
+    with pytest.raises(error) if end == "reader" else contextlib.nullcontext():
+        if end == "writer":
+            writer.enqueue(objects[1])
+        assert reader.dequeue(BOUND_S) == objects[0]
+    if end == "reader":
+        with pytest.raises(QueueDecodeError, match="lost"):
+            reader.dequeue(BOUND_S)
+        writer.enqueue(objects[1])
+    assert reader.dequeue(BOUND_S) == objects[1]
+    for expected in objects[2:]:
+        writer.enqueue(expected, BOUND_S)
+        assert reader.dequeue(BOUND_S) == expected
