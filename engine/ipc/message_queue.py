@@ -242,7 +242,8 @@ class MessageQueue(QueueEnd):
             packed = [encoded] if small else pack(encoded)
             size = len(encoded) if small else sum(map(len, packed))
             fits = size <= queue.writer.layout.max_chunk_bytes
-            if fits and self._direct and (queue.writer.try_write(packed) or self._write_on(packed, deadline)):
+            if fits and self._direct and queue.unsent is None and (
+                    queue.writer.try_write(packed) or self._write_on(packed, deadline)):
                 self._bells[BELL].ring()
                 queue.stats.bytes += size
                 return

@@ -67,7 +67,7 @@ class QueueWriter:
         #: What to do while there is no room: readers may wait for this process before they read on.
         self.meanwhile: Callable[[], Loop[Any]] | None = None
         self._room = Attempt(name, writer.free)
-        self._unsent: tuple[int, list[Any]] | None = None  # a payload whose flag is about to be published, or was
+        self.unsent: tuple[int, list[Any]] | None = None  # a payload whose flag is about to be published, or was
 
     @property
     def position(self) -> int:
@@ -81,7 +81,7 @@ class QueueWriter:
         QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
         least a chunk on a queue without an overflow socket.
         """
-        if self._unsent is not None:
+        if self.unsent is not None:
             yield Send(self.overflow_outbox, [READY])  # ends what may have been sent of it: such frames are dropped
             yield from self._send_payload()
         position = self.writer.position
@@ -100,7 +100,7 @@ class QueueWriter:
         if self.remote_outbox is not None:
             yield from self._send_remote(overflow_frames(parts, position), deadline)
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
-        self._unsent = (position, parts) if overflow else None
+        self.unsent = (position, parts) if overflow else None
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
         assert written, f"{self.name}: room for message {position} was taken away"
         if overflow:
@@ -112,10 +112,10 @@ class QueueWriter:
 
     def _send_payload(self) -> Loop[None]:
         """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""
-        position, parts = self._unsent
+        position, parts = self.unsent
         if position < self.writer.position:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
-        self._unsent = None
+        self.unsent = None
 
     def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
         """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""

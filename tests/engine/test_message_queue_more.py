@@ -432,9 +432,11 @@ class InterruptedSocketPorts(RealPorts):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
-@pytest.mark.parametrize("end, frame", [("writer", 1), ("writer", 2), ("writer", 4), ("reader", 2)])
+@pytest.mark.parametrize("end, frame, size", [
+    ("writer", 1, "large"), ("writer", 2, "large"), ("writer", 4, "large"), ("writer", 2, "small"),
+    ("reader", 2, "small")])
 def test_an_end_that_was_interrupted_inside_of_the_socket_goes_on_in_step_with_the_others(
-        closing, opened, end, frame, error):
+        closing, opened, end, frame, size, error):
     """The writer's payload goes again, whole; the reader's is lost, which it finds out."""
     ports = InterruptedSocketPorts(core() if end == "writer" else worker(0))
     closing.callback(ports.close)
@@ -443,19 +445,20 @@ def test_an_end_that_was_interrupted_inside_of_the_socket_goes_on_in_step_with_t
                     ports=ports if end == "reader" else None)
     writer.wait_until_ready(BOUND_S)
     reader.wait_until_ready(BOUND_S)
-    objects = [[bytes([number]) * (64 << 10), bytes([number + 100]) * (64 << 10)] for number in range(4)]  # 4 frames
+    objects = [[bytes([number]) * (64 << 10), bytes([number + 100]) * (64 << 10)] for number in range(3)]  # 4 frames
+    behind = objects[1] if size == "large" else "small"
     ports.at, ports.error = frame, error
     with pytest.raises(error) if end == "writer" else contextlib.nullcontext():
         writer.enqueue(objects[0])
     with pytest.raises(error) if end == "reader" else contextlib.nullcontext():
         if end == "writer":
-            writer.enqueue(objects[1])
+            writer.enqueue(behind)
         assert reader.dequeue(BOUND_S) == objects[0]
     if end == "reader":
         with pytest.raises(QueueDecodeError, match="lost"):
             reader.dequeue(BOUND_S)
-        writer.enqueue(objects[1])
-    assert reader.dequeue(BOUND_S) == objects[1]
-    for expected in objects[2:]:
+        writer.enqueue(behind)
+    assert reader.dequeue(BOUND_S) == behind
+    for expected in objects[1:]:
         writer.enqueue(expected, BOUND_S)
         assert reader.dequeue(BOUND_S) == expected
