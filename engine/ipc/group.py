@@ -22,7 +22,8 @@ def from_process_group(pg: Any, max_chunk_bytes: int, max_chunks: int, writer_ra
 
     Ranks that see the writer's shared memory read from the ring, others by TCP. With `external_writer_handle` the
     group's writer is a reader of that queue, as rank `writer_rank`, like all the others. `blocking` waits until all
-    are ready. `options` go to the constructor (`connect_ip`, ...). Raises QueueError, and what the group raises.
+    are ready. `options` go to the constructor (`connect_ip`, ...); a reader heeds `wait`, each rank its own. Raises
+    QueueError, and what the group raises.
     """
     rank, size = _place(pg)
     if not 0 <= writer_rank < size or size < 2:
@@ -40,7 +41,7 @@ def from_process_group(pg: Any, max_chunk_bytes: int, max_chunks: int, writer_ra
     try:
         handle = _broadcast(pg, handle, writer_rank)
         if queue is None:
-            queue = MessageQueue.create_from_handle(handle, rank)
+            queue = MessageQueue.create_from_handle(handle, rank, wait=options.get("wait"))
         if blocking:
             queue.wait_until_ready()
     except BaseException:

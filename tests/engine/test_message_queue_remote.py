@@ -14,6 +14,7 @@ import pytest
 from engine.errors import PeerDeadError, QueueError, QueueTimeoutError
 from engine.ipc import remote
 from engine.ipc.message_queue import MessageQueue
+from engine.ipc.wait import SpinThenSleep
 
 zmq = pytest.importorskip("zmq")
 if not zmq.has("curve"):
@@ -244,12 +245,24 @@ class Group:
         return self.all_gather_obj(obj)[src]
 
 
+class Counting(SpinThenSleep):
+    """How often its end waited."""
+
+    waits = 0
+
+    def wait(self, bell, seen, timeout_s):
+        self.waits += 1
+        return super().wait(bell, seen, timeout_s)
+
+
 def test_the_ranks_of_a_process_group_make_one_queue(opened):
     board = {"values": [None] * 3, "barrier": threading.Barrier(3)}
     queues = [None] * 3
+    ways = [Counting() for _ in range(3)]
 
     def join(rank):
-        queues[rank] = opened(MessageQueue.create_from_process_group, Group(rank, 3, board), 4096, 3, writer_rank=1)
+        queues[rank] = opened(MessageQueue.create_from_process_group, Group(rank, 3, board), 4096, 3, writer_rank=1,
+                              wait=ways[rank])
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -258,6 +271,9 @@ def test_the_ranks_of_a_process_group_make_one_queue(opened):
         thread.join(BOUND_S)
     queues[1].broadcast_object("x")
     assert [queues[0].broadcast_object(), queues[2].broadcast_object()] == ["x", "x"]
+    with pytest.raises(QueueTimeoutError):
+        queues[0].dequeue(0.01)
+    assert ways[0].waits and not ways[1].waits  # each passes the time its own way
 
 
 def in_a_torch_group(rank, folder, pipe):
