@@ -96,8 +96,11 @@ def overflow_socket(spec: RingSpec, address: str, name: str, *, writer: bool) ->
 
 
 def notify_socket(spec: RingSpec, address: str, name: str, *, writer: bool) -> SocketSpec:
-    """What readers sleep on that have chosen `engine.ipc.notify`."""
-    return SocketSpec(name=name, kind="PUB" if writer else "SUB", bind=writer, address=address, send_hwm=1,
+    """What readers sleep on that have chosen `engine.ipc.notify`.
+
+    No high-water mark: a socket learns late that its reader has taken something; the ring bounds how much waits.
+    """
+    return SocketSpec(name=name, kind="PUB" if writer else "SUB", bind=writer, address=address,
                       peer_kind=(spec.readers[0] if writer else spec.writer).kind, conflate=not writer)
 
 

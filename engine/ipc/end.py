@@ -157,10 +157,7 @@ class QueueEnd:
         self._process.rings[self._name] = spec
 
     def _open_notify(self, spec: RingSpec, address: str) -> None:
-        wanted = notify_socket(spec, address, f"{self._name}.notify", writer=self._writes)
-        if self._writes:  # a socket learns late that its reader has taken something; the ring bounds how much waits
-            wanted = msgspec.structs.replace(wanted, send_hwm=0)
-        socket = self._ports.open_socket(wanted)
+        socket = self._ports.open_socket(notify_socket(spec, address, f"{self._name}.notify", writer=self._writes))
         if self._writes:
             self._bells = self._doorbells | {BELL: NotifyingBell(self._doorbells[BELL], socket)}
         else:

@@ -66,8 +66,8 @@ class NotifiedBell:
     def wait(self, seen: int, timeout_s: float) -> bool:
         if self._bell.wait(seen, min(SPIN_S, timeout_s)):
             return True
-        self._socket.poll(max(0, math.ceil((min(timeout_s, self._look_s) - SPIN_S) * 1000)))
-        self._socket.try_receive()
+        if self._socket.poll(max(0, math.ceil((min(timeout_s, self._look_s) - SPIN_S) * 1000))):
+            self._socket.try_receive()
         return self._bell.seen() != seen
 
     def close(self) -> None:

@@ -68,6 +68,7 @@ class QueueWriter:
         self.meanwhile: Callable[[], Loop[Any]] | None = None
         self._room = Attempt(name, writer.free)
         self.unsent: tuple[int, list[Any]] | None = None  # a payload whose flag is about to be published, or was
+        self._begun: tuple[int, list[Any]] | None = None  # what readers on other hosts may have, and the ring has not
 
     @property
     def position(self) -> int:
@@ -81,9 +82,7 @@ class QueueWriter:
         QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
         least a chunk on a queue without an overflow socket.
         """
-        if self.unsent is not None:
-            yield Send(self.overflow_outbox, [READY])  # ends what may have been sent of it: such frames are dropped
-            yield from self._send_payload()
+        yield from self._go_on(deadline)
         position = self.writer.position
         overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
         if overflow and self.overflow_outbox is None:
@@ -98,17 +97,40 @@ class QueueWriter:
                                   f"{self.n_readers} readers have read message {oldest}", self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
         if self.remote_outbox is not None:
-            yield from self._send_remote(overflow_frames(parts, position), deadline)
+            self._begun = position, parts
+            try:
+                yield from self._send_remote(overflow_frames(parts, position), deadline)
+            except (QueueTimeoutError, QueueCancelledError):
+                self._begun = None
+                raise
+        yield from self._publish(position, parts)
+        return position
+
+    def _publish(self, position: int, parts: list[Any]) -> Loop[None]:
+        overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
         self.unsent = (position, parts) if overflow else None
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
         assert written, f"{self.name}: room for message {position} was taken away"
+        self._begun = None
         if overflow:
             yield from self._send_payload()
         self.stats.bytes += sum(map(len, parts))
         self.stats.overflows += overflow
         yield RingBell(self.bell)
-        return position
+
+    def _go_on(self, deadline: float | None) -> Loop[None]:
+        """What an exception out of a signal handler broke off, to its end. READY ends what was sent of a message."""
+        if self.unsent is not None:
+            yield Send(self.overflow_outbox, [READY])
+            yield from self._send_payload()
+        if self._begun is not None:
+            position, parts = self._begun
+            yield from self._send_remote([READY], deadline)
+            yield from self._send_remote(overflow_frames(parts, position), deadline)  # who has it drops this one
+            if position == self.writer.position:
+                yield from self._publish(position, parts)
+            self._begun = None
 
     def _send_payload(self) -> Loop[None]:
         """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""

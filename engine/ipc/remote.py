@@ -201,8 +201,9 @@ class RemoteReader:
         return parts
 
     def keep_payload(self, frames: list[Any]) -> None:
-        if len(frames) == 1:
-            self.heard_ready |= bytes(frames[0]) == READY
+        if bytes(frames[-1][:len(READY) + 1]) == READY:  # the rest is what an interrupted writer had sent of a message
+            self.heard_ready = True
+        elif len(frames) == 1:
             self.ended |= bytes(frames[0]) == BYE
             if bytes(frames[0]) == _TAKEN + self._topic:
                 raise QueueError(f"{self.name}: refused: a reader with this rank is there already")

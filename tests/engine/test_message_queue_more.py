@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -11,9 +10,8 @@ import time
 
 import pytest
 
-from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
+from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
 from engine.ipc.message_queue import MessageQueue
-from engine.ports import RingMemory
 from engine.real_ports import RealPorts
 from engine.topology import core, worker
 from tests.engine.queue_lab import child
@@ -366,99 +364,3 @@ def test_a_queue_that_cannot_be_opened_leaves_nothing(opened, tmp_path):
     finally:
         if os.path.exists(f"/dev/shm/{segment}"):
             os.unlink(f"/dev/shm/{segment}")
-
-
-# -- an exception out of a signal handler, which Python raises where a function is called: at a fence
-
-
-class InterruptedPorts(RealPorts):
-    """Ctrl-C at the fence whose number, from 1, is in `at`."""
-
-    at = 0
-
-    def _keep(self, segment):
-        return RingMemory(super()._keep(segment).memory, self._fence)
-
-    def _fence(self) -> None:
-        self.at -= 1
-        if not self.at:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("end", ["writer", "reader"])
-@pytest.mark.parametrize("fence", [1, 2, 3, 4])
-def test_an_end_that_was_interrupted_inside_of_the_ring_goes_on_in_step_with_the_others(opened, end, fence):
-    """The interrupted message is sent or not, handed out or not; those behind it all arrive, in order."""
-    ports = InterruptedPorts(core() if end == "writer" else worker(0))
-    writer = opened(MessageQueue, 1, 1, max_chunk_bytes=4096, max_chunks=3, ports=ports if end == "writer" else None)
-    reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0,
-                    ports=ports if end == "reader" else None)
-    writer.enqueue("before")
-    assert reader.dequeue(BOUND_S) == "before"
-    ports.at = fence
-    got = []
-    for number in range(7):
-        with contextlib.suppress(KeyboardInterrupt):
-            writer.enqueue(number, 1.0)
-        with contextlib.suppress(KeyboardInterrupt, QueueTimeoutError):
-            got.append(reader.dequeue(0.05))
-    with contextlib.suppress(QueueTimeoutError):
-        got.append(reader.dequeue(0))
-    assert got in (list(range(7)), list(range(1, 7)))
-    writer.shutdown(), reader.shutdown()
-    ports.close()
-
-
-class InterruptedSocketPorts(RealPorts):
-    """`error` just after ZMQ has taken or given the frame whose number, from 1, is in `at`, on the overflow socket."""
-
-    at, error = 0, KeyboardInterrupt
-
-    def open_socket(self, spec):
-        socket = super().open_socket(spec)
-        if spec.name.endswith("overflow"):
-            socket._send, socket._receive = map(self._interrupted, (socket._send, socket._receive))
-        return socket
-
-    def _interrupted(self, operation):
-        def call(*args):
-            done = operation(*args)
-            self.at -= 1
-            if not self.at:
-                raise self.error
-            return done
-
-        return call
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
-@pytest.mark.parametrize("end, frame, size", [
-    ("writer", 1, "large"), ("writer", 2, "large"), ("writer", 4, "large"), ("writer", 2, "small"),
-    ("reader", 2, "small")])
-def test_an_end_that_was_interrupted_inside_of_the_socket_goes_on_in_step_with_the_others(
-        closing, opened, end, frame, size, error):
-    """The writer's payload goes again, whole; the reader's is lost, which it finds out."""
-    ports = InterruptedSocketPorts(core() if end == "writer" else worker(0))
-    closing.callback(ports.close)
-    writer = opened(MessageQueue, 1, 1, max_chunk_bytes=4096, max_chunks=3, ports=ports if end == "writer" else None)
-    reader = opened(MessageQueue.create_from_handle, writer.export_handle(), 0,
-                    ports=ports if end == "reader" else None)
-    writer.wait_until_ready(BOUND_S)
-    reader.wait_until_ready(BOUND_S)
-    objects = [[bytes([number]) * (64 << 10), bytes([number + 100]) * (64 << 10)] for number in range(3)]  # 4 frames
-    behind = objects[1] if size == "large" else "small"
-    ports.at, ports.error = frame, error
-    with pytest.raises(error) if end == "writer" else contextlib.nullcontext():
-        writer.enqueue(objects[0])
-    with pytest.raises(error) if end == "reader" else contextlib.nullcontext():
-        if end == "writer":
-            writer.enqueue(behind)
-        assert reader.dequeue(BOUND_S) == objects[0]
-    if end == "reader":
-        with pytest.raises(QueueDecodeError, match="lost"):
-            reader.dequeue(BOUND_S)
-        writer.enqueue(behind)
-    assert reader.dequeue(BOUND_S) == behind
-    for expected in objects[1:]:
-        writer.enqueue(expected, BOUND_S)
-        assert reader.dequeue(BOUND_S) == expected

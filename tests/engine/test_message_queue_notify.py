@@ -36,11 +36,13 @@ def _echo(pipe, handle, rank, count):
         number, sent = queue.dequeue(BOUND_S)
         read.append(number)
         delays.append(time.monotonic() - sent)
-    began, used = time.monotonic(), time.process_time()
-    with pytest.raises(QueueTimeoutError):
-        queue.dequeue(1.0)
-    share = (time.process_time() - used) / (time.monotonic() - began)
-    pipe.send((read, delays, share))
+    shares = []
+    for _ in range(3):  # the least: a core that is taken away for a moment counts as time spent
+        began, used = time.monotonic(), time.process_time()
+        with pytest.raises(QueueTimeoutError):
+            queue.dequeue(1.0)
+        shares.append((time.process_time() - used) / (time.monotonic() - began))
+    pipe.send((read, delays, min(shares)))
     queue.shutdown()
 
 
