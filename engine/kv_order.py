@@ -157,7 +157,7 @@ class BatchOrder:
             del self._held[doubted]
         end = max([last + 1 for _, last in self.gaps], default=0)
         self.wire = min(self.wire, max(number, self.next, end))
-        told = sorted(gap for gap in self.gaps if gap[1] >= number)
+        told = [gap for gap in self.gaps if gap[1] >= number]
         for after, (first, _) in zip([max(number, self.next), *(last + 1 for _, last in told)], told, strict=False):
             if after < first:
                 self.gaps.append((after, first - 1))

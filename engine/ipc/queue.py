@@ -47,6 +47,11 @@ REMOTE_LOOK_S = 0.005
 _AT_ONCE = 0.0
 
 
+def ends_with_ready(frames: list[Any]) -> bool:
+    """Whether it is no payload: READY, or what an interrupted writer had sent of one, and READY behind it."""
+    return bytes(frames[-1][:len(READY) + 1]) == READY
+
+
 class QueueWriter:
     """The writing end. `bell` wakes the readers, the writer sleeps on `space_bell`; both are names of bells.
 
@@ -82,7 +87,8 @@ class QueueWriter:
         QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
         least a chunk on a queue without an overflow socket.
         """
-        yield from self._go_on(deadline)
+        if self.unsent is not None or self._begun is not None:
+            yield from self._go_on(deadline)
         position = self.writer.position
         overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
         if overflow and self.overflow_outbox is None:
@@ -103,11 +109,10 @@ class QueueWriter:
             except (QueueTimeoutError, QueueCancelledError):
                 self._begun = None
                 raise
-        yield from self._publish(position, parts)
+        yield from self._publish(position, parts, overflow)
         return position
 
-    def _publish(self, position: int, parts: list[Any]) -> Loop[None]:
-        overflow = is_overflow(parts, self.writer.layout.max_chunk_bytes)
+    def _publish(self, position: int, parts: list[Any], overflow: bool) -> Loop[None]:
         chunk = OVERFLOW_CHUNK if overflow else pack(parts)
         self.unsent = (position, parts) if overflow else None
         written = yield Attempt(self.name, lambda: self.writer.try_write(chunk))
@@ -129,7 +134,7 @@ class QueueWriter:
             yield from self._send_remote([READY], deadline)
             yield from self._send_remote(overflow_frames(parts, position), deadline)  # who has it drops this one
             if position == self.writer.position:
-                yield from self._publish(position, parts)
+                yield from self._publish(position, parts, is_overflow(parts, self.writer.layout.max_chunk_bytes))
             self._begun = None
 
     def _send_payload(self) -> Loop[None]:
@@ -293,7 +298,7 @@ class QueueReader:
 
     def keep_payload(self, frames: list[Any]) -> None:
         self.heard_ready = True  # payloads are sent after it
-        if bytes(frames[-1][:len(READY) + 1]) == READY:
+        if ends_with_ready(frames):
             return
         position, parts = from_overflow_frames(frames)
         if position is None:

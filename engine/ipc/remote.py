@@ -27,7 +27,7 @@ from typing import Any
 from engine.effects import Attempt, Loop, Now, Receive, RingCrossing
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError
 from engine.ipc.framing import from_overflow_frames
-from engine.ipc.queue import READY, REMOTE_LOOK_S, wait_until
+from engine.ipc.queue import REMOTE_LOOK_S, ends_with_ready, wait_until
 from engine.ipc.ring import EMPTY, MAX_CHUNK_BYTES, RingLayout
 from engine.ipc.stats import QueueStats
 from engine.ports import SocketSpec
@@ -201,7 +201,7 @@ class RemoteReader:
         return parts
 
     def keep_payload(self, frames: list[Any]) -> None:
-        if bytes(frames[-1][:len(READY) + 1]) == READY:  # the rest is what an interrupted writer had sent of a message
+        if ends_with_ready(frames):
             self.heard_ready = True
         elif len(frames) == 1:
             self.ended |= bytes(frames[0]) == BYE
