@@ -1,8 +1,8 @@
 """What a pure loop may ask of the world.
 
 The loops of the core, the executor, the workers, the handshake and the subscriber are generators: they
-decide, yield one of these effects, and are sent its result. `engine/shell.py` answers them with the ports
-of a real process, `sim/interpreter.py` answers the same effects on SimPy. So each loop is written once,
+decide, yield one of these effects, and are sent its result. `engine/process/shell.py` answers them with the ports
+of a real process, `sim/process/thread.py` answers the same effects on SimPy. So each loop is written once,
 it can be stepped by hand in a test, and a process can be stopped or killed exactly between two effects.
 
 An effect that fails is thrown into the loop as an exception of `engine.errors`.

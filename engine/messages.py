@@ -192,7 +192,7 @@ class ReplyStatus(IntEnum):
     FAILURE = 1
 
 
-# -- KV-cache events (vLLM's wire format, see engine/core/kv_codec.py) --------------------------------------
+# -- KV-cache events (vLLM's wire format, see engine/kv_events/codec.py) --------------------------------------
 
 #: 64-bit integers by default; whole digests as bytes where a publisher is configured so.
 BlockHash = bytes | int

@@ -1,7 +1,7 @@
 """The seam: all that a process of the engine may touch, as small protocols.
 
-Every process entry point takes its `Ports`. `engine/real_ports.py` implements them with ZMQ, shared memory
-and processes; `faults/ports.py` wraps one `Ports` in another and plays a plan; nothing else in `engine`
+Every process entry point takes its `Ports`. `engine/process/real_ports.py` implements them with ZMQ, shared memory
+and processes; `faults/real/ports.py` wraps one `Ports` in another and plays a plan; nothing else in `engine`
 opens a socket, a segment or a process. Nothing here waits, except `Doorbell.wait`.
 """
 

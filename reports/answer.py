@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from reports.collect import Scenario, Side, collect, harness_failure, unfired
+from reports.formats import count, listed
 from reports.junit import blame
 from reports.matrix import WORLD_WORDS, anchor
 from reports.results import agreement, counts, disagreements, exit_code
-from reports.words import count, listed
-from scenarios.run import Run, Verdict
+from scenarios.history.run import Run, Verdict
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from scenarios.run import Cell, Evidence, Run, Verdict
+from scenarios.history.run import Cell, Evidence, Run, Verdict
 
 WORLDS = ("sim", "engine")
 #: What a reader must see first, when several runs of one choice say different things.

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from reports.collect import Scenario, Side, collect, harness_failure, unfired
 from reports.results import disagree
-from scenarios.run import Run
+from scenarios.history.run import Run
 
 #: XML 1.0 has no way to write these characters, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

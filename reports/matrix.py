@@ -13,7 +13,7 @@ import msgspec
 
 from reports.collect import Promise, Scenario, Side, sort_worlds
 from reports.results import DECISIVE, disagree
-from scenarios.run import Verdict
+from scenarios.history.run import Verdict
 
 #: Glyphs that every system font has and that differ in shape, not only in colour.
 GLYPHS = {

@@ -18,16 +18,16 @@ import msgspec
 from markupsafe import Markup
 
 from reports.answer import Answer, Trouble, answer
+from reports.charts.detection_times import detections_of, strip
+from reports.charts.kv_timeline import Mirror, mirrors_of
+from reports.charts.notable import Moment, moments_of, origin_of
+from reports.charts.svg import drawing, line, tag
+from reports.charts.timeline import Chart, sequence_chart
 from reports.collect import Promise, Scenario, Side, collect, guarantees_of, harness_failure, sort_worlds, unfired
+from reports.formats import clock, count, duration, listed
 from reports.matrix import GLYPHS, WORLD_WORDS, Half, anchor, grade_of, look, matrix, side_words, worst
-from reports.mirror import Mirror, mirrors_of
-from reports.moments import Moment, moments_of, origin_of
 from reports.results import agreement, counts, disagree
-from reports.strip import detections_of, strip
-from reports.svg import drawing, line, tag
-from reports.timeline import Chart, sequence_chart
-from reports.words import clock, count, duration, listed
-from scenarios.run import Run, Verdict
+from scenarios.history.run import Run, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_EVIDENCE = 6

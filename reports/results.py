@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from reports.collect import Scenario, Side, cells_of, collect, harness_failure, unfired
-from scenarios.run import Run, Verdict
+from scenarios.history.run import Run, Verdict
 
 DECISIVE = frozenset({Verdict.HELD, Verdict.BROKEN})
 

@@ -13,7 +13,7 @@ from reports.answer import answer
 from reports.collect import Scenario, collect
 from reports.matrix import GLYPHS, WORLD_WORDS
 from reports.results import disagreements
-from scenarios.run import Run, Verdict
+from scenarios.history.run import Run, Verdict
 
 MOST_TROUBLES = 20
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>$@:-])")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.catalogue import Scenario, scenarios_of
-from scenarios.player import WORLD_NAMES, Settings, Worlds, can_play, fits, repeat_command, worlds_of
+from scenarios.lab.catalogue import Scenario, scenarios_of
+from scenarios.lab.player import WORLD_NAMES, Settings, Worlds, can_play, fits, repeat_command, worlds_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +103,7 @@ class Collector:
 
     def pytest_sessionfinish(self) -> None:
         if self._runs:
-            from scenarios.command import publish
-            from scenarios.run import load_run
+            from scenarios.command.cli import publish
+            from scenarios.history.run import load_run
 
             publish([load_run(path) for path in self._runs], self._folder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
 from faults.plan import exits, hang, marked, plan, stall, until
-from scenarios.run import Verdict
-from scenarios.settings import lab_config
+from scenarios.history.run import Verdict
+from scenarios.lab.settings import lab_config
 from scenarios.test_kv import KV, NARROW, churn, patient
 from scenarios.workloads import add, recorded, utility
 

@@ -13,7 +13,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_seq,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
 KV = "core.0->subscriber.0/kv"

@@ -16,7 +16,7 @@ from scenarios.guarantees.all import (
     kv_seq,
     no_foreign_code,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.test_kv import churn, patient
 from scenarios.workloads import recorded
 

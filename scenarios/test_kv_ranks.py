@@ -19,7 +19,7 @@ from scenarios.guarantees.all import (
     nothing_left_behind,
     two_on_one_host,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
 KV = "core.0->subscriber.0/kv"

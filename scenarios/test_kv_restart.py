@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.topology import tensor_parallel
 from scenarios.guarantees.all import kv_mirror_true, kv_seq
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
 

@@ -18,7 +18,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     workers_in_step,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, recorded, utility
 
 

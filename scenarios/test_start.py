@@ -11,7 +11,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     two_on_one_host,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
 HANDSHAKE = "core.0->frontend.0/handshake"

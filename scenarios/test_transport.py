@@ -20,7 +20,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     unroutable_is_known,
 )
-from scenarios.settings import lab_config
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import abort, add, raw, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"

@@ -28,11 +28,11 @@ import simpy
 from engine.topology import Node, Topology
 from faults.journal import JournalFile, journal_bytes, journal_path
 from faults.plan import Fault, Plan
-from sim.costs import COSTS, Costs
-from sim.holds import Holds
-from sim.processes import SimProcess
-from sim.ring_memory import Bell, Segment
-from sim.zmq_model import Network
+from sim.kernel.costs import COSTS, Costs
+from sim.process.holds import Holds
+from sim.process.process import SimProcess
+from sim.transport.ring_memory import Bell, Segment
+from sim.transport.zmq_model import Network
 
 Result = TypeVar("Result")
 #: Length of a call in simpy's queue.
@@ -218,8 +218,8 @@ class Simulation:
         return bell
 
     def collective(self, key: str, ranks: Sequence[Node | str], timeout_s: float) -> Any:
-        """The process group of that name: see `sim.collectives.CollectiveGroup`."""
-        from sim.collectives import CollectiveGroup
+        """The process group of that name: see `sim.transport.collectives.CollectiveGroup`."""
+        from sim.transport.collectives import CollectiveGroup
 
         group = self._collectives.get(key)
         if group is None:

@@ -13,8 +13,8 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.topology import Node, Topology
-from engine.wiring import KV, REPLAY
-from sim.processes import SimProcess
+from engine.wire.wiring import KV, REPLAY
+from sim.process.process import SimProcess
 from sim.simulation import Simulation
 
 #: Base ports of the sockets of events, far enough apart for some ranks.
@@ -34,7 +34,7 @@ class Model(Protocol):
 
 
 class DrivesClient(Protocol):
-    """What the frontend's workload must be able to do: see `scenarios.workloads.Driver`."""
+    """What the frontend's workload must be able to do: see `scenarios.workloads.workload.Driver`."""
 
     def start(self) -> list[Any]: ...
     def ended(self, request_id: str) -> list[Any]: ...

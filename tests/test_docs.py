@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from faults.plan import plan_from_json
-from scenarios.catalogue import scenarios_of
-from scenarios.command import cli
+from scenarios.command.cli import cli
 from scenarios.conftest import pytest_addoption
 from scenarios.guarantees.document import document
-from scenarios.player import Settings, Worlds, play
+from scenarios.lab.catalogue import scenarios_of
+from scenarios.lab.player import Settings, Worlds, play
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

@@ -21,12 +21,12 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.core.drain import Drain
-from engine.core.kv_log import KVEventLog, hand_over
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take
 from engine.errors import RpcError
 from engine.executor.abstract import ASKABLE, Executor
+from engine.kv_events.publisher.log import KVEventLog, hand_over
 from engine.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -35,8 +35,8 @@ from engine.messages import (
     KVEventBatch,
     UtilityOutput,
 )
-from engine.serial import Abort, Utility
 from engine.topology import Mark
+from engine.wire.codec import Abort, Utility
 
 #: The longest answer to a ping.
 MAX_PING_BYTES = 1 << 20

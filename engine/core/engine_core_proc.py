@@ -3,7 +3,7 @@
     main     busy loop: inputs, schedule, execute, publish
     input    DEALER -> decode -> input queue
     output   output queue -> encode -> one PUSH per client
-    kv       what `engine.core.kv_publisher` runs
+    kv       what `engine.kv_events.publisher.process` runs
     watch    sentinels of the workers, the pipe of the parent
 
 Promises
@@ -27,7 +27,6 @@ import msgspec
 
 from engine.core.engine_core import INPUT, KV, OUTPUT, Dead, EngineCore, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
-from engine.core.kv_publisher import EventPublisherFactory
 from engine.core.scheduler import Scheduler
 from engine.errors import (
     ConfigError,
@@ -40,18 +39,19 @@ from engine.errors import (
 from engine.executor.abstract import Executor
 from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
-from engine.ipc.handshake import REQUESTS, core_hello, core_ready
 from engine.ipc.message_queue import Handle, MessageQueue
 from engine.ipc.presence import start_time
-from engine.launch import readable, set_log_prefix
+from engine.kv_events.publisher.process import EventPublisherFactory
 from engine.messages import EngineZmqAddresses
 from engine.model_config import max_model_len, read_model_config
 from engine.ports import Child, Ports, SocketSpec
-from engine.recipes import CoreRecipe, Leaving, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
-from engine.runtime_dir import RuntimeDir
-from engine.shell import LocalQueue, Process
+from engine.process.children import readable, set_log_prefix
+from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
+from engine.process.runtime_dir import RuntimeDir
+from engine.process.shell import LocalQueue, Process
 from engine.topology import Mark, worker
-from engine.wiring import core_handshake_socket, core_output_socket, core_request_socket, response_ring, rpc_ring
+from engine.wire.handshake import REQUESTS, core_hello, core_ready
+from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket, response_ring, rpc_ring
 from engine.worker.worker_proc import birth_certificate, is_alive
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ import msgspec
 from engine.core.engine_core import INPUT, OUTPUT, Dead, Malformed, reason_of
 from engine.effects import Loop, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError
-from engine.ipc.handshake import REQUESTS
 from engine.messages import ENGINE_CORE_DEAD
-from engine.serial import decode_request, encode_outputs
-from engine.wiring import OUTPUTS
+from engine.wire.codec import decode_request, encode_outputs
+from engine.wire.handshake import REQUESTS
+from engine.wire.wiring import OUTPUTS
 
 _AT_ONCE = 0.0
 

@@ -8,7 +8,12 @@ in kv_log, its threads and sockets in kv_publisher.
 """
 
 from engine.config import KVEventsConfig
-from engine.core.kv_publisher import EventPublisher, EventPublisherFactory, NullEventPublisher, ZmqEventPublisher
+from engine.kv_events.publisher.process import (
+    EventPublisher,
+    EventPublisherFactory,
+    NullEventPublisher,
+    ZmqEventPublisher,
+)
 from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVCacheEvent, KVEventBatch
 
 MEDIUM_GPU = "GPU"

@@ -30,17 +30,17 @@ from engine.config import EngineConfig
 from engine.errors import BadFrameError, ConfigError, EngineDeadError, StartupError
 from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery
-from engine.ipc.handshake import HANDSHAKE, REQUESTS, frontend_handshake
 from engine.ipc.presence import start_time
-from engine.launch import end_processes, open_ports, readable
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from engine.ports import Child, Ports, Unroutable
-from engine.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
-from engine.runtime_dir import RuntimeDir, sweep
-from engine.shell import BEAT, Process
+from engine.process.children import end_processes, open_ports, readable
+from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
+from engine.process.runtime_dir import RuntimeDir, sweep
+from engine.process.shell import BEAT, Process
 from engine.topology import Mark, core, frontend
-from engine.wiring import OUTPUTS, frontend_sockets
+from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
+from engine.wire.wiring import OUTPUTS, frontend_sockets
 
 CORE_MAIN = "engine.core.engine_core_proc:run_engine_core"
 #: A tick looks at all time-outs; the shortest of them sets how often.

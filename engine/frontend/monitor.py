@@ -6,7 +6,7 @@ still. A sentinel may come before the core's last outputs have been read, so the
 
 from __future__ import annotations
 
-from engine.liveness import Liveness
+from engine.process.liveness import Liveness
 
 #: After the core's death its last frames may still be on their way through the kernel.
 GRACE_S = 0.03

@@ -38,7 +38,7 @@ from engine.messages import (
     Outcome,
     SamplingParams,
 )
-from engine.serial import DeadNotice, Utility, decode_outputs, encode_abort, encode_add, encode_utility
+from engine.wire.codec import DeadNotice, Utility, decode_outputs, encode_abort, encode_add, encode_utility
 
 
 class Tokens(msgspec.Struct, frozen=True):

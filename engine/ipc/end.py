@@ -33,10 +33,10 @@ from engine.ipc.spill import SpillReader, SpillWriter
 from engine.ipc.stats import QueueStats
 from engine.ipc.wait import SpinThenSleep, WaitStrategy
 from engine.ports import Doorbell, Ports, RingSpec, Unroutable
-from engine.real_ports import RealPorts
-from engine.runtime_dir import RuntimeDir
-from engine.shell import Process
-from engine.wiring import notify_socket, overflow_socket
+from engine.process.real_ports import RealPorts
+from engine.process.runtime_dir import RuntimeDir
+from engine.process.shell import Process
+from engine.wire.wiring import notify_socket, overflow_socket
 
 #: While nothing rings, an end looks this often whether the other one lives and whether it was cancelled.
 PEER_CHECK_S = 0.1

@@ -16,7 +16,7 @@ Promises
   time-out, two threads at once, a forked child's copy) is an error at once.
 
     enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: nobody records or is remote
-              otherwise the loop of `queue.QueueWriter`, driven by `engine.shell`
+              otherwise the loop of `queue.QueueWriter`, driven by `engine.process.shell`
     dequeue:  try_read -> glance -> spin, sleep, again    the fast path: nobody records; bell if the writer may wait
               otherwise the loop of `queue.QueueReader` or `remote.RemoteReader`
 
@@ -45,7 +45,7 @@ from engine.ipc.ready import wait_for_readers, wait_for_writer
 from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
 from engine.ipc.wait import SpinThenSleep, WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
-from engine.runtime_dir import RuntimeDir, sweep
+from engine.process.runtime_dir import RuntimeDir, sweep
 from engine.topology import Channel, core, worker
 
 __all__ = ["Handle", "MessageQueue"]

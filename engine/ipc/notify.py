@@ -22,7 +22,7 @@ from engine.ipc.wait import SPIN_S, FutexDoorbell, SpinThenSleep
 from engine.ports import Doorbell
 
 if TYPE_CHECKING:
-    from engine.ipc.sockets import ZmqSocket
+    from engine.wire.sockets import ZmqSocket
 
 #: The byte: vLLM's.
 _NOTICE = (b"\x00",)

@@ -16,13 +16,13 @@ import msgspec
 
 from engine.ipc.message_queue import Handle, MessageQueue
 from engine.ipc.presence import start_time
-from engine.launch import set_log_prefix
 from engine.ports import Ports
-from engine.recipes import StartFailure, WorkerReady, WorkerRecipe
-from engine.runtime_dir import RuntimeDir
-from engine.shell import Process
+from engine.process.children import set_log_prefix
+from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
+from engine.process.runtime_dir import RuntimeDir
+from engine.process.shell import Process
 from engine.topology import Mark
-from engine.wiring import response_ring, rpc_ring
+from engine.wire.wiring import response_ring, rpc_ring
 from engine.worker.worker_loop import worker_busy_loop
 
 

@@ -19,8 +19,8 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from engine.config import Bounds
-from scenarios.history import Fate, History, Receipt
-from scenarios.run import Evidence, Play
+from scenarios.history.history import Fate, History, Receipt
+from scenarios.history.run import Evidence, Play
 
 #: Reasons that are put into words; more are counted, not told.
 TOLD = 8

@@ -15,8 +15,8 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
-from scenarios.run import Play, ProcessEnd
+from scenarios.history.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
+from scenarios.history.run import Play, ProcessEnd
 
 CHAPTER = "Death and cleanliness"
 

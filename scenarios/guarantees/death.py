@@ -16,7 +16,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Death, Fate, History, Operation, Record, Stall, kind_of, life_of
+from scenarios.history.history import FOREVER, Death, Fate, History, Operation, Record, Stall, kind_of, life_of
 
 CHAPTER = "Death and cleanliness"
 #: What a caller may hear of a call that begins after the engine is known to be dead.

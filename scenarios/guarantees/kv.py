@@ -16,7 +16,7 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
-from scenarios.history import FOREVER, Fate, History, Record, kind_of
+from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 
 CHAPTER = "KV cache and its events"
 SOURCE = "vLLM V1 ZMQ reliability analysis"

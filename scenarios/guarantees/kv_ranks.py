@@ -6,8 +6,8 @@ from itertools import zip_longest
 
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
 from scenarios.guarantees.kv import CHAPTER, SOURCE, Follower, followers, handed_over
-from scenarios.history import History, kind_of, life_of
-from scenarios.run import RankStream, Said
+from scenarios.history.history import History, kind_of, life_of
+from scenarios.history.run import RankStream, Said
 
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
 _ANSWER_DAMAGED = Where(DAMAGE, sites="core.*/replay:*", why="the wire has no checksum")

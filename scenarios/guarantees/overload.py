@@ -11,7 +11,7 @@ from scenarios.guarantees.base import (
     Guarantee,
     Where,
 )
-from scenarios.history import FOREVER, Fate, History, kind_of, life_of
+from scenarios.history.history import FOREVER, Fate, History, kind_of, life_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.

@@ -18,7 +18,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, History, Operation, life_of
+from scenarios.history.history import FOREVER, Fate, History, Operation, life_of
 
 CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"

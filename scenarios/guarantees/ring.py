@@ -20,7 +20,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.rpc import answers_by_call, is_answered
-from scenarios.history import FOREVER, Fate, Flow, History, Record, life_of
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 process architecture"

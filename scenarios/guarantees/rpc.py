@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where, has_workers
-from scenarios.history import Fate, History, Record, life_of
+from scenarios.history.history import Fate, History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 executor"

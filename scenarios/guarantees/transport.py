@@ -18,7 +18,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history import FOREVER, Fate, Flow, History, Record, base, life_of
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record, base, life_of
 
 CHAPTER = "Transport between frontend and core"
 SOURCE = "vLLM V1 ZMQ reliability analysis"

@@ -22,10 +22,10 @@ import msgspec
 from engine.config import EngineConfig
 from engine.topology import Topology
 from faults.plan import Plan
-from scenarios.judge import judge
-from scenarios.run import Cell, Play, Run, Verdict, combined, load_run, save
-from scenarios.settings import lab_config
-from scenarios.workloads import Workload
+from scenarios.guarantees.judge import judge
+from scenarios.history.run import Cell, Play, Run, Verdict, combined, load_run, save
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import Workload
 
 _PACKAGES = ("torch", "pyzmq", "msgspec", "simpy", "transformers")
 

@@ -18,10 +18,10 @@ from engine.config import EngineConfig
 from engine.errors import EngineDeadError, RingtwinError, UnroutableError
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.session import outcome_of_error
-from engine.launch import open_ports, set_process_title
 from engine.messages import Outcome
+from engine.process.children import open_ports, set_process_title
 from engine.topology import Mark, frontend
-from scenarios.workloads import Command, Driver, Workload
+from scenarios.workloads.workload import Command, Driver, Workload
 
 
 class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,17 +31,17 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.ipc.presence import start_time
-from engine.launch import readable
-from engine.runtime_dir import sweep
+from engine.process.children import readable
+from engine.process.runtime_dir import sweep
 from engine.topology import Node, NodeKind, core
-from faults.board import create_board
-from faults.ports import FACTORY, argument_for
-from faults.processes import Supervisor
-from scenarios import lab
-from scenarios.run import Lab, Play, ProcessEnd, save
-from scenarios.settings import listeners_s
-from scenarios.workloads import Workload
-from scenarios.worlds import caller, listener, zygote
+from faults.real.board import create_board
+from faults.real.ports import FACTORY, argument_for
+from faults.real.processes import Supervisor
+from scenarios.history.run import Lab, Play, ProcessEnd, save
+from scenarios.lab import home
+from scenarios.lab.settings import listeners_s
+from scenarios.workloads.workload import Workload
+from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import address_of_rank, reserved_ports
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
@@ -67,7 +67,7 @@ class EngineWorld(World):
         return [folder]
 
     def close(self) -> None:
-        zygote.stop()
+        fork_server.stop()
 
 
 class Watched:
@@ -112,10 +112,10 @@ class Actor:
     """A process the lab started itself: the caller or a listener, with the pipe between them."""
 
     def __init__(self, target: Any, recipe: bytes, name: str, start_method: str) -> None:
-        context = zygote.context() if start_method == "fork" else zygote.spawn_context()
+        context = fork_server.context() if start_method == "fork" else fork_server.spawn_context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        with lab.starting(), zygote.without_main():
+        with home.starting(), fork_server.without_main():
             self.process.start()
         theirs.close()
         self.said: list[bytes] = []
@@ -151,7 +151,7 @@ class Stage:
         self._play = play
         self._folder = folder
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
-        self._scratch = lab.scratch()
+        self._scratch = home.scratch()
         self._held = ExitStack()  # ports
         self._log = str((folder / "engine.log").absolute())
         self._config = self._configured(play.config, device)
@@ -183,7 +183,7 @@ class Stage:
         return msgspec.structs.replace(
             config, kv_events=events, runtime_dir=str(runtime_dir),
             device=config.device if device == "auto" else device,
-            start_method="spawn" if zygote.has_gpu(device) else config.start_method)
+            start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
 
     @property
     def _ranks(self) -> int:

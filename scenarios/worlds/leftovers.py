@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from engine.runtime_dir import PREFIX, SHM
+from engine.process.runtime_dir import PREFIX, SHM
 
 
 def engine_files(folder: Path) -> list[str]:

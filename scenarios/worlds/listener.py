@@ -21,15 +21,15 @@ from multiprocessing.connection import Connection, wait
 import msgspec
 
 from engine.errors import QueueCancelledError
-from engine.kv_follow import UntilCaughtUp, subscriber_loop
-from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
-from engine.launch import open_ports, set_process_title
-from engine.shell import Process
+from engine.kv_events.mirror import KVCacheMirror
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
+from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
+from engine.process.children import open_ports, set_process_title
+from engine.process.shell import Process
 from engine.topology import Mark, subscriber
-from engine.wiring import identity_of, subscriber_sockets
+from engine.wire.wiring import identity_of, subscriber_sockets
 from engine.worker.worker_proc import process_identity
-from faults.rude import IDENTITY, rudely
+from faults.malformed import IDENTITY, rudely
 
 STOP = b"stop"
 READY = b"ready"

@@ -21,13 +21,13 @@ import msgspec
 from engine.config import EngineConfig
 from engine.ipc.presence import start_time
 from engine.topology import Node, core, subscriber
-from faults.board import create_board
 from faults.journal import journal_path, read_journal
 from faults.plan import Plan
-from faults.ports import FACTORY, argument_for
-from scenarios.run import RankStream
-from scenarios.streams import stream_of
-from scenarios.workloads import Workload, utility
+from faults.real.board import create_board
+from faults.real.ports import FACTORY, argument_for
+from scenarios.history.run import RankStream
+from scenarios.history.streams import stream_of
+from scenarios.workloads.workload import Workload, utility
 from scenarios.worlds import caller, listener
 from scenarios.worlds.addresses import address_of_rank
 from scenarios.worlds.leftovers import engine_files

@@ -18,16 +18,16 @@ import msgspec
 
 from engine.model_config import ModelConfig, max_model_len, read_model_config
 from engine.topology import NodeKind, core, frontend
-from engine.wiring import KV, REPLAY
-from scenarios.run import Lab, Play, ProcessEnd, save
-from scenarios.settings import listeners_s
-from scenarios.workloads import Driver, Workload
+from engine.wire.wiring import KV, REPLAY
+from scenarios.history.run import Lab, Play, ProcessEnd, save
+from scenarios.lab.settings import listeners_s
+from scenarios.workloads.workload import Driver, Workload
 from scenarios.worlds.addresses import address_of_rank
 from scenarios.worlds.base import World
 from scenarios.worlds.sim_neighbour import SimNeighbour
 from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
 from sim.nodes.subscriber import subscriber_main
-from sim.processes import SimProcess
+from sim.process.process import SimProcess
 from sim.simulation import Choices, Simulation, enumerate_choices
 from sim.stage import Stage
 

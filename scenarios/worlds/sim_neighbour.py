@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from engine.topology import core, subscriber
-from scenarios.run import Play, RankStream
-from scenarios.settings import listeners_s
-from scenarios.streams import stream_of
-from scenarios.workloads import Workload
+from scenarios.history.run import Play, RankStream
+from scenarios.history.streams import stream_of
+from scenarios.lab.settings import listeners_s
+from scenarios.workloads.workload import Workload
 from scenarios.worlds.addresses import address_of_rank
 from sim.nodes.publisher import ROUND, ROUNDS, neighbour_main
 from sim.nodes.subscriber import subscriber_main
-from sim.processes import SimProcess
+from sim.process.process import SimProcess
 from sim.simulation import Simulation
 from sim.stage import Stage
 

@@ -13,11 +13,11 @@ from engine.errors import PeerDeadError, QueueCancelledError, StartupError, Work
 from engine.executor.abstract import Executor
 from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
-from engine.ipc.handshake import REQUESTS, core_hello, core_ready
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import RingReader, RingWriter
 from engine.topology import Mark
-from engine.wiring import (
+from engine.wire.handshake import REQUESTS, core_hello, core_ready
+from engine.wire.wiring import (
     core_handshake_socket,
     core_output_socket,
     core_request_socket,
@@ -25,10 +25,10 @@ from engine.wiring import (
     response_ring,
     rpc_ring,
 )
-from sim.effects import Sleep
 from sim.nodes.publisher import start_publisher
 from sim.nodes.worker import RECIPE, ModelStandIn, add_ring, parent_is_gone, start_worker
-from sim.processes import SimProcess
+from sim.process.effects import Sleep
+from sim.process.process import SimProcess
 from sim.stage import Stage
 
 

@@ -10,13 +10,13 @@ from engine.effects import Loop, MarkPoint, Now, Observe, Receive, Send, Take
 from engine.errors import BadFrameError, EngineDeadError, RefusedError, RingtwinError, StartupError
 from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery, Tokens, UtilityResult, outcome_of_error
-from engine.ipc.handshake import REQUESTS, frontend_handshake
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, FinishReason, Outcome
 from engine.ports import Unroutable
 from engine.topology import Mark, core
-from engine.wiring import frontend_sockets
+from engine.wire.handshake import REQUESTS, frontend_handshake
+from engine.wire.wiring import frontend_sockets
 from sim.nodes.core import core_main
-from sim.processes import SimProcess
+from sim.process.process import SimProcess
 from sim.stage import Stage, sweep
 
 #: What the lab says to a caller, by its queue.

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from engine.core.block_pool import CacheEvent
 from engine.core.kv_cache import KVCacheManager
-from engine.core.kv_log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.core.request import Request
 from engine.effects import Loop, Now, Observe, Take
+from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.messages import KVEventBatch, SamplingParams
-from engine.wiring import KV, REPLAY, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
-from sim.effects import Sleep
-from sim.processes import SimProcess
+from engine.wire.wiring import KV, REPLAY, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
+from sim.process.effects import Sleep
+from sim.process.process import SimProcess
 from sim.stage import Stage
 
 #: What the lab says to a neighbour, by its queue: compute all prompts once more.

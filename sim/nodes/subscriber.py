@@ -12,13 +12,13 @@ import msgspec
 
 from engine.effects import Loop, MarkPoint, Observe
 from engine.errors import QueueCancelledError
-from engine.kv_follow import UntilCaughtUp, subscriber_loop
-from engine.kv_mirror import KVCacheMirror
-from engine.kv_subscriber import TAGS_OF_A_LIFE, KVEventFollower
+from engine.kv_events.mirror import KVCacheMirror
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
+from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
 from engine.topology import Mark, core
-from engine.wiring import KV, REPLAY, identity_of, subscriber_sockets
-from faults.rude import IDENTITY, rudely
-from sim.processes import SIGKILL, SimProcess
+from engine.wire.wiring import KV, REPLAY, identity_of, subscriber_sockets
+from faults.malformed import IDENTITY, rudely
+from sim.process.process import SIGKILL, SimProcess
 from sim.stage import Stage
 
 

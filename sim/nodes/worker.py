@@ -17,10 +17,10 @@ from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.ports import RingSpec
 from engine.topology import Mark
-from engine.wiring import overflow_socket, response_ring, rpc_ring
+from engine.wire.wiring import overflow_socket, response_ring, rpc_ring
 from engine.worker.worker_loop import worker_busy_loop
-from sim.effects import Enter, Sleep
-from sim.processes import SimProcess
+from sim.process.effects import Enter, Sleep
+from sim.process.process import SimProcess
 from sim.stage import Stage
 
 RECIPE = "recipe"

@@ -25,10 +25,10 @@ import pytest
 zmq = pytest.importorskip("zmq")
 
 from engine.core import kv_events as ours  # noqa: E402
-from engine.kv_reports import Applied  # noqa: E402
-from engine.kv_subscriber_shell import KVEventSubscriber  # noqa: E402
+from engine.kv_events.reports import Applied  # noqa: E402
+from engine.kv_events.subscriber.process import KVEventSubscriber  # noqa: E402
 from scenarios.worlds.addresses import reserved_ports  # noqa: E402
-from tests.engine.vllm_events import vllm_events  # noqa: E402
+from tests.engine.kv_events.vllm_events import vllm_events  # noqa: E402
 
 TURNS = 5
 BATCHES = 20_000

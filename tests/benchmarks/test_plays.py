@@ -24,10 +24,10 @@ from engine.messages import SamplingParams
 from engine.topology import frontend, tensor_parallel
 from faults.plan import Plan
 from scenarios.guarantees.all import tokens_match_reference, workers_in_step
-from scenarios.judge import judge
-from scenarios.run import Judgement, Play, Verdict
-from scenarios.settings import lab_config
-from scenarios.workloads import recorded
+from scenarios.guarantees.judge import judge
+from scenarios.history.run import Judgement, Play, Verdict
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
 from sim.simulation import Choices
 
@@ -102,13 +102,13 @@ def timed(what: Callable[[], Any], clock: Callable[[], float] = time.perf_counte
 def real_world(tmp_path_factory):
     pytest.importorskip("torch")
     pytest.importorskip("zmq")
-    from scenarios import lab
+    from scenarios.lab import home
     from scenarios.worlds.engine import EngineWorld
 
     world = EngineWorld(tmp_path_factory.mktemp("plays"), device="cpu")
     world.scenario = "calm"
     yield world
-    lab.end()
+    home.end()
     world.close()
 
 
@@ -136,7 +136,7 @@ def phases(runs: list[Any]) -> dict[str, list[float]]:
     for run in runs:
         records = next(file.records for file in run.journals if file.node == "frontend.0")
         at = {record.site: record.at for record in records if record.site in ("born", "ready", "closing")}
-        moments = [run.lab.began_at, at["born"], at["ready"], at["closing"], run.lab.ended_at]
+        moments = [run.lab.began_at, at["born"], at["ready"], at["closing"], run.home.ended_at]
         for name, begin, end in zip(found, moments, moments[1:], strict=False):
             found[name].append(end - begin)
     return found
@@ -150,9 +150,9 @@ def test_the_fault_layers_share_of_a_step(benchmark, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("zmq")
     from engine.frontend.llm import LLM
-    from engine.launch import open_ports
-    from faults.board import create_board
-    from faults.ports import FACTORY, argument_for
+    from engine.process.children import open_ports
+    from faults.real.board import create_board
+    from faults.real.ports import FACTORY, argument_for
     from tests.engine.engine_lab import config
 
     topology = tensor_parallel(2)

@@ -17,7 +17,7 @@ class RealMaker:
         self._context, self._folder, self._sockets = zmq.Context(), folder, []
 
     def open(self, kind, *, bind, address="s", **rest):
-        from engine.ipc.sockets import ZmqSocket
+        from engine.wire.sockets import ZmqSocket
 
         if "://" not in address:
             address = f"ipc://{self._folder}/{address}"

@@ -12,9 +12,9 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from engine.ipc.sockets import ZmqSocket
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import NodeKind
+from engine.wire.sockets import ZmqSocket
 
 
 class Child:

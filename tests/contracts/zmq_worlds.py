@@ -21,7 +21,7 @@ from typing import Any
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Node, NodeKind, tensor_parallel
 from sim.simulation import Choices, Simulation
-from sim.zmq_model import SimSocket, SocketFullError
+from sim.transport.zmq_model import SimSocket, SocketFullError
 
 NODES = {"a": NodeKind.FRONTEND, "b": NodeKind.CORE, "c": NodeKind.WORKER}
 

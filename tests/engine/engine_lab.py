@@ -25,9 +25,9 @@ from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
 from engine.ipc.presence import start_time
 from engine.messages import SamplingParams
-from engine.runtime_dir import SHM
-from scenarios.settings import LAB_BOUNDS, MODEL
-from scenarios.workloads import recorded
+from engine.process.runtime_dir import SHM
+from scenarios.lab.settings import LAB_BOUNDS, MODEL
+from scenarios.workloads.workload import recorded
 
 torch.set_num_threads(1)  # a thread pool would not survive the fork
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from engine.runtime_dir import sweep
+from engine.process.runtime_dir import sweep
 from tests.engine.engine_lab import BOUNDS, Owned, gone_within, until
 from tests.engine.programs import Program
 

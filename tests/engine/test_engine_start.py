@@ -20,10 +20,10 @@ from engine.errors import ConfigError, RingtwinError, StartupError
 from engine.frontend import client
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
-from engine.runtime_dir import RuntimeDir
+from engine.process.runtime_dir import RuntimeDir
 from engine.worker.distributed import choose_device
 from engine.worker.worker import Worker
-from scenarios.settings import MODEL
+from scenarios.lab.settings import MODEL
 from tests.engine.engine_lab import (
     BOUNDS,
     PROMPT,

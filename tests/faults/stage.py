@@ -11,11 +11,11 @@ from typing import Any
 
 from engine.ports import RingMemory, RingSpec, SocketSpec, Unroutable
 from engine.topology import Channel, Mark, Node, NodeKind, Topology, core, frontend, tensor_parallel, worker
-from faults.board import Board, create_board, open_board
 from faults.journal import Kind, Record, journal_path, open_journal, read_journal
 from faults.plan import Plan
-from faults.ports import FaultyPorts
-from faults.processes import start_ticks
+from faults.real.board import Board, create_board, open_board
+from faults.real.ports import FaultyPorts
+from faults.real.processes import start_ticks
 
 TOPOLOGY = tensor_parallel(2, subscribers=2)
 OUTPUTS = "core.0->frontend.0/outputs"

@@ -21,10 +21,10 @@ from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, Lim
 from engine.topology import tensor_parallel
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, Fault, Plan, Until, owner_of
+from scenarios.guarantees.judge import cell_of, judge
 from scenarios.guarantees.registry import guarantee
-from scenarios.history import History
-from scenarios.judge import cell_of, judge
-from scenarios.run import Cell, Judgement, Lab, Play, ProcessEnd
+from scenarios.history.history import History
+from scenarios.history.run import Cell, Judgement, Lab, Play, ProcessEnd
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from scenarios.guarantees.judge import HarnessError, judge
 from scenarios.guarantees.registry import GUARANTEES
-from scenarios.judge import HarnessError, judge
-from scenarios.run import Cell, Judgement, Verdict
+from scenarios.history.run import Cell, Judgement, Verdict
 from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history
 
 

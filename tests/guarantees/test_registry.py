@@ -40,7 +40,7 @@ def test_importing_the_package_imports_none_of_its_judges() -> None:
 
 
 def test_the_judges_need_neither_torch_nor_zmq() -> None:
-    code = ("import sys; sys.modules['torch'] = sys.modules['zmq'] = None; import scenarios.judge; "
+    code = ("import sys; sys.modules['torch'] = sys.modules['zmq'] = None; import scenarios.guarantees.judge; "
             "print('multiprocessing' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -94,7 +94,7 @@ def planted(edits: Sequence[Edit]) -> Iterator[Path]:
 
 def own_memory(tree: Path) -> tuple[Edit, ...]:
     """Segments and lock files lie in the copy instead of in /dev/shm."""
-    return (Edit("engine/runtime_dir.py", 'SHM = Path("/dev/shm")', f'SHM = Path("{tree}/shm")'),
+    return (Edit("engine/process/runtime_dir.py", 'SHM = Path("/dev/shm")', f'SHM = Path("{tree}/shm")'),
             Edit("engine/ipc/segment.py", 'FOLDER = "/dev/shm"', f'FOLDER = "{tree}/shm"'))
 
 

@@ -63,9 +63,10 @@ INHERITED_PIPE_ENDS = Mutant(
     not_in={"sim": "who inherits which descriptor is a fact of fork; the twin's processes share nothing"},
     breaks=these("no-orphans", "nothing-left-behind"),
     edits=(
-        Edit("engine/launch.py", "    for end in _own_ends:\n        end.close()\n    _own_ends.clear()\n", ""),
+        Edit("engine/process/children.py",
+             "    for end in _own_ends:\n        end.close()\n    _own_ends.clear()\n", ""),
         # The second witness: without it the pipe alone tells.
-        Edit("engine/launch.py",
+        Edit("engine/process/children.py",
              """            self._sentinel = os.pidfd_open(pid)
         self._gone = self._sentinel < 0 or os.getppid() != pid  # it died before it could be watched
 """,
@@ -118,9 +119,9 @@ HANDSHAKE_FOR_EVER = Mutant(
     bug="Neither side of the handshake has a deadline: one lost message, and the start never ends.",
     breaks=these("start-ends", "handshake-order"), along=these("nothing-left-behind"),
     edits=(
-        Edit("engine/ipc/handshake.py", "        got = yield Receive((HANDSHAKE,), deadline)\n",
+        Edit("engine/wire/handshake.py", "        got = yield Receive((HANDSHAKE,), deadline)\n",
              "        got = yield Receive((HANDSHAKE,), None)\n"),
-        Edit("engine/ipc/handshake.py",
+        Edit("engine/wire/handshake.py",
              "limit = deadline if len(greeted) == engines else min(hello_deadline, deadline)", "limit = None")))
 
 LONG_PATH = Mutant(
@@ -128,7 +129,7 @@ LONG_PATH = Mutant(
     bug="Sockets lie where the user's temporary directory is, however long its name.",
     not_in={"sim": "a socket's address has no length in the twin, and its engines have no directory"},
     breaks=these("start-ends"),
-    edits=(Edit("engine/runtime_dir.py", 'return folder if longest <= _SUN_PATH_BYTES else Path("/tmp")',
+    edits=(Edit("engine/process/runtime_dir.py", 'return folder if longest <= _SUN_PATH_BYTES else Path("/tmp")',
                 "return folder"),))
 
 NO_SWEEP = Mutant(
@@ -159,8 +160,10 @@ NO_RECHECK = Mutant(
     along=these("tokens-match-reference", "ring-bounded-wait", "workers-in-step"),
     edits=(
         Edit("engine/worker/worker_loop.py", "rpc.dequeue((yield Now()) + bounds.ring_recheck_s)", "rpc.dequeue(None)"),
-        Edit("engine/shell.py", "self._left(effect.deadline, self.recheck_s))", "self._left(effect.deadline, 1e6))"),
-        Edit("sim/interpreter.py", "            until = now + process.recheck_s\n", "            until = now + 1e6\n")))
+        Edit("engine/process/shell.py",
+             "self._left(effect.deadline, self.recheck_s))", "self._left(effect.deadline, 1e6))"),
+        Edit("sim/process/thread.py",
+             "            until = now + process.recheck_s\n", "            until = now + 1e6\n")))
 
 EXPIRED_DEADLINE = Mutant(
     id="H19", scenario="test_payload_of_an_answer_is_lost",
@@ -193,7 +196,7 @@ NO_LINGER = Mutant(
     id="no-linger", scenario="test_core_exits_behind_a_slow_reader",
     bug="The core closes its output socket without linger, whatever is configured.",
     breaks=these("dead-notice"),
-    edits=(Edit("engine/wiring.py", "linger_s=config.sockets.output_linger_s", "linger_s=0.0"),))
+    edits=(Edit("engine/wire/wiring.py", "linger_s=config.sockets.output_linger_s", "linger_s=0.0"),))
 
 OVERFLOW_BY_ARRIVAL = Mutant(
     id="overflow-by-arrival", scenario="test_overflow_payloads_overtake_each_other",
@@ -216,14 +219,16 @@ REPLAY_IGNORED = Mutant(
     id="replay-ignored", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="The publisher answers every request for a replay with nothing.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
-    edits=(Edit("engine/core/kv_log.py", "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
+    edits=(Edit("engine/kv_events/publisher/log.py",
+                "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
                 "        first = len(batches)\n"),))
 
 REPLAY_NOT_ASKED = Mutant(
     id="replay-not-asked", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="A subscriber that sees a hole does not ask for what it lacks.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
-    edits=(Edit("engine/kv_subscriber.py", "        self._out.append(Question(request_frames(start, tag)))",
+    edits=(Edit("engine/kv_events/subscriber/follower.py",
+                "        self._out.append(Question(request_frames(start, tag)))",
                 "        if self.next >= self.wire:\n"
                 "            self._out.append(Question(request_frames(start, tag)))"),))
 

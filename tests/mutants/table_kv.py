@@ -9,7 +9,7 @@ from tests.mutants.plant import Edit
 from tests.mutants.table import Mutant, these
 
 UNGUARDED = Edit(
-    "engine/kv_mirror.py",
+    "engine/kv_events/mirror.py",
     """        if number != self.next_seq:
             raise ValueError(f"the mirror expects batch {self.next_seq}, got {number}")
 """,
@@ -19,7 +19,8 @@ TOPIC_DROPPED = Mutant(
     id="H68", scenario="test_replayed_batch_is_lost",
     bug="Replayed batches lack the topic frame that live ones have: whoever reads four frames reads none of them.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
-    edits=(Edit("engine/core/kv_log.py", "            yield [b\"\", self.topic, number_frame(number), payload]\n",
+    edits=(Edit("engine/kv_events/publisher/log.py",
+                "            yield [b\"\", self.topic, number_frame(number), payload]\n",
                 "            yield [b\"\", number_frame(number), payload]\n"),))
 
 PUBLISHING_BLOCKS = Mutant(
@@ -27,7 +28,7 @@ PUBLISHING_BLOCKS = Mutant(
     bug="The step loop waits for room in the publisher's queue.",
     breaks=these("kv-never-stalls"), along=these("kv-seq", "kv-gap-too-old", "blocks-conserved"),
     edits=(
-        Edit("engine/core/kv_log.py", "    number, room = log.number()\n    if not room:\n",
+        Edit("engine/kv_events/publisher/log.py", "    number, room = log.number()\n    if not room:\n",
              "    while log.waiting >= log.max_queue_size:\n"
              "        yield MarkPoint(Mark.KV_DROPPED, {})\n"
              "        yield Receive((), (yield Now()) + 0.5)\n"
@@ -39,7 +40,7 @@ GAP_IGNORED = Mutant(
     breaks=these("kv-gap-seen", "kv-replay-complete", "kv-mirror-true"), along=these("kv-gap-too-old"),
     edits=(
         UNGUARDED,
-        Edit("engine/kv_subscriber.py", "                self.order.see(number)\n",
+        Edit("engine/kv_events/subscriber/follower.py", "                self.order.see(number)\n",
              "                order = self.order\n"
              "                order.next, order.wire = max(order.next, number), max(order.wire, number + 1)\n")))
 
@@ -55,7 +56,7 @@ STALE_SNAPSHOT = Mutant(
     id="stale-snapshot", scenario="test_window_is_overrun_during_a_replay",
     bug="The publisher's own state forgets removals: who begins from a snapshot has blocks that are long gone.",
     breaks=these("kv-mirror-true"),
-    edits=(Edit("engine/core/kv_state.py",
+    edits=(Edit("engine/kv_events/publisher/state.py",
                 "                        blocks.pop(block_hash, None)\n",
                 "                        pass\n"),))
 
@@ -64,14 +65,14 @@ LOSS_KEPT_FROM_MIRROR = Mutant(
     bug="A loss for good is told and then forgotten: the mirror goes on as if it still knew everything.",
     breaks=these("kv-mirror-true"),
     edits=(
-        Edit("engine/kv_mirror.py", "            self.unknown_since = first\n", "            pass\n"),
-        Edit("engine/kv_order.py", "            self.fetching.want()\n", "            pass\n")))
+        Edit("engine/kv_events/mirror.py", "            self.unknown_since = first\n", "            pass\n"),
+        Edit("engine/kv_events/subscriber/order.py", "            self.fetching.want()\n", "            pass\n")))
 
 MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     id="malformed-request-ends-replays", scenario="test_replay_requests_by_a_stranger_are_none",
     bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
-    edits=(Edit("engine/core/kv_log.py",
+    edits=(Edit("engine/kv_events/publisher/log.py",
                 """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
         if turns""",
                 """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
@@ -82,7 +83,7 @@ RANK_FORGOTTEN = Mutant(
     id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
     bug="The addresses of events are not moved by the rank: two ranks bind one path, and the second takes it over.",
     breaks=these("kv-ranks-apart"),
-    edits=(Edit("engine/wiring.py",
+    edits=(Edit("engine/wire/wiring.py",
                 "    if data_parallel_rank == 0:\n        return endpoint\n    if not endpoint",
                 "    return endpoint\n    if not endpoint"),))
 
@@ -90,7 +91,7 @@ RANK_NOT_SAID = Mutant(
     id="rank-not-said", scenario="test_one_of_two_ranks_dies[1]",
     bug="Every rank calls itself rank 0 in its batches: who follows several cannot tell whose block is whose.",
     breaks=these("kv-ranks-apart"),
-    edits=(Edit("engine/core/kv_codec.py",
+    edits=(Edit("engine/kv_events/codec.py",
                 "    rank = data_parallel_rank if batch.data_parallel_rank is None else batch.data_parallel_rank\n",
                 "    rank = 0\n"),))
 

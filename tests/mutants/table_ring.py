@@ -24,11 +24,11 @@ WAITS_FOR_THE_DEAD = Mutant(
     edits=(
         Edit("engine/ipc/queue.py", "            oldest = position - self.writer.layout.max_chunks\n",
              "            oldest = position - self.writer.layout.max_chunks\n            deadline = None\n"),
-        Edit("engine/shell.py",
+        Edit("engine/process/shell.py",
              "        if self.cancelled is not None:\n            raise self.cancelled if isinstance",
              "        if self.cancelled is not None and effect.deadline is not None:\n"
              "            raise self.cancelled if isinstance"),
-        Edit("sim/interpreter.py",
+        Edit("sim/process/thread.py",
              "        if process.cancelled is not None:\n            raise process.cancellation()",
              "        if process.cancelled is not None and effect.deadline is not None:\n"
              "            raise process.cancellation()")))

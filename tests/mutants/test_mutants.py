@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.catalogue import catalogue
 from scenarios.guarantees.registry import GUARANTEES
-from scenarios.player import can_play
+from scenarios.lab.catalogue import catalogue
+from scenarios.lab.player import can_play
 from tests.mutants import table
 from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
 from tests.mutants.table import WORLDS, Mutant

@@ -16,7 +16,7 @@ from engine.topology import Topology, tensor_parallel
 from faults.journal import Journal, Kind, open_journal
 from faults.plan import Fate, Fault, Plan
 from reports.collect import Promise
-from scenarios.run import (
+from scenarios.history.run import (
     Cell,
     Evidence,
     FaultReceipt,

@@ -10,7 +10,7 @@ import pytest
 
 from reports.collect import Promise
 from reports.page import render, write_page
-from scenarios.run import Evidence, FaultReceipt, Judgement, Verdict
+from scenarios.history.run import Evidence, FaultReceipt, Judgement, Verdict
 from tests.reports.example import (
     BROKEN,
     HELD,
@@ -233,9 +233,10 @@ def test_runs_of_one_world_make_a_page():
 
 
 def test_a_run_that_failed_in_the_lab_is_shown_as_such():
-    page = Page(render([bare_run("test_x", failure="no zygote", judged=False, promises=("g",))], {}, replay_command))
+    run = bare_run("test_x", failure="no fork server", judged=False, promises=("g",))
+    page = Page(render([run], {}, replay_command))
     assert "The lab itself failed in 1 run" in page.text(tag="h1")
-    assert "no zygote" in page.text(id="r1-1")
+    assert "no fork server" in page.text(id="r1-1")
 
 
 def test_no_run_at_all_still_makes_a_page_that_says_so():

@@ -95,7 +95,7 @@ def test_every_repeat_on_the_engine_must_be_as_declared(first, second, expected,
 
 
 def test_a_failed_harness_outranks_a_broken_promise():
-    runs = [bare_run("test_x", "engine", cell("g", BROKEN, HELD)), bare_run("test_y", failure="no zygote")]
+    runs = [bare_run("test_x", "engine", cell("g", BROKEN, HELD)), bare_run("test_y", failure="no fork server")]
     assert exit_code(runs) == 3
 
 
@@ -172,8 +172,8 @@ def test_junit_survives_text_that_xml_cannot_hold():
 
 
 def test_junit_calls_a_failed_harness_an_error():
-    root = ElementTree.fromstring(junit([bare_run("test_x", failure="no zygote")], replay_command))
-    assert root.find(".//error").text.splitlines() == ["no zygote", "ringtwin replay out/runs/test_x-engine-0"]
+    root = ElementTree.fromstring(junit([bare_run("test_x", failure="no fork server")], replay_command))
+    assert root.find(".//error").text.splitlines() == ["no fork server", "ringtwin replay out/runs/test_x-engine-0"]
 
 
 def test_the_job_summary_says_the_answer_and_how_to_repeat_it(tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from engine.topology import tensor_parallel
 from faults.plan import kill, plan
-from scenarios.catalogue import only
 from scenarios.guarantees.all import ends_once, tokens_in_order
-from scenarios.run import Verdict
-from scenarios.workloads import recorded
+from scenarios.history.run import Verdict
+from scenarios.lab.catalogue import only
+from scenarios.workloads.workload import recorded
 
 NEVER = plan(kill("core.0", at="core.0/mark:step", nth=100_000))
 

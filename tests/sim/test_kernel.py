@@ -7,10 +7,10 @@ from engine.errors import PeerDeadError, QueueCancelledError
 from engine.ports import SocketSpec
 from engine.topology import Channel, NodeKind, core, frontend, tensor_parallel, worker
 from faults.plan import Until, cut, hang, kill, plan, stall
-from sim.collectives import CollectiveError
-from sim.effects import Enter, Leave, Sleep
-from sim.interpreter import LivelockError
+from sim.process.effects import Enter, Leave, Sleep
+from sim.process.thread import LivelockError
 from sim.simulation import Choices, Ended, Simulation, enumerate_choices
+from sim.transport.collectives import CollectiveError
 
 
 def push_spec(**rest):

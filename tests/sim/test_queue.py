@@ -9,7 +9,7 @@ from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.ports import RingSpec, SocketSpec
 from engine.topology import Channel, NodeKind, core, tensor_parallel, worker
 from faults.plan import Fate, Fault, Until, delay, kill, plan, stall
-from sim.effects import Sleep
+from sim.process.effects import Sleep
 from sim.simulation import Simulation
 
 READERS = (worker(0), worker(1))

@@ -1,0 +1,269 @@
+"""Follows the KV-cache events of one publisher over ZMQ, ours or vLLM's.
+
+    with KVEventSubscriber("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558") as subscriber:
+        for report in subscriber:
+            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see kv_subscriber
+
+Promises
+- Batches come once each and in order; every loss is told, and healed by replay where the publisher still has it.
+- No thread runs: reading, asking and detecting happen while the caller polls. What comes between two calls waits in
+  ZMQ, up to its high-water mark, and a loss beyond it is a gap. Only `async for` polls on a thread of its own.
+- Who leaves an iteration early finds the rest with the next poll or iteration.
+- An exception out of a call (a signal handler that raises) loses nothing that was read: the next call tells it. Where
+  it struck in the midst of a message, the reader starts over, and that is told as `Restarted`.
+- `mirror` is the publisher's cache as far as the reports returned so far tell, in an iteration as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from engine.errors import QueueCancelledError
+from engine.ipc.presence import start_time
+from engine.kv_events.codec import is_of_topic
+from engine.kv_events.mirror import KVCacheMirror
+from engine.kv_events.reports import Malformed, Question, Report, Restarted, Settled
+from engine.kv_events.subscriber.follower import KVEventFollower
+from engine.kv_events.subscriber.loop import feed, next_reports, subscriber_loop
+from engine.ports import Ports
+from engine.process.real_ports import RealPorts
+from engine.process.shell import Process
+from engine.topology import Mark, subscriber
+from engine.wire.wiring import KV, identity_of, subscriber_sockets
+
+#: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
+ASYNC_POLL_S = 0.2
+
+
+class TopicFollower(KVEventFollower):
+    """A follower that takes answers about its own topic only: the replay socket knows no subscriptions.
+
+    What a publisher of another topic sends is told once and dropped, so its numbers end as unrecoverable.
+    """
+
+    def __init__(self, *, topic: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.topic = topic.encode()
+        self._met_another = False
+
+    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
+        if is_of_topic(frames, self.topic):
+            return super().on_replay(frames, now)
+        if self._met_another:
+            return []
+        self._met_another = True
+        return [Malformed("replay", f"a batch of topic {bytes(frames[1])!r}, which does not begin with {self.topic!r}")]
+
+
+class _Following(TopicFollower):
+    """A follower that keeps what it reports in `told`, whatever becomes of its caller.
+
+    `was_cut`: whether the live connection has ended since it was last asked; true before what the next one brings.
+    """
+
+    def __init__(self, told: deque[Report], was_cut: Callable[[], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._told, self._was_cut = told, was_cut
+        self.whole = True  # not broken off in the midst of a message
+
+    def on_live(self, frames: Sequence[Any], now: float) -> list[Report]:
+        self.whole = False
+        if self._was_cut():
+            self._keep(self.on_reconnect(now))
+            self.whole = False
+        return self._keep(super().on_live(frames, now))
+
+    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
+        self.whole = False
+        return self._keep(super().on_replay(frames, now))
+
+    def on_time(self, now: float, **more: Any) -> list[Report]:
+        self.whole = False
+        return self._keep(super().on_time(now, **more))
+
+    def _keep(self, reports: list[Report]) -> list[Report]:
+        kept = [report for report in reports if not isinstance(report, Question | Settled)]
+        self._told.extend(kept)
+        self.whole = True
+        return reports
+
+
+class KVEventSubscriber:
+    """See the top of this file. Not for several threads at once.
+
+    `poll_s`: silence after which the publisher is asked. `answer_s`: a question without an answer is repeated.
+    `tries`: then its hole counts as unrecoverable. `hwm`: messages that wait for the reader. `core_index`: the
+    publisher's data-parallel rank. Raises zmq.ZMQError for an address that is none.
+    """
+
+    def __init__(self, endpoint: str, replay_endpoint: str | None = None, topic: str = "", *, poll_s: float = 5.0,
+                 answer_s: float = 5.0, tries: int = 3, hwm: int = 100_000, socket_buffer_bytes: int = 0,
+                 identity: bytes | None = None, core_index: int = 0, ports: Ports | None = None) -> None:
+        self._own_ports = RealPorts(subscriber()) if ports is None else None
+        ports = ports or self._own_ports
+        self._process = Process(ports)
+        self._options = {"topic": topic, "poll_s": poll_s, "answer_s": answer_s, "tries": tries,
+                         "replay": replay_endpoint is not None}
+        self._closed = False
+        self._ready: deque[Report] = deque()  # read, and not yet told
+        self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
+        self._was_cut: Callable[[], bool] = lambda: False
+        self.mirror = KVCacheMirror()
+        self._thread: ThreadPoolExecutor | None = None
+        self._polling: Future[None] | None = None
+        try:
+            for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
+                                           identity=identity, core_index=core_index):
+                self._process.sockets[spec.name] = ports.open_socket(spec)
+            watch = getattr(self._process.sockets[KV], "watch_connection", None)
+            if watch is not None:
+                self._was_cut = watch()
+        except BaseException:
+            self.close()
+            raise
+        self.follower = self._follower()
+
+    def poll(self, timeout_s: float | None = None) -> list[Report]:
+        """Batches and notices, in order, as soon as there are any, and all that are there; empty after `timeout_s`.
+
+        `timeout_s` None: no limit; 0: what has arrived by now.
+        Raises RuntimeError after `close`.
+        """
+        if self._closed:
+            raise RuntimeError("the subscriber is closed")
+        self._await_thread()
+        self._read(timeout_s)
+        for report in islice(self._ready, self._fed, None):
+            feed(self.mirror, report)
+            self._fed += 1
+        told = list(self._ready)
+        self._fed = 0
+        self._ready.clear()
+        return told
+
+    def _read(self, timeout_s: float | None) -> None:
+        """Until something is ready to be told, at most `timeout_s`."""
+        clock = self._process.ports.clock
+        deadline = None if timeout_s is None else clock.monotonic() + timeout_s
+        if not self.follower.whole:
+            self._ready.append(Restarted(None))
+            self.follower = self._follower()
+        while not self._ready:
+            self._process.run(next_reports(self.follower, deadline))
+            if deadline is not None and clock.monotonic() >= deadline:
+                return
+
+    def _await_thread(self) -> None:
+        """An asynchronous iteration that was left may still be reading."""
+        polling = self._polling
+        if polling is not None:
+            try:
+                polling.result()
+            finally:
+                if polling.done():
+                    self._polling = None
+
+    def _next(self) -> Report:
+        if not self._fed:
+            feed(self.mirror, self._ready[0])
+            self._fed = 1
+        self._fed -= 1
+        return self._ready.popleft()
+
+    def _follower(self) -> _Following:
+        return _Following(self._ready, self._was_cut, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._process.cancel(QueueCancelledError("the subscriber was closed"))
+            self._thread.shutdown()
+        self._process.close()
+        if self._own_ports is not None:
+            self._own_ports.close()
+
+    def __iter__(self) -> Iterator[Report]:
+        while not self._closed:
+            self._await_thread()
+            self._read(None)
+            while self._ready:
+                yield self._next()
+
+    async def __aiter__(self) -> AsyncIterator[Report]:
+        """Ends when the subscriber is closed."""
+        self._thread = self._thread or ThreadPoolExecutor(1, "kv-subscriber")
+        while True:
+            while self._ready:
+                yield self._next()
+            if self._closed:
+                return
+            polling = self._polling = self._polling or self._thread.submit(self._read, ASYNC_POLL_S)
+            try:
+                await asyncio.shield(asyncio.wrap_future(polling))
+            except QueueCancelledError:
+                pass
+            finally:
+                if self._polling is polling and polling.done():
+                    self._polling = None
+
+    def __enter__(self) -> KVEventSubscriber:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class SubscriberRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber process follows. `replay_endpoint` None: it cannot ask."""
+
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
+    poll_s: float = 5.0
+    answer_s: float = 5.0
+    tries: int = 3
+    hwm: int = 100_000
+    socket_buffer_bytes: int = 0
+    core_index: int = 0
+
+
+def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
+    """Entry point of a subscriber process: follows, observes, and ends at SIGTERM or with its parent.
+
+    It is its node's index that answers are addressed to, so a plan can tell the subscribers apart.
+    """
+    recipe = msgspec.msgpack.decode(recipe_bytes, type=SubscriberRecipe)
+    process = Process(ports)
+
+    def leave(reason: str) -> None:
+        process.cancel(QueueCancelledError(reason))
+
+    signal.signal(signal.SIGTERM, lambda number, frame: leave("SIGTERM"))
+    if ports.parent is not None:
+        ports.parent.watch(lambda: leave("the parent is gone"))
+    ports.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_time(os.getpid()) or 0, segments=[],
+                  paths=[])
+    ports.mark(Mark.BORN)
+    for spec in subscriber_sockets(recipe.endpoint, recipe.replay_endpoint, recipe.topic, hwm=recipe.hwm,
+                                   buffer_bytes=recipe.socket_buffer_bytes,
+                                   identity=identity_of(ports.node.index), core_index=recipe.core_index):
+        process.sockets[spec.name] = ports.open_socket(spec)
+    follower = TopicFollower(topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
+                             answer_s=recipe.answer_s, tries=recipe.tries, tag=int.from_bytes(os.urandom(6), "big"))
+    ports.mark(Mark.READY)
+    process.run(subscriber_loop(follower, KVCacheMirror()))
+    ports.observe("bye", reason=str(process.cancelled))
+    process.close()
+    ports.close()

@@ -1,0 +1,242 @@
+"""How a process of the engine starts another one.
+
+Promises
+- A child is started early, before its parent has a ZMQ context or a thread, and sleeps until its parent
+  sends the recipe: names, addresses, config. What travels is data; the child opens everything itself.
+- The pipe that carried the recipe is the child's death pipe: it reads EOF when its parent is gone. Under fork a
+  child closes every pipe end it inherited, or its siblings would never see that EOF.
+- `sentinel` is a pidfd: readable when that process is gone, however it died, whoever inherited what. The child
+  watches its parent by a pidfd too: a program's own forks may hold the pipe open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from engine.ipc.presence import start_time
+from engine.topology import Node
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What a child is sent: how to open its ports, and its recipe."""
+
+    ports_factory: str
+    ports_argument: bytes
+    recipe: bytes
+
+
+def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
+    """Wait until some of them are readable or closed by the other end, at most `timeout_s`. -> those
+
+    `select` would refuse descriptors from 1024 on, which a server with many connections has.
+    """
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
+
+
+#: Pipe ends this process holds towards its children and its parent: a forked child closes them.
+_own_ends: list[Connection] = []
+
+
+class RealChild:
+    """A started process. See `ports.Child`."""
+
+    def __init__(self, node: Node, process: Any, connection: Connection, wrap: Callable[[bytes], bytes]) -> None:
+        self.node = node
+        self.pid: int = process.pid
+        self._process = process
+        self._connection = connection
+        self._wrap = wrap
+        self.sentinel = os.pidfd_open(process.pid)
+
+    def send_recipe(self, recipe: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is told by the sentinel
+            self._connection.send_bytes(self._wrap(recipe))
+
+    def try_receive(self) -> bytes | None:
+        try:
+            return self._connection.recv_bytes() if self._connection.poll() else None
+        except ConnectionResetError:
+            raise EOFError from None
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def alive(self) -> bool:
+        return not readable([self.sentinel], 0)
+
+    def exitcode(self) -> int | None:
+        self._process.join(0)
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def join(self, timeout_s: float) -> bool:
+        gone = bool(readable([self.sentinel], timeout_s))
+        if gone:
+            self._process.join(0)
+        return gone
+
+    def hang_up(self) -> None:
+        """Close the pipe: the child reads that its parent is gone, and goes."""
+        if self._connection in _own_ends:
+            _own_ends.remove(self._connection)
+        self._connection.close()
+
+    def close(self) -> None:
+        """Forget a child that is gone."""
+        self.hang_up()
+        if self.sentinel >= 0:
+            os.close(self.sentinel)
+            self.sentinel = -1
+        with contextlib.suppress(ValueError):  # it still runs: whoever owns it did not wait for it
+            self._process.close()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.sentinel, number)
+
+
+class PipeParent:
+    """The pipe to the process that started this one, of process id `pid`. See `ports.Parent`."""
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self._connection = connection
+        self._sentinel = -1
+        with contextlib.suppress(ProcessLookupError):
+            self._sentinel = os.pidfd_open(pid)
+        self._gone = self._sentinel < 0 or os.getppid() != pid  # it died before it could be watched
+
+    def receive(self) -> bytes | None:
+        """Wait for its next message; None when it is gone."""
+        try:
+            if not self._gone and self._connection.fileno() in readable(
+                    [self._connection.fileno(), self._sentinel], None):
+                return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        self._gone = True
+        return None
+
+    def send(self, message: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send_bytes(message)
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        def wait() -> None:
+            while self.receive() is not None:
+                pass
+            gone()
+
+        threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def start_child(node: Node, target: str, start_method: str, wrap: Callable[[bytes], bytes]) -> RealChild:
+    """Start `target` ("module:function", called with (ports, recipe)) as a process named after its node."""
+    context = multiprocessing.get_context(start_method)
+    ours, theirs = context.Pipe()
+    _own_ends.append(ours)
+    process = context.Process(target=_child_main, args=(str(node), target, theirs, os.getpid()),
+                              name=process_name(node))
+    try:
+        process.start()
+    except BaseException:
+        _own_ends.remove(ours)
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return RealChild(node, process, ours, wrap)
+
+
+def process_name(node: Node) -> str:
+    """vLLM's names, as `ps` and logs show them."""
+    return {"core": f"EngineCore_DP{node.index}", "worker": f"VllmWorker-{node.index}"}.get(
+        node.kind.value, f"{node.kind.value}-{node.index}")
+
+
+def set_log_prefix(node: str) -> None:
+    """Log lines of this process begin with its node."""
+    logging.basicConfig(format=f"[{node}] %(levelname)s %(name)s: %(message)s", force=True)
+
+
+def set_process_title(title: str) -> None:
+    """The short name in `ps -o comm` and `top`; 15 bytes of it."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(title[:15])
+
+
+def end_processes(identities: Iterable[tuple[int, int]], patience_s: float) -> None:
+    """Wait until these processes (pid, start time) are gone; those that are not after `patience_s` are killed.
+
+    For processes that are not this one's children: a child's children, whose parent may be dead.
+    """
+    deadline = time.monotonic() + patience_s
+    for pid, started in identities:
+        try:
+            sentinel = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if start_time(pid) == started and not readable([sentinel], deadline - time.monotonic()):
+                signal.pidfd_send_signal(sentinel, signal.SIGKILL)
+                readable([sentinel], patience_s)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(sentinel)
+
+
+def _child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
+    for end in _own_ends:
+        end.close()
+    _own_ends.clear()
+    node = Node.parse(name)
+    set_process_title(process_name(node))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the frontend's to handle; it ends its children
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _own_ends.append(connection)
+    parent = PipeParent(connection, parent_pid)
+    message = parent.receive()
+    if message is None:
+        os._exit(0)  # the parent went away before this child had anything to do
+    envelope = msgspec.msgpack.decode(message, type=Envelope)
+    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, parent)
+    resolve(target)(ports, envelope.recipe)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:
+    """The ports of this process: plain, or wrapped by the named factory."""
+    from engine.process.real_ports import RealPorts
+
+    def open_real(node: Node) -> RealPorts:
+        return RealPorts(node, factory, argument, parent)
+
+    return resolve(factory)(node, argument, open_real) if factory else open_real(node)
+
+
+def resolve(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

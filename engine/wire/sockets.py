@@ -1,0 +1,183 @@
+"""ZMQ sockets behind `ports.Socket`: options set in one place, sends and receives that never wait.
+
+Promises
+- HWM, linger, identity and buffers are what the `SocketSpec` says, set before bind or connect.
+- Frames of 64 KiB and more travel without a copy; each such frame is kept, with its own tracker, until ZMQ is
+  done with it. (A tracker of the whole message would cover its last frame only.)
+- A ROUTER never drops in silence: an unconnected peer is `Unroutable`.
+- With CURVE keys a bound socket takes only its client's bytes, a connected one only its server's.
+- An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
+  the next one.
+- A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from engine.ports import SocketSpec, Unroutable
+from engine.wire.wiring import IDENTITY_BYTES, identity_of
+
+#: Below this, copying is cheaper than tracking.
+ZERO_COPY_BYTES = 64 << 10
+#: Authenticated connections cross a network: a host that is silent for five of these is gone.
+HEARTBEAT_MS = 1000
+#: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
+_NOW = int(zmq.NOBLOCK)
+_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+class ZmqSocket:
+    """One socket, used by one thread. Raises zmq.ZMQError for misuse only."""
+
+    def __init__(self, context: zmq.Context, spec: SocketSpec) -> None:
+        self.spec = spec
+        self._socket = socket = context.socket(getattr(zmq, spec.kind))
+        #: The same without conveniences that cost as much as sending a short frame does.
+        self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
+        self._routes = spec.kind == "ROUTER"
+        self._lost = self._torn = False
+        self._kept: deque[zmq.Frame] = deque()
+        self._monitor: zmq.Socket | None = None
+        try:
+            self._open()
+        except BaseException:
+            self.close(0)  # or the context would wait for it
+            raise
+        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT) if spec.bind else spec.address
+        self._fd = socket.getsockopt(zmq.FD)
+
+    def _open(self) -> None:
+        socket, spec = self._socket, self.spec
+        socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
+        socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
+        socket.setsockopt(zmq.LINGER, round(spec.linger_s * 1000))
+        if spec.buffer_bytes:
+            socket.setsockopt(zmq.SNDBUF, spec.buffer_bytes)
+            socket.setsockopt(zmq.RCVBUF, spec.buffer_bytes)
+        if spec.identity is not None:
+            socket.setsockopt(zmq.IDENTITY, spec.identity)
+        if self._routes:
+            socket.setsockopt(zmq.ROUTER_MANDATORY, int(spec.mandatory))
+            socket.setsockopt(zmq.ROUTER_HANDOVER, int(spec.handover))
+        if spec.kind == "XPUB":
+            socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        if spec.kind == "SUB":
+            socket.setsockopt(zmq.CONFLATE, int(spec.conflate))
+            for topic in (spec.topic, *spec.more_topics):
+                socket.setsockopt(zmq.SUBSCRIBE, topic)
+        if spec.address.startswith("tcp://["):
+            socket.setsockopt(zmq.IPV6, 1)
+        if spec.curve is not None:
+            self._authenticate(*spec.curve)
+        if spec.bind:
+            socket.bind(spec.address)
+        else:
+            socket.connect(spec.address)
+
+    def send(self, frames: Sequence[Any], peer: int | bytes = 0) -> None:
+        if self._kept:
+            self._forget_sent()
+        *parts, last = [frame if type(frame) is bytes and len(frame) < ZERO_COPY_BYTES else self._as_frame(frame)
+                        for frame in frames]
+        send = self._send
+        try:
+            if self._routes:
+                send(peer if isinstance(peer, bytes) else identity_of(peer), _NOW_AND_MORE, False)
+            for part in parts:
+                send(part, _NOW_AND_MORE, False)
+            send(last, _NOW, False)
+        except zmq.Again:
+            if self.spec.kind != "ROUTER":
+                raise
+            raise Unroutable(f"{self.spec.name}: peer {peer!r} has reached its high-water mark") from None
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            raise Unroutable(f"{self.spec.name}: peer {peer!r} is not connected") from None
+
+    def try_receive(self) -> tuple[Any, list[Any]] | None:
+        while True:
+            if self._torn:
+                while self._socket.getsockopt(zmq.RCVMORE):
+                    self._receive(_NOW, False)
+                self._torn = False
+            try:
+                frames = [self._receive(_NOW, False)]
+                while frames[-1].more:
+                    frames.append(self._receive(_NOW, False))
+            except zmq.Again:
+                return None
+            except BaseException:
+                self._torn = True
+                raise
+            peer: Any = self.spec.peer
+            if self._routes:
+                identity = frames.pop(0).bytes
+                if self.spec.raw_identities:
+                    peer = identity
+                elif len(identity) == IDENTITY_BYTES:
+                    peer = int.from_bytes(identity, "little")
+                else:
+                    continue
+            return peer, [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def poll(self, timeout_ms: int) -> bool:
+        """Wait for a message. -> whether there is one"""
+        return bool(self._socket.poll(timeout_ms))
+
+    def lost_peer(self) -> bool:
+        """Whether the connection to an authenticated peer was refused or has ended; what arrived before stays."""
+        if self._monitor is not None and self._monitor.poll(0):
+            self._lost = True
+        return self._lost
+
+    def watch_connection(self) -> Callable[[], bool]:
+        """-> whether a connection has ended since the last call; known before the next one brings messages."""
+        monitor = self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+        def was_cut() -> bool:
+            cut = False
+            while monitor.poll(0):
+                monitor.recv_multipart()
+                cut = True
+            return cut
+
+        return was_cut
+
+    def close(self, linger_s: float | None = None) -> None:
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+        self._socket.close(None if linger_s is None else round(linger_s * 1000))
+
+    def _authenticate(self, public: str, secret: str, other: str) -> None:
+        socket = self._socket
+        socket.curve_publickey, socket.curve_secretkey = public.encode(), secret.encode()
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
+        if self.spec.bind:
+            socket.curve_server = True
+        else:
+            socket.curve_serverkey = other.encode()
+            self._monitor = socket.get_monitor_socket(
+                zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+
+    def _as_frame(self, data: Any) -> Any:
+        if memoryview(data).nbytes < ZERO_COPY_BYTES:
+            return bytes(data)
+        frame = zmq.Frame(data, track=True, copy=False)
+        self._kept.append(frame)
+        return frame
+
+    def _forget_sent(self) -> None:
+        while self._kept and self._kept[0].tracker.done:
+            self._kept.popleft()

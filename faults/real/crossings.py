@@ -1,0 +1,113 @@
+"""One process's crossings: judged, counted, recorded and, where a process fate fires, carried out.
+
+Promises: a crossing is on disk and on the board before anything follows from it; a crossing that a fault
+befell says so in its own record (`data`: `{"fate", "fault"}`) and leaves a receipt. Names in journals carry no
+lives, because a sender does not know its peer's: the journal file tells which life it was. Safe to use from
+several threads; a fate is met outside of the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from engine.topology import Channel, Node
+from faults.journal import Journal, Kind, digest_of
+from faults.judge import Judge, bare, decoded_of, home_of, is_over
+from faults.plan import PROCESS_FATES, Fate, Fault, Plan
+from faults.real.board import Board, watched_sites
+from faults.real.processes import Performer, victim_of
+
+
+class Crossings:
+    """The judge, the journal and the board as the wrapped ports use them."""
+
+    def __init__(self, plan: Plan, node: Node, board: Board, journal: Journal, clock: Any) -> None:
+        self.name = bare(str(node))
+        me = (self.name, node.life)
+        self.judge = Judge(plan, self.name, node.life)
+        self.board = board
+        self.seat = board.seat(*me)
+        self.clock = clock
+        self._journal = journal
+        self._lock = threading.RLock()  # a signal handler may cross while its thread does
+        self._occurrences: dict[tuple[str, str], int] = {}
+        self._watched = {bare(site): site for site in watched_sites(plan) if home_of(site) == me}
+        self._resumes = {fault.id: 0.0 for fault in plan.faults
+                         if fault.fate is Fate.STALL and fault.victim is not None and victim_of(fault) == me}
+        self._performer = Performer(board, self.seat, clock, self.released)
+
+    def cross(self, site: str, **what: Any) -> tuple[Fault | None, int]:
+        """`note` a crossing and meet a process fate there and then. -> (fault for the caller, nth)"""
+        fault, nth = self.note(site, **what)
+        if fault is not None and fault.fate in PROCESS_FATES:
+            self._performer.perform(fault, site, nth)
+            fault = None
+        return fault, nth
+
+    def perform(self, fault: Fault, site: str, nth: int) -> None:
+        """Meet a process fate that `note` returned. May not come back; raises what the plan says."""
+        self._performer.perform(fault, site, nth)
+
+    def note(self, site: str, *, frames: Sequence[Any] | None = None, channel: Channel | None = None,
+             digest: str = "", data: dict[str, Any] | None = None) -> tuple[Fault | None, int]:
+        """Count and record one crossing. -> (the fault that fires, nth)
+
+        `frames` is the message, for its digest and, with `channel`, for faults that match on what it says.
+        """
+        judge, thread = self.judge, thread_name()
+        if frames is not None and not digest:
+            digest = digest_of(frames)
+        with self._lock:
+            if self._resumes:
+                self._note_resumes(thread)
+            for fault_id in judge.awaited():
+                if self.board.fired_at(fault_id) is not None:
+                    judge.notice(fault_id)
+            fault = judge.crossing(site, None if channel is None or frames is None
+                                   else lambda: decoded_of(channel, frames))
+            if fault is not None and fault.victim is not None and not self._performer.reaches(fault):
+                fault = None  # its victim is not there: nothing befalls anybody
+            nth = judge.count(site)
+            occurrence = 0
+            if digest:
+                occurrence = self._occurrences.get((site, digest), 0)
+                self._occurrences[site, digest] = occurrence + 1
+            if fault is not None:
+                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
+            self._journal.append(Kind.CROSSING, site, nth=nth, digest=digest, occurrence=occurrence, data=data,
+                                 thread=thread)
+            if fault is not None:
+                self._journal.append(Kind.RECEIPT, fault.id, nth=nth, thread=thread, data={
+                    "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
+                self.seat.fired(fault.id, self.clock.monotonic())
+            watched = self._watched.get(site)
+            if watched is not None:
+                self.seat.crossed(watched, nth)
+        return fault, nth
+
+    def is_over(self, fault: Fault, since: float, now: float) -> bool:
+        """Whether what the fault holds since then may go, by its `until` or because the lab heals."""
+        return is_over(fault, since, now, self.board.count) or self.board.healed_since(fault.id, since)
+
+    def released(self, fault: Fault, site: str, nth: int) -> None:
+        """On record: what the fault held at this crossing was let go."""
+        self.seat.released(fault.id, self.clock.monotonic())
+        self._journal.append(Kind.RELEASE, fault.id, nth=nth, thread=thread_name(), data={"site": site, "nth": nth})
+
+    def observe(self, name: str, data: dict[str, Any]) -> None:
+        self._journal.append(Kind.OBSERVATION, name, thread=thread_name(), data=data)
+
+    def _note_resumes(self, thread: str) -> None:
+        """A process that another one's crossing stopped finds out afterwards, here."""
+        for fault_id, seen in self._resumes.items():
+            at = self.board.released_at(fault_id)
+            if at is not None and at > seen:
+                self._resumes[fault_id] = at
+                self._journal.append(Kind.RELEASE, fault_id, thread=thread, data={"at": at})
+
+
+def thread_name() -> str:
+    name = threading.current_thread().name
+    return "main" if name == "MainThread" else name

@@ -1,0 +1,232 @@
+"""One process's ports, wrapped in another `Ports` that plays a plan and records.
+
+Promises: every crossing of `engine.topology` is counted where it happens, recorded before anything follows from
+it, and met with the fate that the plan has for it; all else passes to the inner ports unchanged. With an empty
+plan the wrapper only records. Nothing of this is loaded where no play asked for it: a process's recipe names
+`FACTORY`, and `argument_for` says what it is given.
+
+    open_socket       edge:send before the put, edge:receive at the take, edge:wire in a proxy (faults.real.wire)
+    create, attach    ring memory whose stores are sites (faults.memory)
+    doorbell          the writer's bell for its readers: drop, or a process fate
+    ring_crossing     edge:send per reader before the write, edge:receive after the read
+    process_group     node/collective:enter before each collective
+    mark              node/mark:name
+    observe           into the journal
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.ports import Ports, RingMemory, RingSpec, SocketSpec
+from engine.topology import Channel, Edge, Mark, Node, NodeKind, at, mark_site
+from faults.journal import Journal, digest_of, open_journal
+from faults.judge import bare
+from faults.memory import FaultyMemory
+from faults.plan import Fate, Fault, Plan, plan_from_json, plan_to_json
+from faults.real.board import Board, open_board
+from faults.real.crossings import Crossings
+from faults.real.processes import start_ticks
+from faults.real.sockets import FaultySocket, wire_sites
+
+#: `engine.process.children` opens a process's ports by this name.
+FACTORY = "faults.real.ports:open_ports"
+
+_COLLECTIVES = frozenset({
+    "all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object", "barrier", "gather", "scatter",
+    "reduce", "reduce_scatter", "all_to_all",
+})
+
+
+class PortsArgument(msgspec.Struct, frozen=True):
+    """What travels to each process of a play."""
+
+    run_dir: str
+    plan: bytes  # JSON
+
+
+def argument_for(run_dir: Path, plan: Plan) -> bytes:
+    """The factory's argument. The lab has made the board and the folder `journals` in `run_dir` before."""
+    return msgspec.msgpack.encode(PortsArgument(str(run_dir), plan_to_json(plan)))
+
+
+def open_ports(node: Node, argument: bytes, open_real: Callable[[Node], Ports]) -> FaultyPorts:
+    """The ports of a process that takes part in a play. Raises BoardError or OSError where there is no play."""
+    given = msgspec.msgpack.decode(argument, type=PortsArgument)
+    run_dir = Path(given.run_dir)
+    board = open_board(run_dir)
+    inner = open_real(node)
+    journal = open_journal(run_dir / "journals", bare(str(node)), node.life, inner.clock.monotonic)
+    board.seat(str(node), node.life).enter(os.getpid(), start_ticks(os.getpid()))
+    return FaultyPorts(inner, plan_from_json(given.plan), board, journal)
+
+
+class FaultyPorts:
+    """See `engine.ports.Ports`."""
+
+    def __init__(self, inner: Any, plan: Plan, board: Board, journal: Journal) -> None:
+        self.inner = inner
+        self.node: Node = inner.node
+        self.clock = inner.clock
+        self.board = board
+        self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
+        self._name = self.crossings.name
+        self._rings: list[tuple[FaultyMemory, RingSpec, Any, bool]] = []
+        self._proxies: list[Any] = []
+        self._edges: dict[tuple[Channel, Node, str], tuple[str, ...]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)  # parent, shared_word, start_child: nothing to count
+
+    # -- messages
+
+    def open_socket(self, spec: SocketSpec) -> FaultySocket:
+        inner = self.inner.open_socket(self._through_a_proxy(spec))
+        return FaultySocket(inner, spec, self.crossings, self.board.contents.nodes)
+
+    def _through_a_proxy(self, spec: SocketSpec) -> SocketSpec:
+        """The spec with which to connect: to a proxy, if the plan cuts this wire."""
+        if spec.bind:
+            return spec
+        up, down = (site if site is not None and self.crossings.judge.names(site) else None
+                    for site in wire_sites(spec, self._name))
+        if up is None and down is None:
+            return spec
+        from faults.real.wire import WireProxy
+
+        clock, crossings = self.clock, self.crossings
+        proxy = WireProxy(
+            spec.address, up=up, down=down, cross=crossings.cross, on_release=crossings.released, now=clock.monotonic,
+            is_over=lambda fault, since: crossings.is_over(fault, since, clock.monotonic()))
+        self._proxies.append(proxy)
+        return msgspec.structs.replace(spec, address=proxy.address)
+
+    # -- rings
+
+    def create_ring(self, spec: RingSpec, name: str, *rest: Any, **named: Any) -> RingMemory:
+        return self._wrap(spec, self.inner.create_ring(spec, name, *rest, **named))
+
+    def attach_ring(self, spec: RingSpec, name: str, *rest: Any, **named: Any) -> RingMemory:
+        return self._wrap(spec, self.inner.attach_ring(spec, name, *rest, **named), attached=True)
+
+    def _wrap(self, spec: RingSpec, ring: RingMemory, attached: bool = False) -> RingMemory:
+        from engine.ipc.ring import RingLayout
+
+        layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
+        place = ring_place(spec, self._name)
+        sites = {name: at(place, f"store.{name}") for name in ("reset", "data", "readers", "written", "read")}
+        cross = self.crossings.cross
+
+        def on_store(name: str) -> Fault | None:
+            return cross(sites[name])[0]
+
+        memory = FaultyMemory(ring.memory, layout, on_store)
+        self._rings.append((memory, spec, layout, attached))
+        return RingMemory(memory, ring.fence)
+
+    def doorbell(self, name: str, memory: Any, offset: int) -> Any:
+        bell = self.inner.doorbell(name, memory.inner if isinstance(memory, FaultyMemory) else memory, offset)
+        spec = self._rung_by_its_writer(memory, offset)
+        if spec is None:
+            return bell
+        return FaultyDoorbell(bell, at(ring_place(spec, self._name), "doorbell"), self.crossings)
+
+    def _rung_by_its_writer(self, memory: Any, offset: int) -> RingSpec | None:
+        """The ring of this writer whose readers wait for this bell; None for the bells of a reader."""
+        for place, spec, layout, attached in self._rings:
+            if place is memory and bare(str(spec.writer)) == self._name:
+                # A writer attaches to another ring where its readers' bell lies: any offset is that bell.
+                return spec if attached or layout.store_name(offset) == "bell:readers" else None
+        return None
+
+    def ring_crossing(self, spec: RingSpec, operation: str, position: int, parts: Sequence[Any],
+                      overflow: bool) -> None:
+        key = (spec.channel, spec.writer, operation)
+        sites = self._edges.get(key)
+        if sites is None:
+            writer = Node.parse(bare(str(spec.writer)))
+            readers = spec.readers if operation == "send" else (Node.parse(self._name),)
+            sites = tuple(at(Edge(writer, Node.parse(bare(str(reader))), spec.channel), operation)
+                          for reader in readers)
+            self._edges[key] = sites
+        digest = digest_of(parts)
+        data = {"position": position, "bytes": sum(memoryview(part).nbytes for part in parts), "overflow": overflow}
+        noted = [(site, *self.crossings.note(site, frames=parts, channel=spec.channel, digest=digest, data=data))
+                 for site in sites]
+        for site, fault, nth in noted:
+            if fault is not None:
+                self.crossings.perform(fault, site, nth)
+        self.inner.ring_crossing(spec, operation, position, parts, overflow)
+
+    # -- collectives, processes, marks
+
+    def process_group(self, *args: Any, **named: Any) -> Any:
+        group = self.inner.process_group(*args, **named)
+        if self.node.kind is not NodeKind.WORKER:
+            return group
+        return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)
+
+    def mark(self, mark: Mark, **data: Any) -> None:
+        self.crossings.cross(mark_site(self._name, mark), data=data or None)
+        self.inner.mark(mark, **data)
+
+    def observe(self, name: str, **data: Any) -> None:
+        self.crossings.observe(name, data)
+        self.inner.observe(name, **data)
+
+    def close(self) -> None:
+        self._rings.clear()  # no reference of ours may keep a mapping open
+        self.inner.close()
+        for proxy in self._proxies:
+            proxy.close()
+        self._proxies.clear()
+
+
+class FaultyDoorbell:
+    """The writer's bell: each `ring()` is a crossing, and may be lost."""
+
+    def __init__(self, inner: Any, site: str, crossings: Crossings) -> None:
+        self._inner = inner
+        self._site = site
+        self._cross = crossings.cross
+        self.seen = inner.seen
+        self.wait = inner.wait
+        self.close = inner.close
+
+    def ring(self) -> None:
+        fault, _ = self._cross(self._site)
+        if fault is None or fault.fate is not Fate.DROP:
+            self._inner.ring()
+
+
+class FaultyGroup:
+    """A process group: each collective is a crossing, before it begins."""
+
+    def __init__(self, inner: Any, site: str, crossings: Crossings) -> None:
+        self._inner = inner
+        self._site = site
+        self._cross = crossings.cross
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in _COLLECTIVES:
+            return found
+
+        def enter(*args: Any, **named: Any) -> Any:
+            self._cross(self._site, data={"operation": name})
+            return found(*args, **named)
+
+        setattr(self, name, enter)
+        return enter
+
+
+def ring_place(spec: RingSpec, node: str) -> str:
+    """Where a node's stores into a ring belong: core.0/rpc, worker.1/rpc, worker.1/response, core.0/response.1."""
+    if spec.channel is Channel.RESPONSE and bare(str(spec.writer)) != node:
+        return f"{node}/{spec.channel.value}.{spec.writer.index}"
+    return f"{node}/{spec.channel.value}"

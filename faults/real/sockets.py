@@ -1,0 +1,170 @@
+"""A socket on which a plan is played.
+
+Promises: a sender's fates come before the put, an arriving message's fates when it is taken from the inner
+socket, per edge, without a thread and without holding up the sender. While a delayed message is held,
+`fileno()` becomes readable every `HOLD_LOOK_S`, so that who waits on it looks again and gets the message as
+soon as its fault is over; where no plan delays anything, it is the inner socket's own descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.ports import SocketSpec, Unroutable
+from engine.topology import Channel, Edge, Node, at
+from faults.arrivals import Held, Inbox
+from faults.judge import bare
+from faults.plan import PROCESS_FATES, Fate
+from faults.real.crossings import Crossings
+from faults.real.processes import HOLD_LOOK_S
+
+_CLOCK_MONOTONIC = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timer:
+    """A timerfd (Python has one only from 3.13 on): readable every `period_s` while armed."""
+
+    def __init__(self) -> None:
+        self.fd = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._armed = False
+
+    def arm(self, period_s: float) -> None:
+        """0 disarms."""
+        if bool(period_s) == self._armed:
+            return
+        self._armed = bool(period_s)
+        nanoseconds = int(period_s * 1e9)
+        setting = (ctypes.c_long * 4)(0, nanoseconds, 0, nanoseconds)
+        if _libc.timerfd_settime(self.fd, 0, ctypes.byref(setting), None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def forget(self) -> None:
+        """No longer readable, until it expires again."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 8)
+
+
+class FaultySocket:
+    """See `engine.ports.Socket`. `nodes`: all nodes of the play, which a publisher's edges lead to."""
+
+    def __init__(self, inner: Any, spec: SocketSpec, crossings: Crossings, nodes: Sequence[str],
+                 on_close: Callable[[], None] | None = None) -> None:
+        self.inner = inner
+        self.spec = spec
+        self.address = spec.address if not spec.bind else inner.address
+        self._me = Node.parse(crossings.name)
+        self._crossings = crossings
+        self._on_close = on_close
+        self._peers = [node for node in map(Node.parse, nodes) if node.kind == spec.peer_kind]
+        self._inbox = Inbox(crossings.is_over, self._release)
+        self._sites: dict[tuple[Any, bool], str] = {}
+        self._timer: _Timer | None = None
+        self._epoll: Any = None
+        if spec.receive_channel is not None and self._may_delay(spec.receive_channel):
+            self._timer = _Timer()
+            self._epoll = select.epoll()
+            self._epoll.register(inner.fileno(), select.EPOLLIN)
+            self._epoll.register(self._timer.fd, select.EPOLLIN)
+
+    def send(self, frames: Sequence[Any], peer: Any = 0) -> None:
+        channel = self.spec.send_channel
+        if channel is not None:
+            self._cross_sends(channel, frames, peer)
+        try:
+            self.inner.send(frames, peer)
+        except Unroutable:
+            if channel is not None:
+                self._crossings.observe("not-sent", {
+                    "site": (site := self._site(peer, False)), "nth": self._crossings.judge.count(site)})
+            raise
+
+    def _cross_sends(self, channel: Channel, frames: Sequence[Any], peer: Any) -> None:
+        if self.spec.kind not in ("PUB", "XPUB"):
+            self._crossings.cross(self._site(peer if self.spec.kind == "ROUTER" else self.spec.peer, False),
+                                  frames=frames, channel=channel)
+            return
+        sites = [at(Edge(self._me, node, channel), "send") for node in self._peers]
+        noted = [(site, *self._crossings.note(site, frames=frames, channel=channel)) for site in sites]
+        for site, fault, nth in noted:
+            if fault is not None:
+                self._crossings.perform(fault, site, nth)
+
+    def try_receive(self) -> tuple[Any, list[Any]] | None:
+        channel, inbox, crossings = self.spec.receive_channel, self._inbox, self._crossings
+        if channel is None:
+            return self.inner.try_receive()
+        if self._timer is not None:
+            self._timer.forget()
+        message = inbox.take()
+        while message is None:
+            if inbox.holding and inbox.release(crossings.clock.monotonic()):
+                message = inbox.take()
+                break
+            arrived = self.inner.try_receive()
+            if arrived is None:
+                break
+            self._arrive(channel, arrived)
+            message = inbox.take()
+        if self._timer is not None:
+            self._timer.arm(HOLD_LOOK_S if inbox.holding else 0)
+        return message
+
+    def _arrive(self, channel: Channel, arrived: tuple[Any, list[Any]]) -> None:
+        site = self._site(arrived[0], True)
+        fault, nth = self._crossings.note(site, frames=arrived[1], channel=channel)
+        hits_process = fault is not None and fault.fate in PROCESS_FATES
+        self._inbox.arrive(site, arrived, None if hits_process else fault, nth, self._crossings.clock.monotonic())
+        if fault is not None and hits_process:
+            self._crossings.perform(fault, site, nth)  # should it go on, the message is still there
+
+    def fileno(self) -> int:
+        return self.inner.fileno() if self._epoll is None else self._epoll.fileno()
+
+    def close(self, linger_s: float | None = None) -> None:
+        self.inner.close(linger_s)
+        if self._epoll is not None and self._timer is not None:
+            self._epoll.close()
+            os.close(self._timer.fd)
+            self._epoll = self._timer = None
+        if self._on_close is not None:
+            self._on_close()
+
+    def _release(self, held: Held) -> None:
+        self._crossings.released(held.fault, held.edge, held.nth)
+
+    def _site(self, peer: Any, receiving: bool) -> str:
+        """The site of a message to or from `peer`, which is an index, or an identity of a router of strangers."""
+        site = self._sites.get((peer, receiving))
+        if site is None:
+            index = int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
+            other = Node(self.spec.peer_kind, index)
+            if isinstance(peer, bytes) and (other not in self._peers or len(peer) != 2):
+                other = Node(self.spec.peer_kind, self.spec.peer)
+            if receiving:
+                site = at(Edge(other, self._me, self.spec.receive_channel), "receive")
+            else:
+                site = at(Edge(self._me, other, self.spec.send_channel), "send")
+            self._sites[peer, receiving] = site
+        return site
+
+    def _may_delay(self, channel: Channel) -> bool:
+        judge = self._crossings.judge
+        return any(site.endswith(f"->{self._me}/{channel}:receive") and Fate.DELAY in judge.fates_at(site)
+                   for site in judge.sites())
+
+
+def wire_sites(spec: SocketSpec, me: str) -> tuple[str | None, str | None]:
+    """The wire sites of what a connecting socket sends and gets."""
+    node, other = Node.parse(bare(me)), Node(spec.peer_kind, spec.peer)
+    return (at(Edge(node, other, spec.send_channel), "wire") if spec.send_channel is not None else None,
+            at(Edge(other, node, spec.receive_channel), "wire") if spec.receive_channel is not None else None)
+
+

@@ -1,0 +1,257 @@
+"""The KV timeline of a subscriber: batch numbers upwards, time to the right.
+
+    seq |                        ______ live
+        |          [ gap  ]-----/ .
+        |   ______/[......] . . .   replayed, later
+        +--------------------------------- time
+             live   noticed   healed
+
+The thin line is what the core published. Between it and the subscriber's own line stands the loss; the
+shaded box runs from the batch that noticed it to the moment it was healed. A diamond is where the subscriber began
+anew: from a snapshot of the publisher's state, or from nothing because the publisher was restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from faults.journal import JournalFile, Kind, Record
+from reports.charts.arrows import lifeline
+from reports.charts.notable import origin_of
+from reports.charts.svg import drawing, line, tag, text
+from reports.formats import count, duration
+from scenarios.history.run import Run
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720.0, 250.0, 64.0, 16.0, 26.0, 34.0
+MOST_STROKES = 240
+
+
+class Stretch(msgspec.Struct):
+    """Batches that followed each other without a hole, from one source."""
+
+    source: str
+    first: int
+    last: int
+    began: float
+    ended: float
+
+
+class Gap(msgspec.Struct, kw_only=True):
+    """Batches `first` to `last` were missing. `healed_at` is None while they are."""
+
+    first: int
+    last: int
+    noticed_at: float
+    published_at: float | None = None  # when the first of them left the core
+    healed_at: float | None = None
+    unrecoverable: bool = False
+
+    @property
+    def sentence(self) -> str:
+        size = count(self.last - self.first + 1, "batch", "batches")
+        which = f"{self.first} to {self.last}" if self.first != self.last else f"number {self.first}"
+        words = f"{size} missing ({which})"
+        if self.published_at is not None and self.noticed_at >= self.published_at:
+            words += f"; noticed {duration(self.noticed_at - self.published_at)} after the first was published"
+        if self.unrecoverable:
+            return words + "; reported as unrecoverable"
+        if self.healed_at is None:
+            return words + "; never healed in this run"
+        return words + f"; healed {duration(self.healed_at - self.noticed_at)} after it was noticed"
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """From here on nothing matters that was told before."""
+
+    at: float
+    before: int  # the number of the batch that is next
+    word: str
+    sentence: str
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+    subscriber: str
+    svg: Markup
+    gaps: list[Gap]
+    sentence: str
+
+
+def mirrors_of(run: Run) -> list[Mirror]:
+    """One per subscriber that observed anything of its batches."""
+    origin = origin_of(run)
+    published = _published(run, origin)
+    found = []
+    for journal in run.journals:
+        records = [r for r in journal.records if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
+        if journal.node.startswith("subscriber") and records:
+            found.append(_mirror(journal, records, published, origin))
+    return found
+
+
+def _published(run: Run, origin: float) -> list[Stretch]:
+    return _stretches([(int(record.data.get("seq", 0)), "published", record.at - origin)
+                       for journal in run.journals if journal.node.startswith("core")
+                       for record in journal.records
+                       if record.kind is Kind.OBSERVATION and record.site == "kv-published"])
+
+
+def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int] = frozenset()) -> list[Stretch]:
+    """A batch of `starts` begins a stretch of its own: what was held back before it came all at once."""
+    found: list[Stretch] = []
+    for seq, source, at in sorted(batches, key=lambda batch: batch[2]):
+        last = found[-1] if found else None
+        if last is not None and last.source == source and seq == last.last + 1 and seq not in starts:
+            last.last, last.ended = seq, at
+        else:
+            found.append(Stretch(source, seq, seq, at, at))
+    return found
+
+
+def _gaps(records: Sequence[Record], published: Sequence[Stretch], origin: float) -> list[Gap]:
+    gaps: list[Gap] = []
+    for record in records:
+        if record.site not in ("kv-gap", "kv-healed", "kv-unrecoverable") or "first" not in record.data:
+            continue
+        first, last, at = int(record.data["first"]), int(record.data["last"]), record.at - origin
+        if record.site == "kv-gap":
+            gaps.append(Gap(first=first, last=last, noticed_at=at, published_at=_when(published, first)))
+            continue
+        concerned = [gap for gap in gaps if first <= gap.last and gap.first <= last]
+        if not concerned and record.site == "kv-unrecoverable":
+            gaps.append(Gap(first=first, last=last, noticed_at=at, published_at=_when(published, first),
+                            unrecoverable=True))
+        for gap in concerned:
+            if record.site == "kv-healed" and last >= gap.last:
+                gap.healed_at = gap.healed_at if gap.healed_at is not None else at
+            elif record.site == "kv-unrecoverable":
+                gap.unrecoverable = True
+    return gaps
+
+
+def _beginnings(records: Sequence[Record], origin: float) -> list[Beginning]:
+    found = []
+    for record in records:
+        at = record.at - origin
+        if record.site == "kv-snapshot":
+            before, blocks = int(record.data["next_seq"]), int(record.data["blocks"])
+            found.append(Beginning(at=at, before=before, word="snapshot",
+                                   sentence=f"took a snapshot of {count(blocks, 'block')} before batch {before}"))
+        elif record.site == "kv-restarted":
+            found.append(Beginning(at=at, before=0, word="restarted",
+                                   sentence="told that the publisher was restarted, and began anew"))
+    return found
+
+
+def _when(published: Sequence[Stretch], seq: int) -> float | None:
+    """When a batch left the core, to the precision of its stretch."""
+    for stretch in published:
+        if stretch.first <= seq <= stretch.last:
+            share = (seq - stretch.first) / (stretch.last - stretch.first) if stretch.last > stretch.first else 0.0
+            return stretch.began + share * (stretch.ended - stretch.began)
+    return None
+
+
+def _mirror(journal: JournalFile, records: Sequence[Record], published: Sequence[Stretch], origin: float) -> Mirror:
+    node = lifeline(journal.node) + (f", life {journal.life}" if journal.life else "")
+    beginnings = _beginnings(records, origin)
+    applied = _stretches([(int(r.data.get("seq", 0)), str(r.data.get("source", "live")), r.at - origin)
+                          for r in records if r.site == "kv-batch"], frozenset(b.before for b in beginnings))
+    gaps = _gaps(records, published, origin)
+    live = sum(s.last - s.first + 1 for s in applied if s.source == "live")
+    replayed = sum(s.last - s.first + 1 for s in applied if s.source == "replay")
+    sentence = (f"{node} applied {count(live, 'live batch', 'live batches')} and "
+                f"{count(replayed, 'replayed batch', 'replayed batches')}; "
+                f"{count(len(gaps), 'gap')} noticed, {sum(gap.healed_at is not None for gap in gaps)} healed")
+    sentence = "; ".join([sentence, *(beginning.sentence for beginning in beginnings[:3])])
+    return Mirror(subscriber=node, svg=_draw(applied, published, gaps, beginnings, sentence), gaps=gaps,
+                  sentence=sentence)
+
+
+def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[Gap],
+          beginnings: Sequence[Beginning], sentence: str) -> Markup:
+    strokes = [*applied, *published]
+    times = [t for s in strokes for t in (s.began, s.ended)]
+    times += [t for gap in gaps for t in (gap.noticed_at, gap.healed_at) if t is not None]
+    times += [beginning.at for beginning in beginnings]
+    numbers = [n for s in strokes for n in (s.first, s.last)] + [n for gap in gaps for n in (gap.first, gap.last)]
+    numbers += [beginning.before for beginning in beginnings]
+    t0, t1 = min(times, default=0.0), max(times, default=1.0)
+    n0, n1 = min(numbers, default=0), max(numbers, default=1)
+
+    def x_of(at: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * ((at - t0) / (t1 - t0) if t1 > t0 else 0.5)
+
+    def y_of(seq: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ((seq - n0) / (n1 - n0) if n1 > n0 else 0.5)
+
+    parts = _axes(x_of, y_of, (t0, t1), (n0, n1))
+    parts += [_box(gap, x_of, y_of, t1) for gap in gaps[:40]]
+    parts += [_stroke(s, x_of, y_of, "published") for s in _few(published)]
+    parts += [_stroke(s, x_of, y_of, "replay" if s.source == "replay" else "live") for s in _few(applied)]
+    parts += [_diamond(beginning, x_of, y_of) for beginning in beginnings[:40]]
+    parts += _words(gaps[:3], beginnings[:3], x_of)
+    return drawing(WIDTH, HEIGHT, f"Batches over time: {sentence}", "mirror", parts)
+
+
+def _few(strokes: Sequence[Stretch]) -> Sequence[Stretch]:
+    """Thinned evenly where a picture of this width could not show them all."""
+    step = -(-len(strokes) // MOST_STROKES) or 1
+    return strokes[::step]
+
+
+def _axes(x_of: Callable[[float], float], y_of: Callable[[float], float], times: tuple[float, float],
+          numbers: tuple[int, int]) -> list[Markup]:
+    base = HEIGHT - BOTTOM
+    parts = [line(LEFT, TOP, LEFT, base, "axis"), line(LEFT, base, WIDTH - RIGHT, base, "axis"),
+             text(4.0, TOP - 14.0, "batch number", "unit")]
+    for seq in dict.fromkeys((numbers[0], (numbers[0] + numbers[1]) // 2, numbers[1])):
+        parts += [line(LEFT - 4.0, y_of(seq), LEFT, y_of(seq), "axis"),
+                  text(LEFT - 8.0, y_of(seq) + 4.0, f"{seq:,}", None, "end")]
+    for share in range(5):
+        at = times[0] + (times[1] - times[0]) * share / 4
+        anchor = "start" if share == 0 else "end" if share == 4 else "middle"
+        parts += [line(x_of(at), base, x_of(at), base + 4.0, "axis"),
+                  text(x_of(at), base + 17.0, f"{at:.3f} s", None, anchor)]
+    return parts
+
+
+def _box(gap: Gap, x_of: Callable[[float], float], y_of: Callable[[float], float], end: float) -> Markup:
+    left, right = x_of(gap.noticed_at), x_of(gap.healed_at if gap.healed_at is not None else end)
+    top, base = y_of(gap.last + 0.5), y_of(gap.first - 0.5)
+    began = x_of(gap.published_at) if gap.published_at is not None else left
+    return tag("g", tag("title", gap.sentence),
+               tag("rect", x=min(began, left), y=top, width=max(0.0, left - began), height=max(2.0, base - top),
+                   class_="unseen"),
+               tag("rect", x=left, y=top, width=max(2.0, right - left), height=max(2.0, base - top), class_="missing"),
+               class_="gap" if gap.healed_at is not None else "gap open")
+
+
+def _diamond(beginning: Beginning, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Markup:
+    x, y = x_of(beginning.at), y_of(beginning.before - 0.5)
+    return tag("g", tag("title", beginning.sentence),
+               tag("path", d=f"M {x:.1f} {y - 6:.1f} l 6 6 l -6 6 l -6 -6 Z"), class_="beginning")
+
+
+def _words(gaps: Sequence[Gap], beginnings: Sequence[Beginning], x_of: Callable[[float], float]) -> list[Markup]:
+    told = [(at, word, height) for gap in gaps
+            for at, word, height in ((gap.noticed_at, "gap noticed", 4.0), (gap.healed_at, "healed", -8.0))]
+    told += [(beginning.at, beginning.word, 16.0) for beginning in beginnings]
+    parts: list[Markup] = []
+    for at, word, height in told:
+        if at is None:
+            continue
+        x = x_of(at)
+        anchor = "end" if x > WIDTH / 2 else "start"
+        parts += [line(x, TOP - 6.0, x, HEIGHT - BOTTOM, "event"),
+                  text(x + (-4.0 if anchor == "end" else 4.0), TOP + height, word, "word", anchor)]
+    return parts
+
+
+def _stroke(s: Stretch, x_of: Callable[[float], float], y_of: Callable[[float], float], class_: str) -> Markup:
+    if s.first == s.last:
+        return tag("circle", cx=x_of(s.began), cy=y_of(s.first), r=2.5 if class_ != "published" else 1.5,
+                   class_=f"{class_} dot")
+    return line(x_of(s.began), y_of(s.first), x_of(s.ended), y_of(s.last), class_)

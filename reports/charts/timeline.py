@@ -1,0 +1,280 @@
+"""The sequence chart of one run: processes as lines downwards, messages as arrows, time running down.
+
+      time      frontend.0        core.0         worker.0       worker.1
+     0.000 s        |---requests 1-->|               |              |
+                    |                |----rpc 4 step 1-->           |
+                    |                |----rpc 4 step 1------------->|
+     0.412 s  - - - | - - - - - - - -| - - - - - - - | - - - - - - -⚡ f1 kill  ┐
+                    |                |               |              ×          │ told after 19 ms
+     0.431 s        ⚑ told           |               |                         ┘
+
+The axis is not linear: every drawn event has room for its label, and longer waits take more of it, but an
+hour does not take an hour's paper. Moments carry their true time at the left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import log10
+
+import msgspec
+from markupsafe import Markup
+
+from reports.charts.arrows import Arrow, Collective, Skipped, arrows_of, column, lifeline, select
+from reports.charts.notable import Life, Moment, Span, lives_of, moments_of, origin_of, spans_of
+from reports.charts.svg import drawing, line, tag, text
+from reports.formats import clock, count, duration, listed
+from scenarios.history.run import Run
+
+LEFT, COLUMN, RIGHT, TOP = 66.0, 122.0, 176.0, 40.0
+ARROW_GAP, ARRIVAL_GAP, MOMENT_GAP, SKIP_GAP = 12.0, 2.0, 18.0, 13.0
+AFTER_GAP = 18.0  # what follows a moment or a skipped stretch has its label above itself
+#: Moments that draw the neighbouring messages into the chart.
+ANCHORS = ("fault", "death", "told", "released", "kv")
+MOST_MOMENTS = 40
+
+
+class Axis(msgspec.Struct):
+    """Time -> height. `place` is asked in order of time, `at` afterwards for any time."""
+
+    times: list[float] = []
+    heights: list[float] = []
+
+    def place(self, time: float, gap: float) -> float:
+        """The height of the next event: at least `gap` below the last, more after a longer wait."""
+        if not self.times:
+            height = TOP + gap
+        else:
+            waited = max(0.0, time - self.times[-1])
+            height = self.heights[-1] + max(gap, min(24.0, 5.0 * log10(1.0 + waited / 1e-4)))
+        self.times.append(time)
+        self.heights.append(height)
+        return height
+
+    def at(self, time: float) -> float:
+        index = bisect_right(self.times, time)
+        if index == 0:
+            return TOP + 4.0
+        if index == len(self.times):
+            return self.heights[-1] + (8.0 if time > self.times[-1] else 0.0)
+        before, after = self.times[index - 1], self.times[index]
+        share = (time - before) / (after - before) if after > before else 0.0
+        return self.heights[index - 1] + share * (self.heights[index] - self.heights[index - 1])
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A drawing and what it shows, in numbers."""
+
+    svg: Markup
+    drawn: int
+    messages: int
+
+
+def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
+    """The chart of one run, with at most `cap` messages drawn. Faults get the ids `{prefix}-{fault}`."""
+    origin = origin_of(run)
+    moments = moments_of(run)
+    moments = [m for m in moments if m.kind != "note"][:MOST_MOMENTS] + \
+              [m for m in moments if m.kind == "note"][:MOST_MOMENTS // 2]
+    moments.sort(key=lambda moment: moment.at)
+    items = arrows_of(run.journals)
+    shown = select(items, [m.at + origin for m in moments if m.kind in ANCHORS], cap)
+    shown = [_from_origin(item, origin) for item in shown]
+    lives = lives_of(run)
+    nodes = _nodes(run, shown, moments, lives)
+    x_of = {node: LEFT + COLUMN * (place + 0.5) for place, node in enumerate(nodes)}
+    right = LEFT + COLUMN * len(nodes)
+
+    axis = Axis()
+    placed = _place(axis, shown, moments)
+    bottom = max(axis.heights, default=TOP) + 26.0
+    width = right + RIGHT
+    parts: list[Markup] = []
+    parts += _fault_lines(moments, placed, right)
+    parts += _lifelines(lives, nodes, x_of, axis, bottom)
+    for index, item in enumerate(shown):
+        parts += _item(item, placed[index, 0], placed.get((index, 1)), x_of, right)
+    parts += _marks(moments, placed, x_of, prefix)
+    parts += _brackets(spans_of(run), moments, placed, right)
+    parts += _clock(moments, placed, shown)
+    drawn = sum(not isinstance(item, Skipped) for item in shown)
+    return Chart(svg=drawing(width, bottom + 24.0, _label(run, drawn, len(items), moments), "sequence", parts),
+                 drawn=drawn, messages=len(items))
+
+
+def _from_origin(item: Arrow | Collective | Skipped, origin: float) -> Arrow | Collective | Skipped:
+    if isinstance(item, Collective):
+        return msgspec.structs.replace(item, entered={node: at - origin for node, at in item.entered.items()})
+    if isinstance(item, Skipped):
+        return Skipped(at=item.at - origin, until=item.until - origin, channels=item.channels)
+    return msgspec.structs.replace(
+        item, sent_at=None if item.sent_at is None else item.sent_at - origin,
+        received_at=None if item.received_at is None else item.received_at - origin)
+
+
+def _nodes(run: Run, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
+           lives: Sequence[Life]) -> list[str]:
+    names = {lifeline(str(node)) for node in run.play.topology.nodes}
+    names |= {life.node for life in lives} | {moment.node for moment in moments}
+    names |= {name for item in shown if isinstance(item, Arrow) for name in (item.source, item.target)}
+    names |= {name for item in shown if isinstance(item, Collective) for name in item.entered}
+    return sorted(names, key=column)
+
+
+def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
+           ) -> dict[tuple[int | str, int], float]:
+    """Heights: (item, 0) where it begins, (item, 1) where it ends, ("m", n) of the nth moment."""
+    points: list[tuple[float, int, float, tuple[int | str, int]]] = []
+    for index, item in enumerate(shown):
+        skipped = isinstance(item, Skipped)
+        points.append((item.at, 1, SKIP_GAP if skipped else ARROW_GAP, (index, 0)))
+        if skipped or (isinstance(item, Arrow) and item.whole):
+            points.append((item.until, 0 if not skipped else 1, SKIP_GAP if skipped else ARRIVAL_GAP, (index, 1)))
+    points += [(moment.at, 2, MOMENT_GAP, ("m", number)) for number, moment in enumerate(moments)]
+    # At one instant (the twin has many) an arrow must not arrive above its own beginning.
+    points.sort(key=lambda point: (point[0], _begins_now(point, shown), point[1]))
+    heights, wide = {}, False
+    for time, _, gap, key in points:
+        heights[key] = axis.place(time, max(gap, AFTER_GAP) if wide else gap)
+        wide = key[0] == "m" or isinstance(shown[int(key[0])], Skipped)
+    return heights
+
+
+def _begins_now(point: tuple, shown: Sequence[Arrow | Collective | Skipped]) -> int:
+    index, end = point[3]
+    if end == 1 and isinstance(index, int) and shown[index].at == point[0]:
+        return 1
+    return 0
+
+
+def _fault_lines(moments: Sequence[Moment], placed: dict, right: float) -> list[Markup]:
+    return [line(LEFT - 4.0, placed["m", n], right + 8.0, placed["m", n], "faultline")
+            for n, moment in enumerate(moments) if moment.kind == "fault"]
+
+
+def _lifelines(lives: Sequence[Life], nodes: Sequence[str], x_of: dict[str, float], axis: Axis, bottom: float,
+               ) -> list[Markup]:
+    parts: list[Markup] = []
+    heads = [20.0] + ([bottom + 12.0] if bottom > 700.0 else [])
+    for node in nodes:
+        for head in heads:
+            parts.append(tag("rect", x=x_of[node] - 50.0, y=head - 14.0, width=100, height=20, rx=4, class_="head"))
+            parts.append(text(x_of[node], head, node, "name", "middle"))
+    for life in lives:
+        top, end = axis.at(life.began), bottom if life.ended is None else axis.at(life.ended)
+        x = x_of[life.node]
+        parts.append(line(x, max(TOP, top - 6.0), x, end, "life"))
+        if life.ended is not None and life.died is None:
+            parts.append(line(x - 7.0, end, x + 7.0, end, "left"))
+    return parts
+
+
+def _item(item: Arrow | Collective | Skipped, y: float, y_end: float | None, x_of: dict[str, float], right: float,
+          ) -> list[Markup]:
+    if isinstance(item, Skipped):
+        what = listed(f"{number:,} {channel}" for channel, number in sorted(item.channels.items()))
+        words = f"{count(item.count, 'message')} in {duration(item.until - item.at)} not drawn"
+        fits = f"{words}: {what}" if 5.6 * len(f"{words}: {what}") < right - LEFT else words
+        height = (y_end or y) - y + 6.0
+        return [tag("g", tag("title", f"{words}: {what}"),
+                    tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=height, class_="skipped"),
+                    text((LEFT + right) / 2.0, y + 10.0, fits, "skiptext", "middle"))]
+    if isinstance(item, Collective):
+        xs = sorted(x_of[node] for node in item.entered)
+        waited = f", first to last {duration(item.until - item.at)}" if len(xs) > 1 else ""
+        which = f"collective {item.number}" if item.count == 1 else f"collectives {item.number} to {item.last}"
+        return [tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
+                    line(xs[0], y, xs[-1], y, "together"),
+                    *(tag("circle", cx=x, cy=y, r=2.5) for x in xs),
+                    text(xs[0] + 7.0, y - 2.5, which), class_="c")]
+    return [_arrow(item, y, y_end, x_of)]
+
+
+def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -> Markup:
+    x1, x2 = x_of[item.source], x_of[item.target]
+    side = 1.0 if x2 >= x1 else -1.0
+    if item.whole:
+        y2 = y if y_end is None else y_end
+        story = f"sent at {clock(item.sent_at or 0)}, received after {duration(item.until - item.at)}"
+        parts, class_ = [tag("path", d=_path(x1, y, x2 - side, y2))], "a hit" if item.fate else "a"
+    elif item.sent_at is not None:
+        half = x1 + (x2 - x1) * 0.6
+        story, class_ = f"sent at {clock(item.sent_at)}, never received", "a lost"
+        parts = [tag("path", d=_path(x1, y, half, y)), _cross(half + 5.0 * side, y, 3.5)]
+    else:
+        half = x1 + (x2 - x1) * 0.4
+        story, class_ = f"received at {clock(item.at)} without a send of its own: doubled or forged", "a extra"
+        parts = [tag("circle", cx=half, cy=y, r=2.5), tag("path", d=_path(half, y, x2 - side, y))]
+    befell = f" {item.fate}" if item.fate else ""
+    label = text(x1 + 7.0 * side, y - 2.5, item.label + befell, None, None if side > 0 else "end")
+    by = f", {item.fate} by {item.fault}" if item.fault else f",{befell}" if befell else ""
+    title = tag("title", f"{item.source} to {item.target}, {item.label}: {story}{by}")
+    return tag("g", title, *parts, label, class_=class_)
+
+
+def _path(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f"M{x1:.0f} {y1:.1f}L{x2:.0f} {y2:.1f}"
+
+
+def _cross(x: float, y: float, r: float) -> Markup:
+    return tag("path", d=f"M{x - r:.1f} {y - r:.1f}l{2 * r:g} {2 * r:g}m0 {-2 * r:g}l{-2 * r:g} {2 * r:g}", class_="x")
+
+
+def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float], prefix: str) -> list[Markup]:
+    parts = []
+    for number, moment in enumerate(moments):
+        x, y = x_of[moment.node], placed["m", number]
+        shape = {
+            "fault": lambda x, y: tag("path", d=f"M{x + 2:.1f} {y - 9:.1f}l-8 11h5l-3 8 9-11h-5z"),
+            "death": lambda x, y: _cross(x, y, 6.0),
+            "told": lambda x, y: tag("path", d=f"M{x:.1f} {y + 6:.1f}v-13l11 4-11 4"),
+            "released": lambda x, y: tag("path", d=f"M{x - 4:.1f} {y - 5:.1f}l9 5-9 5z"),
+            "kv": lambda x, y: tag("rect", x=x - 4.0, y=y - 4.0, width=8, height=8),
+        }.get(moment.kind, lambda x, y: tag("circle", cx=x, cy=y, r=3))(x, y)
+        words = moment.label if len(moment.label) <= 38 else moment.label[:37] + "…"
+        # Long words beside the last process would lie on the brackets.
+        left = x == max(x_of.values()) and len(words) > 14
+        label = text(x - 11.0, y + 4.0, words, None, "end") if left else text(x + 13.0, y + 4.0, words)
+        parts.append(tag("g", tag("title", moment.text), shape, label,
+                         class_=f"m {moment.kind}",
+                         id=f"{prefix}-{moment.fault}" if prefix and moment.kind == "fault" else None))
+    return parts
+
+
+def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: dict, right: float) -> list[Markup]:
+    """From a fault's own row to the row of what ended it, at the right of all processes."""
+    rows = {(moment.fault, moment.kind): placed["m", n] for n, moment in reversed(list(enumerate(moments)))}
+    drawn = [(span, rows[span.fault, "fault"], rows[span.fault, span.kind]) for span in spans
+             if {(span.fault, "fault"), (span.fault, span.kind)} <= set(rows)]
+    parts, low = [], 0.0
+    for number, (span, top, end) in enumerate(sorted(drawn, key=lambda entry: entry[1:])[:8]):
+        x = right + 42.0 + 9.0 * number
+        word = "told after" if span.kind == "told" else "held for"
+        middle = max((top + end) / 2.0, low)
+        low = middle + 30.0  # words of two brackets must not lie on each other
+        parts.append(tag("g", tag("path", d=f"M{x - 5:.1f} {top:.1f}h5V{end:.1f}h-5"),
+                         text(x + 6.0, middle - 2.0, f"{span.fault} {word}"),
+                         text(x + 6.0, middle + 11.0, duration(span.ended - span.began), "big"),
+                         class_=f"bracket {span.kind}"))
+    return parts
+
+
+def _clock(moments: Sequence[Moment], placed: dict, shown: Sequence[Arrow | Collective | Skipped]) -> list[Markup]:
+    """Times at the left: of every moment that has room, then every now and then of a message."""
+    taken: list[float] = []
+    parts = []
+    important = [(placed["m", n], m.at, "when") for n, m in enumerate(moments) if m.kind != "note"]
+    ordinary = [(placed[n, 0], item.at, "tick") for n, item in enumerate(shown)]
+    for wanted, room in ((important, 11.0), (ordinary, 40.0)):
+        for y, at, class_ in wanted:
+            if all(abs(y - other) >= room for other in taken):
+                taken.append(y)
+                parts.append(text(LEFT - 10.0, y + 4.0, clock(at), class_, "end"))
+    return parts
+
+
+def _label(run: Run, drawn: int, total: int, moments: Sequence[Moment]) -> str:
+    what = listed((m.text for m in moments if m.kind in ANCHORS), limit=4) or "no fault"
+    return (f"Sequence chart of {run.play.scenario} in the world {run.play.world}: "
+            f"{drawn} of {count(total, 'message')} drawn; {what}")

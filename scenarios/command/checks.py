@@ -1,0 +1,129 @@
+"""What is wrong with an order, said in one line before anything is started.
+
+Each check raises `BadInputError`, a `ConfigError`, a `SpaceError` or a `PlanError`; the command line prints its text
+and ends with exit code 3. Nothing is created here but the output folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from engine.config import EngineConfig, RingConfig
+from engine.errors import ConfigError, RingtwinError, SpaceError
+from engine.model_config import check_parallel, max_model_len, read_model_config
+from faults.plan import Plan, load_plan
+from scenarios.history.run import Play, Run, RunError, load_run
+
+SHM = Path("/dev/shm")
+#: A segment of its own for the heartbeat, lock files, and pages that are only partly used.
+_SHM_SLACK_BYTES = 1 << 20
+
+
+class BadInputError(RingtwinError):
+    """The order cannot be carried out. One line that names what, where, and what to do."""
+
+
+def writable(folder: Path) -> Path:
+    """Make the output folder, or say why it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise BadInputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from None
+    return folder
+
+
+def only_one_core(dp: int) -> None:
+    if dp != 1:
+        raise BadInputError(f"--dp {dp}: only one engine core can be played, --dp 1")
+
+
+def servable(model: Path, tp: int, device: str) -> None:
+    """Raises ConfigError for a directory that holds no Llama with weights, or a tp that does not fit it."""
+    config = read_model_config(model)
+    check_parallel(config, tp)
+    max_model_len(EngineConfig(model=str(model)), config)
+    if not any(model.glob("*.safetensors")):
+        raise ConfigError(f"{model}: no weights, there is no *.safetensors in this model directory")
+    enough_gpus(tp, device)
+
+
+def enough_gpus(tp: int, device: str) -> None:
+    if device == "cuda" and tp > (count := gpus()):
+        raise BadInputError(f"--tp {tp} --device cuda: this machine has {count} GPU{'s' * (count != 1)}; "
+                            "use --device auto, which lets ranks share one, or --device cpu")
+
+
+def gpus() -> int:
+    """How many GPUs a process of this user may use, from the driver's files: no CUDA context is made."""
+    count = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in Path("/dev").glob("nvidia*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    return min(count, len([entry for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"]))
+
+
+def shared_memory_bytes(ring: RingConfig, tp: int) -> int:
+    """What the rings of one engine take of /dev/shm."""
+    if tp == 1:
+        return _SHM_SLACK_BYTES
+    broadcast = ring.max_chunks * (ring.max_chunk_bytes + 1 + tp)
+    return broadcast + tp * ring.response_chunks * (ring.response_chunk_bytes + 2) + _SHM_SLACK_BYTES
+
+
+def free_shared_memory_bytes() -> int:
+    try:
+        space = os.statvfs(SHM)
+    except OSError:
+        return 0
+    return space.f_bavail * space.f_frsize
+
+
+def enough_shared_memory(ring: RingConfig, tp: int, engines: int = 1) -> None:
+    needed, free = engines * shared_memory_bytes(ring, tp), free_shared_memory_bytes()
+    if needed > free:
+        raise SpaceError(f"{SHM} has {mebibytes(free)} free, {mebibytes(needed)} are needed; make it larger "
+                         "(docker run --shm-size=1g, mount -o remount,size=1g /dev/shm), or remove what fills it")
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"
+
+
+# -- what a replay is made from
+
+
+def run_or_plan(path: Path) -> Play | Plan:
+    """A run directory's play, or the plan in a JSON file. Raises RunError, PlanError, BadInputError."""
+    if path.is_dir():
+        below = sorted(path.glob("*/play.json"))
+        if below and not (path / "play.json").exists():
+            raise RunError(f"{path}: holds several runs; name one of them, such as {below[0].parent}")
+        play = load_run(path).play
+        play.plan.check(play.topology)
+        return play
+    if not path.exists():
+        raise BadInputError(f"{path}: no such run directory or plan; runs lie in out/runs")
+    return load_plan(path)
+
+
+def runs_below(paths: tuple[Path, ...]) -> list[Run]:
+    """Every run among these directories and in those below them. Raises RunError for the first that is not whole."""
+    runs = []
+    for path in paths:
+        if not path.is_dir():
+            raise BadInputError(f"{path}: no such directory")
+        found = [path] if looks_like_a_run(path) else sorted(p for p in path.rglob("*") if looks_like_a_run(p))
+        if not found:
+            raise RunError(f"{path}: holds no run (no play.json below it)")
+        runs += [load_run(folder) for folder in found]
+    return runs
+
+
+def looks_like_a_run(path: Path) -> bool:
+    """Also a part of one: half a run must be an error, not be passed over."""
+    return path.is_dir() and any((path / name).exists() for name in ("play.json", "lab.json", "journals"))

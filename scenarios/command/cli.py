@@ -1,0 +1,401 @@
+"""`ringtwin`: play scenarios, play one again, use the engine alone, look at what there is.
+
+Promises
+- Exit codes: 0 everything is as declared; 1 a broken promise or a disagreement of the worlds; 2 something is not
+  known; 3 the harness failed or the order was bad; 130 and 143 after Ctrl-C and SIGTERM.
+- A bad order ends in one line that names what, where and the next step, and leaves nothing behind.
+- Ctrl-C at any moment leaves no process, segment or socket file.
+- Answers go to stdout, progress to stderr.
+
+This is the one file of `scenarios` that knows `reports`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from engine.errors import RingtwinError
+from engine.topology import tensor_parallel
+from faults.plan import Plan, PlanError
+from reports.answer import answer
+from reports.collect import Promise, collect, unfired
+from reports.junit import blame, write_junit
+from reports.page import write_page
+from reports.results import exit_code, results, write_results
+from reports.summary import write_summary
+from scenarios.command import checks
+from scenarios.command.screen import Screen
+from scenarios.history.run import Play, Run
+from scenarios.lab.catalogue import catalogue, selected
+from scenarios.lab.player import (
+    WORLD_NAMES,
+    Outcome,
+    Settings,
+    Worlds,
+    can_play,
+    play,
+    replay,
+    replay_command,
+    worlds_of,
+)
+from scenarios.lab.settings import MODEL, lab_config
+from scenarios.workloads.workload import recorded
+
+BAD, INTERRUPTED = 3, 130
+#: What a plan on its own is played with: nothing else happens than what the plan says.
+CALM_WORKLOAD = "eight-even"
+
+path_argument = click.Path(path_type=Path)
+world_option = click.option("--world", type=click.Choice([*WORLD_NAMES, "both"]), default=None,
+                            help="Who plays. Default: both where torch and pyzmq are installed, else sim.")
+device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+out_option = click.option("--out", type=path_argument, default=Path("out"), show_default=True,
+                          help="Folder for runs, results and report.")
+json_option = click.option("--json", "json_file", type=path_argument, default=None,
+                           help="Write results.json here, too; - is stdout.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="ringtwin")
+def cli() -> None:
+    """A reliability lab for multi-process tensor-parallel inference engines."""
+
+
+# -- playing
+
+
+@cli.command()
+@world_option
+@click.option("--scenario", "globs", multiple=True, metavar="GLOB",
+              help="Play only what this names: scenarios, or their file (kv*); may be repeated.")
+@click.option("--tp", type=click.IntRange(1), default=None, help="Ranks. Default: as each scenario says.")
+@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Engine cores.")
+@device_option
+@click.option("--model", type=path_argument, default=None,
+              help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@out_option
+@json_option
+def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, device: str, model: Path | None,
+        seed: int, out: Path, json_file: Path | None) -> int:
+    """Play scenarios and write the report to OUT/report/index.html."""
+    checks.only_one_core(dp)
+    names = playable(world)
+    chosen = selected(catalogue(), globs)
+    if model is not None or tp is not None:
+        checks.servable(model or MODEL, tp or 2, device)
+    if "engine" in names:
+        checks.enough_shared_memory(lab_config().ring, tp or 2, engines=2)
+        checks.enough_gpus(tp or 2, device)
+    checks.writable(out)
+    worlds = Worlds(Settings(out=out, tp=tp, seed=seed, device=device))
+    stage: Callable[[Any], Any] = lambda opened: opened  # noqa: E731
+    if model is not None:
+        from scenarios.command.model import on_model
+
+        stage = on_model(model, out)
+    outcomes: list[Outcome] = []
+    try:
+        with Screen(len(chosen) * len(names), quiet=json_file == Path("-")) as screen:
+            for scenario in chosen:
+                for name in names:
+                    screen.playing(scenario.name, name)
+                    outcomes.append(play(scenario, stage(worlds.open(name, scenario))))
+                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
+    finally:
+        worlds.close()
+    return conclude(outcomes, out, json_file)
+
+
+@cli.command("replay")
+@click.argument("run_or_plan", type=path_argument)
+@click.option("--world", type=click.Choice([*WORLD_NAMES, "both"]), default=None,
+              help="Who plays. Default: the run's own world; for a plan, all that can.")
+@click.option("--times", type=click.IntRange(1), default=1, show_default=True)
+@device_option
+@click.option("--out", type=path_argument, default=Path("out/replay"), show_default=True)
+@json_option
+def replay_(run_or_plan: Path, world: str | None, times: int, device: str, out: Path, json_file: Path | None) -> int:
+    """Play a run directory again, or a plan (JSON) with a calm workload."""
+    given = checks.run_or_plan(run_or_plan)
+    play_ = play_of(given, run_or_plan) if isinstance(given, Plan) else given
+    names = playable(world or (None if isinstance(given, Plan) else play_.world))
+    if "engine" in names:
+        checks.enough_shared_memory(play_.config.ring, play_.topology.tp)
+        checks.enough_gpus(play_.topology.tp, device)
+    checks.writable(out)
+    outcomes: list[Outcome] = []
+    with Screen(times * len(names), quiet=json_file == Path("-")) as screen:
+        for number in range(1, times + 1):
+            # A folder of its own for each time: the run that is replayed may lie in `out` itself.
+            folder = out if times == 1 and not inside(run_or_plan, out) else fresh(out)
+            worlds = Worlds(Settings(out=folder, seed=play_.seed, device=device))
+            try:
+                for name in names:
+                    screen.playing(play_.scenario, name)
+                    asked = msgspec.structs.replace(play_, world=name)
+                    outcomes.append(replay(asked, worlds.open(name)))
+                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
+            finally:
+                if number == times:
+                    worlds.close()
+        if times > 1:
+            screen.say(repeated(outcomes))
+    return conclude(outcomes, out, json_file)
+
+
+def play_of(plan: Plan, path: Path) -> Play:
+    """A plan on its own, as a play. Its subscribers are those that it names. Raises PlanError."""
+    subscribers = int(any("subscriber." in fault.site for fault in plan.faults))
+    topology = tensor_parallel(2, subscribers=subscribers)
+    plan.check(topology)
+    config = lab_config(tensor_parallel_size=2, kv_events={"enable_kv_cache_events": bool(subscribers)})
+    return Play(scenario=path.stem, title=f"The plan {path.name} with a calm workload", world="", topology=topology,
+                workload=msgspec.to_builtins(recorded(CALM_WORKLOAD).played()), plan=plan, config=config, promises=())
+
+
+def inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def fresh(out: Path) -> Path:
+    number = 1
+    while (out / str(number)).exists():
+        number += 1
+    (out / str(number)).mkdir()
+    return out / str(number)
+
+
+def repeated(outcomes: Sequence[Outcome]) -> str:
+    """How often the verdicts were the same."""
+    seen: dict[tuple, int] = {}
+    for outcome in outcomes:
+        key = (outcome.world, *sorted((cell.guarantee, cell.verdict.value) for run in outcome.runs if run.judgement
+                                      for cell in run.judgement.cells))
+        seen[key] = seen.get(key, 0) + 1
+    lines = []
+    for name in dict.fromkeys(outcome.world for outcome in outcomes):
+        times = sorted((count for key, count in seen.items() if key[0] == name), reverse=True)
+        lines.append(f"{name}: {times[0]} of {sum(times)} with the same verdicts"
+                     + (f", {len(times) - 1} other outcomes" if len(times) > 1 else ""))
+    return "\n".join(lines)
+
+
+def playable(world: str | None) -> tuple[str, ...]:
+    names = worlds_of(world)
+    for name in names:
+        if (reason := can_play(name)) is not None:
+            raise checks.BadInputError(f"--world {world}: {reason}")
+    return names
+
+
+# -- what was played
+
+
+def conclude(outcomes: Sequence[Outcome], out: Path, json_file: Path | None) -> int:
+    """Write everything that is made of runs and say the answer. -> exit code"""
+    runs = [one for outcome in outcomes for one in outcome.runs]
+    if not runs:
+        raise checks.BadInputError("nothing was played: no scenario that was named fits; see the lines above")
+    page = publish(runs, out)
+    if json_file == Path("-"):
+        click.echo(msgspec.json.format(msgspec.json.encode(results(runs, out)), indent=1).decode())
+    elif json_file is not None:
+        checks.writable(json_file.parent)
+        write_results(runs, json_file, out)
+    said = answer(runs)
+    lines = [said.title, said.sentence]
+    for trouble in said.troubles[:1]:
+        lines.append(replay_command(trouble.run))
+    lines.append(f"report: {page}")
+    click.echo("\n".join(line for line in lines if line), err=json_file == Path("-"))
+    return said.code
+
+
+def verdict_of(outcome: Outcome) -> tuple[str, list[str]]:
+    """A word for one play, by the rule that the report counts by, and a line for each reason."""
+    if outcome.failure is not None:
+        return "harness failed", [outcome.failure]
+    if outcome.skipped is not None:
+        return "not played", [outcome.skipped]
+    astray = [side for scenario in collect(outcome.runs) for side in scenario.all_sides() if not side.as_declared]
+    why = [f"{side.guarantee} is {side.verdict.value}"
+           + (f", declared {side.expected.value}" if side.expected else "")
+           + (f": {text}" if (text := blame(side)[1]) else "") for side in astray]
+    why += [f"planned and never fired: {', '.join(missing)}" for run in outcome.runs if (missing := unfired(run))]
+    code = exit_code(outcome.runs)
+    return {0: "as declared", 1: "BROKEN", 2: "not known", 3: "harness failed"}[code], why
+
+
+def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:
+    """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
+    page = page or out / "report" / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(runs, promises(), page, replay_command)
+    write_results(runs, out / "results.json", out)
+    write_junit(runs, out / "junit.xml", replay_command)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        write_summary(runs, Path(summary), replay_command)
+    return page
+
+
+def promises() -> dict[str, Promise]:
+    from scenarios.guarantees.registry import GUARANTEES
+
+    return {entry.id: Promise(id=entry.id, sentence=entry.sentence, source=entry.source, chapter=entry.chapter)
+            for entry in GUARANTEES.values()}
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=path_argument)
+@click.option("-o", "--output", type=path_argument, default=Path("page.html"), show_default=True)
+@json_option
+def report(runs: tuple[Path, ...], output: Path, json_file: Path | None) -> int:
+    """Judge run directories again, from their records alone, and write one page of them."""
+    from scenarios.guarantees.judge import judge
+
+    found = []
+    for one in checks.runs_below(runs):
+        judgement = judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
+        found.append(Run(one.path, one.play, one.lab, one.journals, judgement))
+    checks.writable(output.parent)
+    write_page(found, promises(), output, replay_command)
+    if json_file == Path("-"):
+        click.echo(msgspec.json.format(msgspec.json.encode(results(found)), indent=1).decode())
+    elif json_file is not None:
+        write_results(found, json_file)
+    said = answer(found)
+    click.echo(f"{said.title}\n{said.sentence}\nreport: {output}", err=json_file == Path("-"))
+    return exit_code(found)
+
+
+# -- the engine alone
+
+
+@cli.command()
+@click.option("--model", type=path_argument, required=True, help="A Llama's Hugging Face directory.")
+@click.option("--prompt", required=True)
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--max-tokens", type=int, default=64, show_default=True)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 takes all tokens.")
+@click.option("--seed", type=int, default=None)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated.")
+@device_option
+def generate(model: Path, prompt: str, tp: int, device: str, **sampling: Any) -> int:
+    """Stream what a model says."""
+    if (reason := can_play("engine")) is not None:
+        raise checks.BadInputError(reason)
+    from scenarios.command.generate import stream
+
+    stream(model, prompt, tp, device, sampling, sys.stdout.write)
+    return 0
+
+
+@cli.command("kv-tail")
+@click.argument("endpoint")
+@click.option("--replay", default=None, metavar="ENDPOINT", help="Where missing batches can be asked for.")
+@click.option("--topic", default="", help="Only messages whose topic begins so.")
+@click.option("--json", "json_lines", is_flag=True, help="One JSON object a line.")
+@click.option("--mirror", is_flag=True, help="Tell how many blocks and prefix chains are cached.")
+@click.option("--seconds", type=click.FloatRange(0), default=None, help="Stop after this time. Default: at Ctrl-C.")
+def kv_tail(endpoint: str, replay: str | None, topic: str, json_lines: bool, mirror: bool,
+            seconds: float | None) -> int:
+    """Show the KV-cache events of a running engine, Ringtwin's or vLLM's: batches, gaps, replays, a rate."""
+    from scenarios.command.kv_tail import tail
+
+    tail(endpoint, replay, topic, click.echo, json=json_lines, mirror=mirror, seconds=seconds)
+    return 0
+
+
+# -- what there is
+
+
+@cli.command("list")
+@click.argument("what", type=click.Choice(["scenarios", "guarantees", "sites", "faults"]))
+@click.option("--tp", type=click.IntRange(1), default=2, show_default=True, help="Ranks, for the sites.")
+@click.option("--subscribers", type=click.IntRange(0), default=1, show_default=True,
+              help="KV subscribers, for the sites.")
+def list_(what: str, tp: int, subscribers: int) -> int:
+    """Name every scenario, guarantee, site or fault."""
+    from scenarios.command import listing
+
+    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers)):
+        click.echo(line)
+    return 0
+
+
+@cli.command()
+@click.option("--clean", is_flag=True, help="End and remove what dead engines and dead labs left.")
+def doctor(clean: bool) -> int:
+    """What this machine can run, and why not."""
+    from scenarios.command import doctor as examination
+
+    for line in examination.examine(clean):
+        click.echo(line)
+    return 0
+
+
+# -- from the shell and back
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. Every end goes through here, so that no exit code ever means something else."""
+    sys.exit(outcome_of(arguments))
+
+
+def outcome_of(arguments: Sequence[str] | None) -> int:
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return cli.main(args=None if arguments is None else list(arguments), prog_name="ringtwin",
+                        standalone_mode=False) or 0
+    except click.UsageError as error:
+        where = f"; see '{error.ctx.command_path} --help'" if error.ctx is not None else ""
+        return complain(f"{error.format_message()}{where}", BAD)
+    except (KeyboardInterrupt, click.Abort):
+        return complain("interrupted; whatever was started is gone", INTERRUPTED)
+    except _Terminated:
+        return complain("terminated; whatever was started is gone", 128 + signal.SIGTERM)
+    except (RingtwinError, PlanError, click.ClickException) as error:
+        return complain(str(error), BAD)
+    except SystemExit:  # click's only one: the reader of our stdout has seen enough
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return complain(f"{error.filename or 'the system'}: {error.strerror or error}", BAD)
+    except Exception as error:
+        traceback.print_exc()
+        return complain(f"a bug of the lab itself, not of the engine: {type(error).__name__}: {error}", BAD)
+    finally:
+        from scenarios.lab import home
+
+        home.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SIGHUP came."""
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Once: what follows is bounded and must not be interrupted itself."""
+    for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(again, signal.SIG_IGN)
+    raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
+
+
+def complain(text: str, code: int) -> int:
+    click.echo("ringtwin: " + " ".join(text.split()), err=True)
+    return code
+
+

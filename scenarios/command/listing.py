@@ -1,0 +1,62 @@
+"""`ringtwin list`: scenarios, guarantees, sites and faults, a line each, made to be searched with grep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.topology import Topology
+from faults.generate import fates_at
+from faults.plan import FATES_AT, Fate
+from scenarios.lab.catalogue import catalogue
+
+#: What each fate does, as `faults.plan` means it, and what it needs to be told.
+FATES = {
+    Fate.DROP: "the message or doorbell never arrives",
+    Fate.DELAY: "the message is held until another crossing, or for some seconds ('until')",
+    Fate.DUPLICATE: "the message arrives twice",
+    Fate.REORDER: "the message arrives after the next one of its edge",
+    Fate.CORRUPT: "bytes of the message or of the ring are changed ('byte')",
+    Fate.TRUNCATE: "the message is cut off ('byte')",
+    Fate.KILL: "SIGKILL ('victim': another process than the one that crosses)",
+    Fate.STALL: "SIGSTOP, until another crossing or for some seconds ('until'); 'victim' as above",
+    Fate.RAISE: "an exception in the process ('text')",
+    Fate.EXIT: "sys.exit ('code')",
+    Fate.TERMINATE: "SIGTERM; 'victim' as above",
+    Fate.HANG: "the thread does not return, or not before 'until'",
+    Fate.CUT: "the connection is closed on the wire, and refused until 'until'",
+}
+
+
+def lines(what: str, topology: Topology) -> Iterator[str]:
+    """Raises CatalogueError where the scenarios cannot be read."""
+    return {"scenarios": _scenarios, "guarantees": _guarantees, "faults": _faults,
+            "sites": lambda: _sites(topology)}[what]()
+
+
+def _scenarios() -> Iterator[str]:
+    found = catalogue()
+    width = max((len(scenario.name) for scenario in found), default=0)
+    for scenario in found:
+        where = f"  [{scenario.only.world} only: {scenario.only.reason}]" if scenario.only else ""
+        yield f"{scenario.name:{width}}  {scenario.title}{where}"
+
+
+def _guarantees() -> Iterator[str]:
+    from scenarios.guarantees.registry import GUARANTEES
+
+    width = max(map(len, GUARANTEES))
+    for entry in GUARANTEES.values():
+        yield f"{entry.id:{width}}  {entry.sentence}"
+
+
+def _sites(topology: Topology) -> Iterator[str]:
+    sites = topology.sites()
+    width = max(map(len, sites))
+    for site in sites:
+        yield f"{site:{width}}  {' '.join(sorted(fate.value for fate in fates_at(site)))}"
+
+
+def _faults() -> Iterator[str]:
+    for fate, sentence in FATES.items():
+        places = [operation for operation, fates in FATES_AT.items() if fate in fates]
+        yield f"{fate.value:10} {sentence}; at: {', '.join(places)}"

@@ -1,0 +1,141 @@
+"""Finds scenarios: `def test_xxx(world): "sentence"` in scenarios/test_*.py, without pytest running.
+
+Promises
+- Order: files by name, functions as they stand in the file, parameters as they are listed.
+- A function with `pytest.mark.parametrize` on one argument is as many scenarios, called `test_xxx[value]`; the
+  command line and pytest give one scenario one name.
+- A scenario that one world cannot play says so itself, with its reason: `@only("engine", reason="...")`.
+
+    scenario.function(world, **scenario.parameters)
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from engine.errors import RingtwinError
+
+FOLDER = Path(__file__).parents[1]
+
+
+class CatalogueError(RingtwinError):
+    """A scenario cannot be read, or none matches. The message names it."""
+
+
+class Only(msgspec.Struct, frozen=True):
+    """A scenario's own restriction to one world."""
+
+    world: str
+    reason: str
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to play. `title` is the function's sentence."""
+
+    name: str
+    title: str
+    function: Callable[..., None]
+    parameters: dict[str, Any] = {}
+    only: Only | None = None
+
+    def not_played_in(self, world: str) -> str | None:
+        """Why this world does not play it, or None if it does."""
+        return self.only.reason if self.only is not None and self.only.world != world else None
+
+
+def only(world: str, *, reason: str) -> Callable[[Callable], Callable]:
+    """Marks a scenario that only one world can play. The reason is shown wherever it is left out."""
+
+    def mark(function: Callable) -> Callable:
+        function.only = Only(world, reason)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def catalogue(folder: Path = FOLDER) -> list[Scenario]:
+    """All scenarios. Raises CatalogueError for a file that cannot be imported or a scenario without a sentence."""
+    return [scenario for path in sorted(folder.glob("test_*.py")) for scenario in scenarios_in(_module(path))]
+
+
+def _module(path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(f"scenarios.{path.stem}")
+    except Exception as error:
+        raise CatalogueError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def scenarios_in(module: ModuleType) -> list[Scenario]:
+    """The scenarios of one module, in the order of its lines."""
+    functions = [value for name, value in vars(module).items()
+                 if name.startswith("test_") and inspect.isfunction(value) and value.__module__ == module.__name__]
+    functions.sort(key=lambda function: function.__code__.co_firstlineno)
+    return [scenario for function in functions for scenario in scenarios_of(function)]
+
+
+def scenarios_of(function: Callable) -> list[Scenario]:
+    """One scenario, or one per parameter. Raises CatalogueError where pytest would see something else."""
+    where = f"{function.__module__}.{function.__name__}"
+    title = " ".join((inspect.getdoc(function) or "").split())
+    arguments = list(inspect.signature(function).parameters)
+    if not title:
+        raise CatalogueError(f"{where}: a scenario needs a sentence as its docstring")
+    if "world" not in arguments:
+        raise CatalogueError(f"{where}: a scenario takes the world as an argument")
+    restricted = getattr(function, "only", None)
+    marks = [mark for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
+    if not marks:
+        if arguments != ["world"]:
+            raise CatalogueError(f"{where}: takes {', '.join(arguments)}; only 'world' and one parametrized argument")
+        return [Scenario(name=function.__name__, title=title, function=function, only=restricted)]
+    argument, values, labels = _parameters(marks, where)
+    if sorted(arguments) != sorted(["world", argument]):
+        raise CatalogueError(f"{where}: takes {', '.join(arguments)}, but parametrizes {argument!r}")
+    return [Scenario(name=f"{function.__name__}[{label}]", title=title, function=function,
+                     parameters={argument: value}, only=restricted)
+            for value, label in zip(values, labels, strict=True)]
+
+
+def _parameters(marks: Sequence[Any], where: str) -> tuple[str, list[Any], list[str]]:
+    if len(marks) > 1 or len(marks[0].args) < 2 or not isinstance(marks[0].args[0], str) or "," in marks[0].args[0]:
+        raise CatalogueError(f"{where}: a scenario may parametrize one argument, once")
+    argument, given = marks[0].args[:2]
+    ids = marks[0].kwargs.get("ids")
+    values, labels = [], []
+    for place, value in enumerate(given):
+        label = ids(value) if callable(ids) else ids[place] if ids else None
+        if hasattr(value, "values") and hasattr(value, "marks"):  # pytest.param(value, id=...)
+            label = value.id or label
+            value = value.values[0]
+        values.append(value)
+        labels.append(str(value if label is None else label))
+    return argument, values, labels
+
+
+def selected(scenarios: Iterable[Scenario], globs: Sequence[str]) -> list[Scenario]:
+    """Those that one of the globs names; all without a glob. Raises CatalogueError where a glob names none.
+
+    `calm*`, `test_calm*`, `test_calm` (with all its parameters) and `test_calm[4]` name the same kind of thing; so does
+    the file that they stand in: `kv*` is all of test_kv.py and test_kv_more.py.
+    """
+    scenarios = list(scenarios)
+    for glob in globs:
+        if not any(named(scenario, glob) for scenario in scenarios):
+            raise CatalogueError(f"no scenario is called {glob!r}; 'ringtwin list scenarios' shows them all")
+    return [scenario for scenario in scenarios if not globs or any(named(scenario, glob) for glob in globs)]
+
+
+def named(scenario: Scenario, glob: str) -> bool:
+    function = scenario.name.partition("[")[0]
+    file = scenario.function.__module__.rpartition(".")[2]
+    names = [name for full in (scenario.name, function, file) for name in (full, full.removeprefix("test_"))]
+    # Equality first: in a glob the brackets of a parameter would be a set of characters.
+    return any(name == glob or fnmatchcase(name, glob) for name in names)

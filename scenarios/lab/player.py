@@ -1,0 +1,202 @@
+"""Plays scenarios in worlds, for the command line and for pytest alike.
+
+Promises
+- Whatever a scenario does, `play` returns an `Outcome`: as declared, broken, not played (with the reason), or a
+  failure of the harness. Only Ctrl-C and its like pass through.
+- A failure of the harness is a run like any other, with its reason in `lab.failure`, so that no report can be
+  made without it.
+- A world is made when it is first needed; the module of a world that nobody asks for is never imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from engine.topology import Topology
+from faults.plan import Plan, PlanError
+from scenarios.history.run import Lab, Play, Run, Verdict
+from scenarios.lab.catalogue import Scenario
+from scenarios.lab.settings import lab_config
+from scenarios.worlds import base
+from scenarios.worlds.base import BrokenPromiseError, PlayedRun, World
+
+WORLD_NAMES = ("sim", "engine")
+#: What the world of real processes needs beyond the rest.
+ENGINE_PACKAGES = ("torch", "zmq", "safetensors")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how scenarios are played. `tp` None: as each scenario says."""
+
+    out: Path
+    tp: int | None = None
+    seed: int = 0
+    device: str = "auto"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario in one world."""
+
+    scenario: str
+    world: str
+    runs: list[Run] = []
+    seconds: float = 0.0
+    broken: str | None = None  # what is not as declared
+    skipped: str | None = None  # why it was not played
+    failure: str | None = None  # the harness failed
+
+
+def worlds_of(asked: str | None) -> tuple[str, ...]:
+    """The worlds that `--world` names. None: both where this machine has what the real one needs."""
+    if asked is None:
+        asked = "both" if can_play("engine") is None else "sim"
+    return WORLD_NAMES if asked == "both" else (asked,)
+
+
+def can_play(world: str) -> str | None:
+    """Why this world cannot be played on this machine, or None if it can."""
+    if world == "sim":
+        return None
+    if not sys.platform.startswith("linux"):
+        return "real processes need Linux (/dev/shm and pidfds)"
+    missing = [package for package in ENGINE_PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        return f"{' and '.join(missing)} not installed; pip install 'ringtwin[engine]', or play --world sim"
+    return None
+
+
+class Worlds:
+    """The worlds of one session, made when they are needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._made: dict[str, World] = {}
+
+    def open(self, name: str, scenario: Scenario | None = None) -> World:
+        """The world of this name, ready to play this scenario."""
+        world = self._made.get(name)
+        if world is None:
+            world = self._made[name] = self._make(name)
+        world.played = []
+        if scenario is not None:
+            world.scenario, world.title = scenario.name, scenario.title
+        return world
+
+    def _make(self, name: str) -> World:
+        settings = self.settings
+        if name == "sim":
+            from scenarios.worlds.sim import SimWorld as Made
+        else:
+            from scenarios.lab import home
+            from scenarios.worlds.engine import EngineWorld as Made
+
+            home.sweep_labs()
+        return Made(settings.out, tp=settings.tp, seed=settings.seed, device=settings.device)
+
+    def close(self) -> None:
+        """End what the worlds keep; with a real one, every process this lab ever started."""
+        if "engine" in self._made:
+            from scenarios.lab import home
+
+            home.end()  # first: a fork server outlives its children, and a play that was cut off may have left some
+        for world in self._made.values():
+            world.close()
+        self._made = {}
+
+
+def play(scenario: Scenario, world: World) -> Outcome:
+    """Play one scenario in one world, opened for it."""
+    began = time.monotonic()
+    broken = failure = None
+    if (skipped := scenario.not_played_in(world.name)) is None:
+        try:
+            scenario.function(world, **scenario.parameters)
+        except BrokenPromiseError as error:
+            broken = str(error)
+        except Exception as error:
+            skipped = fits(world, error)
+            if skipped is None:
+                failure = why(error)
+    runs = [run for played in world.played for run in played.runs]
+    if failure is not None:
+        runs = failed(runs, failure, world)
+    elif skipped is None and not runs:
+        failure = "the scenario played nothing"
+        runs = failed([], failure, world)
+    return Outcome(scenario=scenario.name, world=world.name, runs=runs, seconds=time.monotonic() - began,
+                   broken=broken, skipped=skipped, failure=failure)
+
+
+def replay(play: Play, world: World) -> Outcome:
+    """Play what was recorded, and hold it against what was declared then."""
+    began = time.monotonic()
+    world.scenario, world.title = play.scenario, play.title
+    failure = None
+    try:
+        played = world.replay(play)
+        if not play.promises:
+            judge_by(played, play.expected)
+        runs = played.runs
+    except (PlanError, BrokenPromiseError):
+        raise
+    except Exception as error:
+        failure = why(error)
+        runs = failed([run for played in world.played for run in played.runs], failure, world)
+    return Outcome(scenario=play.scenario, world=world.name, runs=runs, seconds=time.monotonic() - began,
+                   failure=failure)
+
+
+def judge_by(played: PlayedRun, expected: dict[str, Verdict]) -> None:
+    """Every guarantee that applies is judged; what is not as expected is seen in the cells, not raised."""
+    try:
+        played.holds(**{name.replace("-", "_"): verdict for name, verdict in expected.items()})
+    except BrokenPromiseError:
+        pass
+
+
+def why(error: Exception) -> str:
+    """One line, with the place where it came from."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split()) or "no reason given"
+    return f"{type(error).__name__}: {text} ({Path(place.filename).name}:{place.lineno})"
+
+
+def fits(world: World, error: BaseException) -> str | None:
+    """Why a plan cannot be played with the ranks that were asked for, or None where the scenario itself is wrong."""
+    if isinstance(error, PlanError) and world.tp is not None:
+        return f"does not fit a topology of {world.tp} ranks: {error}"
+    return None
+
+
+def failed(runs: list[Run], reason: str, world: World) -> list[Run]:
+    """The runs so far, the last one marked as a failure of the harness; one is made up where there is none."""
+    if runs:
+        last = runs[-1]
+        return [*runs[:-1], Run(last.path, last.play, msgspec.structs.replace(last.lab, failure=reason), last.journals,
+                                None)]
+    play = Play(scenario=world.scenario, title=world.title, world=world.name, topology=Topology(tp=world.tp or 2),
+                workload={}, plan=Plan(), config=lab_config(), promises=())
+    nowhere = world.out / "runs" / f"{world.scenario}-{world.name}"
+    return [Run(nowhere, play, Lab(began_at=0.0, ended_at=0.0, processes=[], leftovers=[], failure=reason), [], None)]
+
+
+def replay_command(run: Run) -> str:
+    """The one command that plays this run again."""
+    if run.lab.failure is None or (run.path / "play.json").exists():
+        return base.replay_command(run)
+    return f"ringtwin run --scenario {shlex.quote(run.play.scenario)} --world {run.play.world}"
+
+
+def repeat_command(world: World) -> str:
+    """The same for a scenario that left no run."""
+    runs = [run for played in world.played for run in played.runs]
+    if runs:
+        return replay_command(runs[-1])
+    return f"ringtwin run --scenario {shlex.quote(world.scenario)} --world {world.name}"

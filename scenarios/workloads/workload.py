@@ -1,0 +1,184 @@
+"""What the client of a play does: a recorded workload and the driver that both worlds run (pure).
+
+A workload is requests (token ids, parameters, reference tokens from `transformers`) and phases. A phase is a
+list of actions and a number of steps: the scheduler is paused while the actions are sent, then runs exactly that
+many steps. So the same request is in the same step in both worlds, and the nth crossing means the same.
+
+    workload = recorded("eight-mixed").then(add(0, 1, 2), steps=3).then(add(3), abort(1), steps=None)
+
+The driver is told what was delivered and says what to do next; it knows neither sockets nor time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine.messages import SamplingParams
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    prompt_token_ids: list[int]
+    sampling_params: dict[str, Any]
+    reference_token_ids: list[int]
+
+    @property
+    def params(self) -> SamplingParams:
+        return msgspec.convert(self.sampling_params, SamplingParams)
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing the client does. `index` is a request of the recording; `name` the caller's id for it."""
+
+    kind: Literal["add", "abort", "utility", "raw"]
+    index: int = -1
+    name: str = ""
+    method: str = ""
+    args: list[Any] = []
+    times: int = 1
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions while the scheduler is paused, then `steps` steps; None: until nothing is left to do."""
+
+    actions: list[Action]
+    steps: int | None = None
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    requests: list[RecordedRequest]
+    phases: list[Phase] = []
+
+    def then(self, *actions: Action | Iterable[Action], steps: int | None = None) -> Workload:
+        """The same workload with one more phase."""
+        flat = [a for item in actions for a in ([item] if isinstance(item, Action) else item)]
+        return msgspec.structs.replace(self, phases=[*self.phases, Phase(actions=flat, steps=steps)])
+
+    def played(self) -> Workload:
+        """With phases: where none were given, all requests at once."""
+        return self if self.phases else self.then(add(*(r.index for r in self.requests)))
+
+
+def add(*indices: int, name: str = "") -> list[Action]:
+    """Send requests. `name` gives one request an id of its own, to use it twice."""
+    return [Action(kind="add", index=index, name=name or f"r{index}") for index in indices]
+
+
+def abort(*names: int | str) -> list[Action]:
+    """End requests before their time."""
+    return [Action(kind="abort", name=f"r{name}" if isinstance(name, int) else name) for name in names]
+
+
+def utility(method: str, *args: Any, times: int = 1) -> Action:
+    """Call a utility of the core, `times` times without waiting in between."""
+    return Action(kind="utility", method=method, args=list(args), times=times)
+
+
+def raw(*frames: bytes) -> Action:
+    """Send bytes that are no request."""
+    return Action(kind="raw", args=[frame.hex() for frame in frames])
+
+
+@lru_cache(maxsize=32)
+def recorded(name: str) -> Workload:
+    """A workload that ships with the project. Raises FileNotFoundError for an unknown name."""
+    data = json.loads((RECORDED / f"{name}.json").read_text())
+    requests = [msgspec.convert(request, RecordedRequest, strict=False) for request in data["requests"]]
+    return Workload(name=name, requests=requests)
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client does now. `ticket` is told back with a utility's answer."""
+
+    kind: Literal["add", "abort", "utility", "raw", "finish"]
+    request_id: str = ""
+    request: RecordedRequest | None = None
+    method: str = ""
+    args: list[Any] = []
+    ticket: int = -1
+
+
+class Driver:
+    """Plays a workload. Call `start`, then `ended` and `answered` as things happen; do what they return."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload.played()
+        self._by_index = {request.index: request for request in self.workload.requests}
+        self._phase = -1
+        self._open: Counter[str] = Counter()  # an id may be used again before its first use has ended
+        self._tickets = 0
+        self._awaited: set[int] = set()
+        self._steps_ticket: int | None = None
+        self._finished = False
+        self._dead = False
+
+    @property
+    def open_requests(self) -> frozenset[str]:
+        return frozenset(+self._open)
+
+    def start(self) -> list[Command]:
+        pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []
+        return pause + self._next_phase()
+
+    def ended(self, request_id: str) -> list[Command]:
+        """A request got its end, whatever end."""
+        self._open[request_id] -= 1
+        return self._maybe_finish()
+
+    def answered(self, ticket: int, failed: bool) -> list[Command]:
+        """A utility call was answered, or failed."""
+        self._awaited.discard(ticket)
+        if ticket == self._steps_ticket:
+            self._steps_ticket = None
+            if not self._dead:
+                return self._next_phase()
+        return self._maybe_finish()
+
+    def died(self) -> list[Command]:
+        """The engine is dead: nothing more is begun, what is open ends by itself."""
+        self._dead = True
+        return self._maybe_finish()
+
+    def _next_phase(self) -> list[Command]:
+        self._phase += 1
+        phase = self.workload.phases[self._phase]
+        commands = [command for action in phase.actions for command in self._commands(action)]
+        if phase.steps is not None:
+            call = self._utility("run_steps", [phase.steps])
+            self._steps_ticket = call.ticket
+            return [*commands, call]
+        if self._phase or len(phase.actions) > 1:
+            commands.append(self._utility("resume_scheduler", []))
+        return commands + self._maybe_finish()
+
+    def _commands(self, action: Action) -> list[Command]:
+        if action.kind == "add":
+            self._open[action.name] += 1
+            return [Command(kind="add", request_id=action.name, request=self._by_index[action.index])]
+        if action.kind == "abort":
+            return [Command(kind="abort", request_id=action.name)]
+        if action.kind == "raw":
+            return [Command(kind="raw", args=action.args)]
+        return [self._utility(action.method, action.args) for _ in range(action.times)]
+
+    def _utility(self, method: str, args: list[Any]) -> Command:
+        self._tickets += 1
+        self._awaited.add(self._tickets)
+        return Command(kind="utility", method=method, args=args, ticket=self._tickets)
+
+    def _maybe_finish(self) -> list[Command]:
+        last = self._dead or (self._phase == len(self.workload.phases) - 1 and self._steps_ticket is None)
+        if self._finished or not last or +self._open or (self._awaited and not self._dead):
+            return []
+        self._finished = True
+        return [Command(kind="finish")]

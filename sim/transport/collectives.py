@@ -1,0 +1,121 @@
+"""Collectives of torch.distributed as the ranks feel them: a barrier that time, death and stops can break.
+
+Promises
+- A collective is over for all ranks some time after the last one entered it.
+- A killed rank raises in its ring neighbours within about 10 ms; in the others it raises then or only at the
+  time-out, which of them is one of the allowed outcomes.
+- A stopped or hung rank, or one that never enters, raises in the others at the group's time-out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.process.thread import SimThread
+    from sim.simulation import Simulation
+
+
+class Part:
+    """One rank's part in several collectives, one after the other: `entered` until the one it is in is over for it."""
+
+    __slots__ = ("data", "entered", "error", "group", "left", "thread")
+
+    def __init__(self, thread: SimThread, group: CollectiveGroup, count: int, operation: str) -> None:
+        self.thread = thread
+        self.group = group
+        self.left = count
+        self.data = {"operation": operation}  # what each crossing says
+        self.entered = False
+        self.error: Exception | None = None  # what the last collective failed with
+
+
+class CollectiveError(RuntimeError):
+    """A collective failed because a peer is dead, or did not take part in time."""
+
+
+class CollectiveGroup:
+    """The nth collective of each rank belongs together."""
+
+    def __init__(self, sim: Simulation, name: str, ranks: list[str], timeout_s: float) -> None:
+        self._sim = sim
+        self.name = name
+        self.ranks = ranks
+        self.timeout_s = timeout_s
+        self._size = len(ranks)
+        self._entered: dict[str, int] = dict.fromkeys(ranks, 0)
+        #: number -> who waits in it, by rank
+        self._inside: dict[int, dict[str, Part]] = {}
+        self._dead: list[str] = []
+        #: rank -> (number, when it times out) of the collective it entered last. One alarm per rank is on its way:
+        #: nearly every collective is over long before, and would leave a timer behind.
+        self._waits: dict[str, tuple[int, float]] = {}
+        self._alarmed: set[str] = set()
+
+    def enter(self, rank: str, part: Part) -> None:
+        """`rank` takes part in its next collective. Its thread is woken when that is over."""
+        part.entered = True
+        sim = self._sim
+        number = self._entered[rank]
+        self._entered[rank] = number + 1
+        inside = self._inside.get(number)
+        if inside is None:
+            inside = self._inside[number] = {}
+        inside[rank] = part
+        if len(inside) == self._size:
+            sim.after(sim.costs.collective_s, self._all_come_out, number)
+            return
+        until = sim.env._now + self.timeout_s
+        self._waits[rank] = number, until
+        if rank not in self._alarmed:
+            self._alarmed.add(rank)
+            sim.call_at(until, self._alarm, rank)
+        for dead in self._dead:
+            if self._entered[dead] <= number:
+                self._told_of_death(number, rank, dead)
+
+    def died(self, rank: str) -> None:
+        """A rank's process is gone."""
+        if rank not in self._entered or rank in self._dead:
+            return
+        self._dead.append(rank)
+        for number, inside in list(self._inside.items()):
+            if self._entered[rank] <= number or rank in inside:
+                for other in list(inside):
+                    if other != rank:
+                        self._told_of_death(number, other, rank)
+
+    def _told_of_death(self, number: int, rank: str, dead: str) -> None:
+        size = len(self.ranks)
+        distance = (self.ranks.index(rank) - self.ranks.index(dead)) % size
+        neighbour = distance in (1, size - 1)
+        if neighbour or self._sim.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
+            error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
+            self._sim.after(self._sim.costs.collective_death_s, self._fail, number, rank, error)
+
+    def _alarm(self, rank: str) -> None:
+        """The rank's collective of then has timed out; where it sits in a later one, that one's time comes later."""
+        number, until = self._waits[rank]
+        if rank not in self._inside.get(number, ()):
+            self._alarmed.discard(rank)
+        elif until > self._sim.now:
+            self._sim.call_at(until, self._alarm, rank)
+        else:
+            self._alarmed.discard(rank)
+            error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
+            self._sim.after(0.0, self._fail, number, rank, error)
+
+    def _all_come_out(self, number: int) -> None:
+        """Whoever is still inside, of all that were."""
+        for part in self._inside.pop(number, {}).values():
+            part.entered = False
+            part.thread.wake()
+
+    def _fail(self, number: int, rank: str, error: Exception) -> None:
+        inside = self._inside.get(number, {})
+        part = inside.pop(rank, None)
+        if part is not None:
+            part.entered, part.error = False, error
+            part.thread.wake()
+            if not inside:
+                self._inside.pop(number, None)

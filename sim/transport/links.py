@@ -1,0 +1,230 @@
+"""One direction of one ZMQ connection: the sender's pipe, the kernel's buffer, the receiver's pipe.
+
+    sender's pipe   messages that `send` accepted and the sender's I/O thread has not handed on      (send HWM)
+    kernel          what a socket takes beyond both pipes; how much is one of several allowed answers
+    receiver's pipe messages that `try_receive` has not taken yet, kept in the socket               (receive HWM)
+
+Promises, as measured against libzmq (tests/contracts/test_zmq_model.py)
+- Order is kept. A high-water mark of 0 is no bound. A full pipe opens again once half of it was taken, so what a
+  PUB drops lies in several gaps.
+- A stopped receiver's I/O thread is stopped too: nothing reaches its pipe, the sender's fills.
+- At the sender's death any prefix of what had not left its pipe arrives, what the kernel held arrives; at the
+  receiver's death all of it is lost, and of a connecting sender's pipe any prefix.
+
+A burst costs one happening, not one per message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.transport.zmq_model import SimSocket
+
+#: Frames from here on take time by their length (and travel without a copy in a real process).
+LARGE_BYTES = 64 << 10
+#: Flags and length of a frame on the wire, about.
+_FRAME_BYTES = 9
+
+
+class Message:
+    """What travels: frames, their length, and their digest where somebody computed it."""
+
+    __slots__ = ("digest", "frames", "size")
+
+    def __init__(self, frames: list[Any], digest: str = "") -> None:
+        self.frames = frames
+        self.digest = digest
+        size = 0
+        for frame in frames:
+            size += len(frame) if type(frame) is bytes else memoryview(frame).nbytes
+        self.size = size
+
+
+class Link:
+    """From `source` to `target`, which is None while there is no connection. `peer` is how the target knows us."""
+
+    __slots__ = ("_busy_until", "_capacity", "_in_kernel", "_kernel_full", "_ready_before", "_reading", "_sent",
+                 "_taken", "accepts", "blocked", "cut_site", "hwm", "kernel", "last_words", "network", "peer", "pipe",
+                 "pumping", "read", "source", "target", "topics", "when_empty")
+
+    def __init__(self, network: Any, source: SimSocket) -> None:
+        self.network = network
+        self.source = source
+        self.target: SimSocket | None = None
+        self.peer: Any = 0
+        self.hwm = source.spec.send_hwm
+        self.topics: list[bytes] | None = None  # what the target subscribed to; None: takes everything
+        self.pipe: deque[tuple[float, Message]] = deque()
+        self.kernel: deque[Message] = deque()
+        self.when_empty: Callable[[], None] | None = None  # called once, when last words are through
+        self.last_words = False  # the source is gone; what is here still arrives, then nothing
+        self.accepts = True  # False: the target is gone, and nobody has noticed yet
+        self.blocked = False  # the receiver's pipe is full or its process stopped
+        self.pumping = False  # a happening that calls `pump` is on its way
+        self.cut_site = ""  # counted where a plan cuts this edge on the wire
+        self.read = 0
+        self._sent = 0
+        self._taken = 0
+        self._reading = 0
+        self._busy_until = 0.0
+        self._ready_before = 0.0
+        self._in_kernel = 0
+        self._kernel_full = False
+        self._capacity: int | None = None
+
+    # -- the sender's side
+
+    def full(self) -> bool:
+        """Whether the sender's pipe has reached its mark; readers report in halves of the mark, as libzmq's do."""
+        if not self.hwm:
+            return False
+        half = (self.hwm + 1) // 2
+        return self._sent - self._taken // half * half >= self.hwm
+
+    def offer(self, message: Message) -> bool:
+        """Accept a message, or not, where the pipe is full."""
+        if self.hwm and self.full():
+            return False
+        sim = self.network.sim
+        now = sim.env._now
+        if message.size >= LARGE_BYTES:
+            begin = self._busy_until if self._busy_until > now else now
+            self._busy_until = begin + message.size / sim.costs.bytes_per_s
+            ready = self._busy_until + sim.costs.hop_s
+        else:
+            ready = now + sim.costs.hop_s
+        ready = max(ready, self._ready_before)
+        self._ready_before = ready
+        self._sent += 1
+        self.pipe.append((ready, message))
+        if not self.pumping and not (self.blocked and self._kernel_full) and self.target is not None:
+            self.pumping = True
+            sim.call_at(ready, self.pump)
+        return True
+
+    # -- on its way
+
+    def pump(self) -> None:
+        """Move what is due, as far as it goes."""
+        self.pumping = False
+        target, pipe, kernel = self.target, self.pipe, self.kernel
+        if target is None or not self.accepts:
+            return
+        sim = self.network.sim
+        now = sim.env._now
+        mark = target.spec.receive_hwm
+        self.blocked = self._kernel_full = False
+        delivered = False
+        if target.owner.running:
+            while kernel or pipe:
+                if mark and self._reading - self.read // ((mark + 1) // 2) * ((mark + 1) // 2) >= mark:
+                    self.blocked = True
+                    break
+                if kernel:
+                    message = kernel.popleft()
+                    self._in_kernel -= message.size
+                else:
+                    ready, message = pipe[0]
+                    if ready > now:
+                        self.pumping = True
+                        sim.call_at(ready, self.pump)
+                        break
+                    pipe.popleft()
+                    self._taken += 1
+                if self.cut_site and self.network.cut_befalls(self):
+                    break
+                self._reading += 1
+                target.arrived.append((self, message))
+                delivered = True
+        else:
+            self.blocked = True
+        if self.blocked and pipe:
+            self._fill_kernel(now)
+        if delivered:
+            target.announce()
+        if not pipe:
+            self.source.link_is_empty(self)
+            if not kernel and self.when_empty is not None:
+                told, self.when_empty = self.when_empty, None
+                told()
+
+    def look_again(self) -> None:
+        """The receiver read, or goes on after a stop."""
+        if not self.pumping and self.target is not None and (self.pipe or self.kernel):
+            self.pumping = True
+            sim = self.network.sim
+            sim.call_at(sim.now + sim.costs.hop_s, self.pump)
+
+    def took(self) -> None:
+        """The receiver's process took one message of this link."""
+        self.read += 1
+        if self.blocked:
+            half = (self.target.spec.receive_hwm + 1) // 2 if self.target is not None else 1
+            if not half or self.read % half == 0:
+                self.look_again()
+
+    def _fill_kernel(self, now: float) -> None:
+        capacity = self._capacity
+        if capacity is None:
+            bounded = self.hwm or (self.target is not None and self.target.spec.receive_hwm)
+            usual = self.network.sim.costs.kernel_bytes
+            options = (usual, 0, usual // 4)
+            picked = self.network.sim.choose(len(options), f"kernel buffer of {self}") if bounded else 0
+            capacity = self._capacity = options[picked]
+        while self.pipe and self.pipe[0][0] <= now:
+            size = self.pipe[0][1].size + _FRAME_BYTES
+            if self._in_kernel + size > capacity:
+                self._kernel_full = True
+                break
+            message = self.pipe.popleft()[1]
+            self._taken += 1
+            self._in_kernel += message.size
+            self.kernel.append(message)
+        if self.pipe and self.pipe[0][0] > now and not self.pumping:
+            self.pumping = True
+            self.network.sim.call_at(self.pipe[0][0], self.pump)
+
+    # -- ends
+
+    def source_died(self, keeps: int) -> None:
+        """The sender is gone; of its pipe the first `keeps` messages had left."""
+        while len(self.pipe) > keeps:
+            self.pipe.pop()
+        self.last_words = True
+
+    def lose(self, amount: int) -> None:
+        """The connection is gone: what the kernel held, and the first `amount` messages of the pipe."""
+        self.kernel.clear()
+        self._in_kernel = 0
+        for _ in range(min(amount, len(self.pipe))):
+            self.pipe.popleft()
+            self._taken += 1
+
+    def connect_to(self, target: SimSocket, peer: Any) -> None:
+        """A connection stands (again): the pipe's content follows."""
+        self.target, self.peer, self.accepts, self.blocked = target, peer, True, False
+        self._reading = self.read = 0
+        self._ready_before = 0.0
+        if self.pipe:
+            now = self.network.sim.now
+            hop_s = self.network.sim.costs.hop_s
+            self.pipe = deque((max(ready, now + hop_s), message) for ready, message in self.pipe)
+            self._ready_before = self.pipe[-1][0]
+            if not self.pumping:
+                self.pumping = True
+                self.network.sim.call_at(self.pipe[0][0], self.pump)
+
+    def wants(self, frames: list[Any]) -> bool:
+        """Whether the target subscribed to this message."""
+        topics = self.topics
+        if topics is None:
+            return True
+        first = bytes(frames[0]) if frames else b""
+        return any(first.startswith(topic) for topic in topics)
+
+    def __str__(self) -> str:
+        target = self.target.owner.name if self.target is not None else "?"
+        return f"{self.source.owner.name}->{target}/{self.source.spec.name}"

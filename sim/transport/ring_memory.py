@@ -1,0 +1,134 @@
+"""Shared bytes of the twin, doorbells, and a process that stops between two stores of a ring operation.
+
+Promises
+- `Segment.memory` is one bytearray seen by every process; a process in which no fault names a store gets it
+  bare, so the ring runs at the speed of plain Python.
+- Where a fault may fire at a store, the process sees the segment through `SteppedMemory`. A kill there leaves
+  exactly the stores before it. A stall leaves them too, and when the process goes on, the operation runs again:
+  it is given the loads it had recorded and its stores that are done are skipped, so it arrives at the store where
+  it stopped having done nothing twice. From there on it sees the memory as it is then.
+
+    operation  ->  SteppedMemory   records loads, counts stores, repeats
+               ->  FaultyMemory    names each store, asks what befalls it, corrupts
+               ->  bytearray
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.ports import RingSpec
+from engine.topology import Channel
+from faults.memory import FaultyMemory
+from faults.plan import Fault
+
+if TYPE_CHECKING:
+    from sim.process.thread import SimThread
+    from sim.simulation import Simulation
+
+
+class Segment:
+    """One named piece of shared memory. Outlives its processes until it is unlinked."""
+
+    __slots__ = ("buffer", "memory", "name", "owner")
+
+    def __init__(self, name: str, buffer: bytearray, owner: str) -> None:
+        self.name = name
+        self.buffer = buffer
+        self.memory = memoryview(buffer)
+        self.owner = owner
+
+
+#: A full fence: the twin keeps stores in order anyway, so this is the cheapest call that does nothing.
+fence = bool
+
+
+class Bell:
+    """A doorbell between processes. Rings reach threads that sleep on it after the time of a wake-up."""
+
+    __slots__ = ("_sim", "rung_at", "sleepers")
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self.rung_at = 0  # count of rings of all bells: a thread compares it with what it was at its last look
+        self.sleepers: list[SimThread] = []
+
+    def ring(self) -> None:
+        sim = self._sim
+        sim.env.rings += 1
+        self.rung_at = sim.env.rings
+        if self.sleepers:
+            sleepers, self.sleepers = self.sleepers, []
+            for thread in sleepers:
+                thread.wake_after(sim.costs.bell_s)
+
+
+class StoppedInOperation(BaseException):
+    """The thread stops before a store: it is dead, or goes on from here later (`resumes`)."""
+
+    def __init__(self, resumes: bool) -> None:
+        super().__init__(resumes)
+        self.resumes = resumes
+
+
+def store_place(spec: RingSpec, node: str) -> str:
+    """Where the stores of `node` into this ring are counted: `core.0/rpc`, `worker.1/rpc`, `core.0/response.1`."""
+    if spec.channel is Channel.RESPONSE and node != f"{spec.writer.kind.value}.{spec.writer.index}":
+        return f"{node}/{spec.channel.value}.{spec.writer.index}"
+    return f"{node}/{spec.channel.value}"
+
+
+class SteppedMemory:
+    """One process's view of a ring's segment in which it can stop before any store."""
+
+    def __init__(self, memory: Any, layout: Any, on_store: Callable[[str], Fault | None]) -> None:
+        self._faulty = FaultyMemory(memory, layout, self._ask)
+        self._on_store = on_store
+        self._loads: list[Any] = []
+        self._next_load = 0
+        self._stores = 0  # done in this operation
+        self._skip = 0  # of them, still to be passed over in a repetition
+        self._stopped_before = ""  # the store that was judged already when the operation stopped
+
+    def __len__(self) -> int:
+        return len(self._faulty)
+
+    def begin(self) -> None:
+        """A new operation."""
+        self._loads.clear()
+        self._next_load = self._stores = self._skip = 0
+        self._stopped_before = ""
+
+    def repeat(self) -> None:
+        """The same operation again, up to where it stopped."""
+        self._next_load = 0
+        self._skip = self._stores
+
+    def __getitem__(self, where: Any) -> Any:
+        if self._next_load < len(self._loads):
+            loaded = self._loads[self._next_load]
+        else:
+            loaded = self._faulty[where]
+            if not isinstance(loaded, int):
+                loaded = memoryview(bytes(loaded))
+            self._loads.append(loaded)
+        self._next_load += 1
+        return loaded
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        if self._skip:
+            self._skip -= 1
+            return
+        self._faulty[where] = value
+        self._stores += 1
+
+    def _ask(self, name: str) -> Fault | None:
+        if self._stopped_before == name:
+            self._stopped_before = ""
+            return None
+        try:
+            return self._on_store(name)
+        except StoppedInOperation:
+            self._stopped_before = name
+            raise

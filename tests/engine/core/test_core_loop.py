@@ -1,0 +1,326 @@
+"""The core's loop, stepped by hand with the real scheduler and an executor of the test."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
+from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Malformed, Outgoing, Terminate, reason_of
+from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.scheduler import Scheduler
+from engine.effects import Send, Take
+from engine.errors import RpcError
+from engine.executor.uniproc import UniProcExecutor
+from engine.messages import (
+    ENGINE_CORE_DEAD,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishReason,
+    ModelRunnerOutput,
+    SamplingParams,
+    SchedulerOutput,
+)
+from engine.wire.codec import Abort, Utility, decode_outputs, encode_abort, encode_add
+from engine.wire.handshake import REQUESTS
+from tests.engine.core.loops import Hand
+
+CONFIG = EngineConfig(
+    model="", cache=CacheConfig(block_size=4, num_gpu_blocks=32),
+    scheduler=SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8), limits=LimitsConfig(max_requests=6),
+    bounds=Bounds(heartbeat_s=1.0, drain_s=10.0))
+
+
+class Model:
+    """Answers token 7 for every request whose known tokens are all scheduled; keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[SchedulerOutput] = []
+        self.known: set[str] = set()
+        self.fail_at: int | None = None
+
+    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        self.steps.append(step)
+        if self.fail_at == len(self.steps):
+            raise RuntimeError("out of memory")
+        self.known -= {*step.finished, *step.preempted}
+        self.known |= {new.request_id for new in step.new}
+        return ModelRunnerOutput(step.step, {name: [7] for name in step.num_scheduled_tokens})
+
+    def check_health(self) -> str:
+        return "well"
+
+
+class Stage:
+    """A core between two queues. `turn` lets it take what is there and run one round."""
+
+    def __init__(self, config: EngineConfig = CONFIG) -> None:
+        self.hand = Hand()
+        self.model = self.hand.worker = Model()
+        scheduler = Scheduler(config.scheduler, config.cache, 32, 4, 128, vocab_size=100)
+        self.core = EngineCore(config, scheduler, UniProcExecutor(config.bounds))
+        self.loop = self.core.busy_loop()
+        self._waiting: Take | None = None
+
+    def say(self, *items: Any) -> Stage:
+        self.hand.queues[INPUT].extend(items)
+        return self
+
+    def turn(self, times: int = 1) -> list[Outgoing]:
+        """-> what was handed to the output thread meanwhile"""
+        before = len(self.hand.queues[OUTPUT])
+        for _ in range(times):
+            answer = None if self._waiting is None else self.hand.answer(self._waiting)
+            while True:
+                effect = self.loop.send(answer)
+                if isinstance(effect, Take):
+                    self._waiting = effect
+                    break
+                try:
+                    answer = self.hand.answer(effect)
+                except Exception as error:
+                    effect = self.loop.throw(error)
+                    answer = self.hand.answer(effect)
+        return list(self.hand.queues[OUTPUT])[before:]
+
+    def finish(self) -> Any:
+        """Turn until the loop returns. -> why"""
+        try:
+            while True:
+                self.turn()
+        except StopIteration as stop:
+            return stop.value
+
+
+def ask(name: str, max_tokens: int = 3, prompt: int = 5, **more: Any) -> EngineCoreRequest:
+    return EngineCoreRequest(name, list(range(prompt)), SamplingParams(max_tokens=max_tokens, ignore_eos=True), **more)
+
+
+def tokens_of(outgoing: list[Outgoing], name: str) -> list[int]:
+    return [t for out in outgoing for o in out.outputs.outputs if o.request_id == name for t in o.new_token_ids]
+
+
+def ends_of(outgoing: list[Outgoing]) -> dict[str, tuple[FinishReason, Any]]:
+    return {o.request_id: (o.finish_reason, o.stop_reason) for out in outgoing for o in out.outputs.outputs
+            if o.finish_reason is not None}
+
+
+def answers(outgoing: list[Outgoing]) -> dict[int, tuple[Any, Any]]:
+    found = [out.outputs.utility_output for out in outgoing if out.outputs.utility_output is not None]
+    return {answer.call_id: (answer.failure, answer.result) for answer in found}
+
+
+def call(method: str, *args: Any, call_id: int = 1) -> Utility:
+    return Utility(0, call_id, method, list(args))
+
+
+def test_a_request_is_served_and_its_outputs_count_what_came_before() -> None:
+    stage = Stage()
+    out = stage.say(ask("a")).turn(8)
+    assert tokens_of(out, "a") == [7, 7, 7]
+    assert [o.num_preceding for sent in out for o in sent.outputs.outputs] == [0, 1, 2]
+    assert ends_of(out) == {"a": (FinishReason.LENGTH, None)}
+    assert [sent.outputs.step for sent in out] == [1, 2, 3]
+
+
+def test_workers_forget_the_last_request_although_nothing_else_is_scheduled() -> None:
+    """The ids of what finished travel with a step; when nothing is left to schedule, with an empty one."""
+    stage = Stage()
+    stage.say(ask("a")).turn(12)
+    assert stage.model.known == set()
+    assert stage.model.steps[-1].finished == ["a"] and stage.model.steps[-1].total_num_scheduled_tokens == 0
+    count = len(stage.model.steps)
+    stage.turn(5)
+    assert len(stage.model.steps) == count, "and then it is quiet"
+
+
+def test_workers_forget_an_aborted_request_too() -> None:
+    stage = Stage()
+    stage.say(ask("a", 50)).turn(4)
+    out = stage.say(Abort(["a"])).turn(4)
+    assert stage.model.known == set() and out == []
+    assert stage.core.scheduler.check_integrity() == []
+
+
+def test_all_inputs_are_handled_before_the_next_step() -> None:
+    stage = Stage()
+    stage.say(ask("a"), ask("b"), Abort(["a"]), ask("c")).turn(2)
+    assert [new.request_id for new in stage.model.steps[0].new] == ["b", "c"]
+
+
+def test_exactly_k_steps_run_between_pause_and_resume() -> None:
+    stage = Stage()
+    stage.say(call("pause_scheduler"), ask("a", 50)).turn(6)
+    assert stage.model.steps == []
+    out = stage.say(call("run_steps", 4, call_id=2)).turn(12)
+    assert len(stage.model.steps) == 4 and answers(out) == {2: (None, 4)}
+    assert tokens_of(out, "a") == [7] * 4
+    stage.say(call("resume_scheduler", call_id=3)).turn(10)
+    assert len(stage.model.steps) > 8
+
+
+def test_run_steps_answers_when_nothing_is_left_to_run_and_stays_paused() -> None:
+    stage = Stage()
+    out = stage.say(ask("a", 2), call("run_steps", 100)).turn(10)
+    assert answers(out) == {1: (None, 3)}, "two tokens, and the step that lets the workers forget"
+    stage.say(ask("b")).turn(5)
+    assert tokens_of(list(stage.hand.queues[OUTPUT]), "b") == []
+
+
+def test_a_second_run_steps_while_one_runs_is_refused() -> None:
+    out = Stage().say(ask("a", 50), call("run_steps", 3), call("run_steps", 3, call_id=2)).turn(8)
+    assert answers(out)[2][0] == "run_steps: steps are being run already" and answers(out)[1] == (None, 3)
+
+
+@pytest.mark.parametrize(("method", "args", "failure"), [
+    ("nonsense", [], "unknown utility 'nonsense'"), ("run_steps", [], "run_steps"), ("run_steps", ["x"], "run_steps"),
+    ("run_steps", [0], "at least 1"), ("ping", [1, 2], "ping"), ("_answer", [], "unknown utility"),
+    ("collective_rpc", ["shutdown"], "cannot be asked"), ("collective_rpc", ["check_health", 0], "at least 1"),
+    ("collective_rpc", [["check_health"]], "collective_rpc"),
+])
+def test_a_utility_that_cannot_be_called_so_says_why_and_the_core_lives(method, args, failure) -> None:
+    stage = Stage()
+    out = stage.say(call(method, *args), call("ping", "alive", call_id=2)).turn(3)
+    assert failure in answers(out)[1][0] and answers(out)[2] == (None, "alive")
+
+
+def test_a_utility_reaches_the_workers() -> None:
+    assert answers(Stage().say(call("collective_rpc", "check_health", 3)).turn(3)) == {1: (None, ["well"])}
+
+
+def test_a_doubled_add_of_a_live_request_is_ignored() -> None:
+    stage = Stage()
+    out = stage.say(ask("a")).turn(2) + stage.say(ask("a")).turn(10)
+    assert tokens_of(out, "a") == [7, 7, 7]
+    assert ("request", {"request": "a", "action": "duplicate", "reason": "id is live"}) in stage.hand.observed
+
+
+def test_beyond_the_limit_the_core_refuses_by_itself() -> None:
+    out = Stage().say(*(ask(f"r{k}") for k in range(8))).turn(12)
+    refused = {name for name, (reason, _) in ends_of(out).items() if reason is FinishReason.REFUSED}
+    assert refused == {"r6", "r7"} and len(ends_of(out)) == 8
+
+
+def test_a_malformed_add_fails_the_request_it_names_and_no_other() -> None:
+    stage = Stage()
+    out = stage.say(ask("a")).turn(2) + stage.say(
+        Malformed("no tokens", "bad"), Malformed("garbage"), Malformed("damaged copy", "a")).turn(10)
+    assert ends_of(out)["bad"] == (FinishReason.ERROR, "no tokens")
+    assert tokens_of(out, "a") == [7, 7, 7], "a damaged copy does not end the request that lives under its id"
+
+
+def test_outputs_go_to_the_client_that_asked() -> None:
+    out = Stage().say(ask("a", client_index=1), ask("b", client_index=0)).turn(8)
+    by_client = {(sent.client_index, o.request_id) for sent in out for o in sent.outputs.outputs}
+    assert by_client == {(1, "a"), (0, "b")}
+
+
+# -- leaving
+
+
+def test_sigterm_lets_what_runs_finish_refuses_what_is_new_and_ends() -> None:
+    stage = Stage()
+    stage.say(ask("a", 4)).turn(2)
+    stage.say(Terminate(), ask("late"))
+    assert stage.finish() == "SIGTERM"
+    out = list(stage.hand.queues[OUTPUT])
+    assert tokens_of(out, "a") == [7] * 4
+    assert ends_of(out) == {"a": (FinishReason.LENGTH, None), "late": (FinishReason.REFUSED, "the engine is draining")}
+
+
+def test_sigterm_while_paused_resumes_what_was_accepted() -> None:
+    stage = Stage()
+    stage.say(call("pause_scheduler"), ask("a")).turn(3)
+    assert stage.say(Terminate()).finish() == "SIGTERM"
+    assert tokens_of(list(stage.hand.queues[OUTPUT]), "a") == [7, 7, 7]
+
+
+def test_at_the_drain_deadline_the_rest_is_told_where_it_stands() -> None:
+    stage = Stage()
+    stage.say(ask("a", 100)).turn(3)
+    stage.say(Terminate()).turn(1)
+    stage.hand.now += CONFIG.bounds.drain_s + 1
+    stage.say(Terminate())
+    assert stage.finish() == "SIGTERM"
+    last = stage.hand.queues[OUTPUT][-1].outputs.outputs[0]
+    sent = tokens_of(list(stage.hand.queues[OUTPUT]), "a")
+    assert (last.finish_reason, last.num_preceding) == (FinishReason.ABORT, len(sent))
+    assert stage.core.scheduler.cache.num_used == 0
+
+
+def test_a_failing_worker_ends_the_loop_with_its_error() -> None:
+    stage = Stage()
+    stage.model.fail_at = 2
+    with pytest.raises(RpcError, match="out of memory") as caught:
+        stage.say(ask("a")).finish()
+    assert reason_of(caught.value) == "worker.0 failed in execute_model: RuntimeError: out of memory"
+
+
+def test_an_exception_of_another_thread_ends_the_loop() -> None:
+    with pytest.raises(OSError, match="socket"):
+        Stage().say(OSError("socket")).finish()
+
+
+def test_idle_it_beats_and_looks_at_its_books_once() -> None:
+    stage = Stage()
+    stage.turn(6)
+    beats = [at for _, at in stage.hand.beats]
+    gaps = [later - earlier for earlier, later in zip(beats, beats[1:], strict=False)]
+    assert max(gaps) <= CONFIG.bounds.heartbeat_s
+    assert [count for count, _ in stage.hand.beats] == list(range(1, len(beats) + 1))
+    books = [data for name, data in stage.hand.observed if name == "blocks"]
+    assert len(books) == 1 and books[0]["errors"] == []
+
+
+# -- the two I/O loops
+
+
+def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
+    hand = Hand()
+    request = ask("good")
+    damaged = [b"\x00", msgspec.msgpack.encode(["bad", "no list", {}])]
+    for frames in ([b"\xff"], damaged, encode_add(request), [], encode_abort(["x"])):
+        hand.inboxes[REQUESTS].append((0.0, 0, frames))
+    with pytest.raises(AssertionError, match="nothing ends"):
+        hand.run(input_loop("edge"))
+    kinds = [type(item) for item in hand.queues[INPUT]]
+    assert kinds == [Malformed, Malformed, EngineCoreRequest, Malformed, Abort]
+    assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, Malformed)] == [None, "bad", None]
+    assert hand.queues[INPUT][2] == request
+    assert [name for name, _ in hand.observed] == ["bad-frame"] * 3
+
+
+def test_the_output_loop_keeps_the_order_and_the_notice_comes_last_to_every_client() -> None:
+    hand = Hand()
+    items = [Outgoing(client, EngineCoreOutputs(step=step)) for step, client in enumerate([0, 1, 5, 0])]
+    hand.queues[OUTPUT] = deque([*items, Dead()])
+    hand.run(output_loop(2, deque()))
+    said = [(box, "dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step)
+            for box, frames, _ in hand.sent]
+    assert said == [("outputs.0", 0), ("outputs.1", 1), ("outputs.0", 3), ("outputs.0", "dead"), ("outputs.1", "dead")]
+    assert hand.observed == [("bad-frame", {"edge": "outputs", "error": "no client 5"})]
+
+
+def test_what_a_failed_output_thread_has_taken_is_sent_before_the_notice_once_more_at_most() -> None:
+    class Deaf(Hand):
+        """Sending the outputs of step 1 fails, each time."""
+
+        def answer(self, effect):
+            if isinstance(effect, Send) and effect.frames != [ENGINE_CORE_DEAD] and \
+                    decode_outputs(effect.frames).step == 1:
+                raise RuntimeError("broken")
+            return super().answer(effect)
+
+    hand, unsent = Deaf(), deque()
+    hand.queues[OUTPUT] = deque([Outgoing(0, EngineCoreOutputs(step=step)) for step in range(3)])
+    with pytest.raises(RuntimeError):
+        hand.run(output_loop(1, unsent))
+    hand.queues[OUTPUT].extend([Outgoing(0, EngineCoreOutputs(step=3)), Dead()])
+    hand.run(last_words(1, unsent))
+    said = ["dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step for _, frames, _ in hand.sent]
+    assert said == [0, 2, 3, "dead"]
+    assert hand.observed == [("not-sent", {"edge": "outputs", "error": "RuntimeError: broken"})]
+    assert not unsent

@@ -1,0 +1,180 @@
+"""A process and its children: recipes in, deaths told, nothing open behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from engine.ports import Ports
+from engine.process.children import PipeParent, end_processes, readable
+from engine.process.real_ports import RealPorts
+from engine.topology import core, frontend, worker
+from tests.engine.engine_lab import descendants, gone_within, start_time, until
+
+HERE = "tests.engine.process.test_children"
+
+
+@pytest.fixture
+def ports():
+    opened = RealPorts(frontend())
+    yield opened
+    for child in opened._children:
+        child.kill()
+        child.join(5.0)
+    opened.close()
+
+
+# -- what the children run
+
+
+def echo(ports: Ports, recipe: bytes) -> None:
+    ports.parent.send(recipe + b" " + str(ports.node).encode())
+
+
+def obeys(ports: Ports, recipe: bytes) -> None:
+    """Lives until its parent is gone, then leaves a file."""
+    gone = threading.Event()
+    ports.parent.watch(gone.set)
+    ports.parent.send(b"here")
+    gone.wait()
+    with open(recipe.decode(), "w") as file:
+        file.write("gone")
+
+
+def stubborn(ports: Ports, recipe: bytes) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ports.parent.watch(lambda: os._exit(0))
+    ports.parent.send(b"here")
+    threading.Event().wait()
+
+
+def has_a_sibling_under_fork(ports: Ports, recipe: bytes) -> None:
+    """Two children of its own, as a core has workers; the second inherits the pipe to the first unless it closes it."""
+    first = ports.start_child(worker(0), f"{HERE}:obeys", "fork")
+    second = ports.start_child(worker(1), f"{HERE}:stubborn", "fork")
+    first.send_recipe(recipe)
+    second.send_recipe(b"")
+    for child in (first, second):
+        until(child.try_receive)
+    first.hang_up()
+    left = first.join(5.0) and second.alive()
+    second.kill()
+    second.join(5.0)
+    ports.parent.send(b"left" if left else b"stayed")
+
+
+def word(child) -> bytes:
+    return until(child.try_receive, 20.0)
+
+
+# --
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_child_gets_its_recipe_and_its_name(method: str, ports) -> None:
+    child = ports.start_child(core(3), f"{HERE}:echo", method)
+    assert child.alive() and child.try_receive() is None
+    child.send_recipe(b"recipe")
+    assert word(child) == b"recipe core.3"
+    assert child.join(10.0) and child.exitcode() == 0 and not child.alive()
+    with pytest.raises(EOFError):
+        child.try_receive()
+
+
+def test_a_child_that_never_got_a_recipe_leaves_when_its_parent_hangs_up(ports) -> None:
+    child = ports.start_child(core(), f"{HERE}:echo", "fork")
+    child.hang_up()
+    assert child.join(10.0) and child.exitcode() == 0
+    child.send_recipe  # noqa: B018 - a closed pipe is no error until it is used
+
+
+def test_a_child_sees_its_parent_hang_up(ports, tmp_path) -> None:
+    child = ports.start_child(core(), f"{HERE}:obeys", "fork")
+    child.send_recipe(str(tmp_path / "said").encode())
+    assert word(child) == b"here"
+    child.hang_up()
+    assert child.join(10.0) and (tmp_path / "said").exists()
+
+
+def test_a_sibling_forked_later_does_not_keep_a_childs_pipe_open(ports, tmp_path) -> None:
+    child = ports.start_child(core(), f"{HERE}:has_a_sibling_under_fork", "fork")
+    child.send_recipe(str(tmp_path / "said").encode())
+    assert word(child) == b"left"
+    assert child.join(10.0)
+
+
+@pytest.mark.parametrize(("end", "code"), [("kill", -9), ("terminate", -15)])
+def test_a_death_is_told_with_its_exit_code_and_later_signals_are_harmless(end: str, code, ports, tmp_path) -> None:
+    child = ports.start_child(core(), f"{HERE}:obeys", "fork")
+    child.send_recipe(str(tmp_path / "said").encode())
+    assert word(child) == b"here"
+    getattr(child, end)()
+    assert child.join(10.0) and child.exitcode() == code
+    child.kill()
+    child.terminate()
+    child.send_recipe(b"to nobody")
+    assert not child.alive() and not any(pid == child.pid for pid, _ in descendants())
+
+
+def test_one_that_does_not_hear_is_killed_after_the_patience(ports) -> None:
+    child = ports.start_child(core(), f"{HERE}:stubborn", "fork")
+    child.send_recipe(b"")
+    assert word(child) == b"here"
+    child.terminate()
+    assert not child.join(0.05)
+    identity = (child.pid, start_time(child.pid))
+    end_processes([identity], 0.05)
+    assert gone_within([identity], 5.0) == []
+
+
+def test_a_process_that_only_shares_the_number_of_one_that_is_gone_is_not_ended(ports) -> None:
+    child = ports.start_child(core(), f"{HERE}:stubborn", "fork")
+    child.send_recipe(b"")
+    assert word(child) == b"here"
+    end_processes([(child.pid, 1)], 0.0)
+    assert child.alive()
+
+
+def test_a_parent_that_died_before_it_was_watched_is_gone_at_once() -> None:
+    """The pid that a child was told is no longer its parent's."""
+    import multiprocessing
+
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        assert PipeParent(ours, os.getpid()).receive() is None
+
+
+def test_ports_that_were_used_leave_no_descriptor(tmp_path) -> None:
+    def use() -> None:
+        ports = RealPorts(frontend())
+        child = ports.start_child(core(), f"{HERE}:echo", "fork")
+        child.send_recipe(b"x")
+        word(child)
+        child.join(10.0)
+        ports.close()
+
+    use()
+    before = sorted(os.listdir("/proc/self/fd"))
+    use()
+    use()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_readable_takes_descriptors_beyond_the_reach_of_select() -> None:
+    import fcntl
+
+    read, write = os.pipe()
+    try:
+        high = fcntl.fcntl(read, fcntl.F_DUPFD, 1500)
+    except OSError:
+        pytest.skip("this machine allows too few open files")
+    finally:
+        os.close(read)
+    assert readable([high], 0) == []
+    os.write(write, b"x")
+    assert readable([high], 1.0) == [high]
+    os.close(high)
+    os.close(write)

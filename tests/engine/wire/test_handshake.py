@@ -1,0 +1,120 @@
+"""Core and frontend meet, stepped by hand: in order, with lost, late, doubled and foreign messages."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import StartupError
+from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
+from engine.wire.handshake import HANDSHAKE, REQUESTS, core_hello, core_ready, frontend_handshake
+from tests.engine.core.loops import Hand
+
+METADATA = EngineHandshakeMetadata(EngineZmqAddresses(["ipc://in"], ["ipc://out"]), {"tensor_parallel_size": 2})
+
+
+def hello(**more) -> list[bytes]:
+    return [msgspec.msgpack.encode({"status": "HELLO", "local": True, "headless": False, **more})]
+
+
+def ready(blocks: int | None = 64) -> list[bytes]:
+    return [msgspec.msgpack.encode({"status": "READY", "local": True, "headless": False, "num_gpu_blocks": blocks})]
+
+
+#: What a core sends, in order: (inbox, frames).
+TALK = [(HANDSHAKE, [b""]), (HANDSHAKE, hello()), (HANDSHAKE, ready()), (REQUESTS, [b""])]
+
+
+def frontend(messages, engines: int = 1, hello_s: float = 5.0, startup_s: float = 20.0) -> tuple[Hand, object]:
+    """`messages`: (inbox, frames), (inbox, frames, at) or (inbox, frames, at, peer)."""
+    hand = Hand()
+    for message in messages:
+        inbox, frames, at, peer = (*message, *(0.0, 0)[len(message) - 2:])
+        hand.inboxes[inbox].append((at, peer, frames))
+    return hand, hand.run(frontend_handshake(METADATA, engines, hello_s, startup_s))
+
+
+def test_both_sides_leave_with_the_same_configuration() -> None:
+    """The core's own messages, carried to the frontend by hand, and its answer carried back."""
+    core = Hand()
+    core.inboxes[HANDSHAKE].append((0.0, 0, [msgspec.msgpack.encode(METADATA)]))
+    assert core.run(core_hello(5.0)) == METADATA
+    core.run(core_ready(77))
+    assert core.sent[0] == (HANDSHAKE, [b""], 0), "so that the ROUTER learns the identity"
+    hand, blocks = frontend([(box, frames) for box, frames, _ in core.sent] + [(REQUESTS, [b""])])
+    assert blocks == {0: 77}
+    assert hand.sent == [(HANDSHAKE, [msgspec.msgpack.encode(METADATA)], 0)]
+
+
+@pytest.mark.parametrize(("lost", "missing"), [(1, "say HELLO"), (2, "report READY"), (3, "open its input socket")])
+def test_a_lost_message_ends_in_an_error_that_names_it_at_its_bound(lost: int, missing: str) -> None:
+    hand = Hand()
+    for place, (inbox, frames) in enumerate(TALK):
+        if place != lost:
+            hand.inboxes[inbox].append((0.0, 0, frames))
+    with pytest.raises(StartupError, match=f"core.0 did not {missing}"):
+        hand.run(frontend_handshake(METADATA, 1, 5.0, 20.0))
+    assert hand.now == (5.0 if lost == 1 else 20.0)
+
+
+def test_the_empty_first_frame_may_be_lost() -> None:
+    assert frontend(TALK[1:])[1] == {0: 64}
+
+
+@pytest.mark.parametrize(("at", "fits"), [(19.9, True), (20.1, False)])
+def test_a_late_ready_is_taken_until_the_bound_and_not_after(at: float, fits: bool) -> None:
+    messages = [*TALK[:2], (HANDSHAKE, ready(), at), (REQUESTS, [b""], at)]
+    if fits:
+        assert frontend(messages)[1] == {0: 64}
+    else:
+        with pytest.raises(StartupError):
+            frontend(messages)
+
+
+def test_a_late_hello_is_not_waited_for_as_long_as_a_load() -> None:
+    with pytest.raises(StartupError, match="HELLO"):
+        frontend([(HANDSHAKE, hello(), 5.1), (HANDSHAKE, ready(), 5.2), (REQUESTS, [b""], 5.2)])
+
+
+FOREIGN = [
+    [b"\xc1"], [b"hello"], [b""] * 3, ready(None), [msgspec.msgpack.encode({"status": "BYE"})], [b"\x90"],
+    [msgspec.msgpack.encode([1, 2, 3])], [msgspec.msgpack.encode({"status": 7})], [],
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(FOREIGN), st.sampled_from([0, 0, 9])), max_size=6),
+       st.booleans())
+def test_foreign_and_doubled_messages_are_ignored_and_the_start_succeeds(foreign, doubled: bool) -> None:
+    messages = [(box, frames, 0.0, 0) for box, frames in TALK for _ in range(1 + doubled)]
+    for place, frames, peer in foreign:
+        messages.insert(place, (HANDSHAKE, frames, 0.0, peer))
+    hand, blocks = frontend(messages)
+    assert blocks == {0: 64}
+    reported = [data for name, data in hand.observed if name == "bad-frame"]
+    assert len(reported) >= sum(1 for _, frames, _ in foreign if frames not in ([b""], [b""] * 3)) - 1
+
+
+def test_ready_before_hello_does_not_count() -> None:
+    with pytest.raises(StartupError, match="HELLO"):
+        frontend([(HANDSHAKE, ready()), (REQUESTS, [b""])])
+
+
+def test_a_restarted_core_that_says_hello_again_is_answered_again() -> None:
+    hand, blocks = frontend([(HANDSHAKE, hello()), (HANDSHAKE, hello()), (HANDSHAKE, ready()), (REQUESTS, [b""])])
+    assert blocks == {0: 64} and len(hand.sent) == 2
+
+
+def test_greetings_of_a_newer_core_with_more_fields_are_understood() -> None:
+    assert frontend([(HANDSHAKE, hello(colour="blue")), *TALK[2:]])[1] == {0: 64}
+
+
+def test_the_core_ignores_noise_and_ends_at_its_deadline_without_an_answer() -> None:
+    hand = Hand()
+    hand.inboxes[HANDSHAKE].extend([(0.0, 0, [b"\xc1"]), (0.0, 0, [b""]), (1.0, 0, [msgspec.msgpack.encode(METADATA)])])
+    assert hand.run(core_hello(5.0)) == METADATA
+    silent = Hand()
+    with pytest.raises(StartupError, match="did not answer"):
+        silent.run(core_hello(5.0))
+    assert silent.now == 5.0

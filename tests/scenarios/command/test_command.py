@@ -1,0 +1,183 @@
+"""The command line when all goes well, and its exit codes when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from faults.plan import kill, plan, plan_to_json
+from scenarios.command import cli as command
+from scenarios.lab.catalogue import scenarios_of
+from scenarios.lab.player import can_play
+from scenarios.lab.settings import MODEL
+from scenarios.workloads.workload import recorded
+from tests.scenarios import examples
+from tests.scenarios.command.console import bench, ringtwin
+
+real = pytest.mark.skipif(can_play("engine") is not None, reason=f"needs the real engine: {can_play('engine')}")
+
+
+@pytest.fixture
+def scenarios(monkeypatch):
+    """The catalogue holds these functions alone."""
+
+    def are(*functions):
+        found = [scenario for function in functions for scenario in scenarios_of(function)]
+        monkeypatch.setattr(command, "catalogue", lambda: found)
+
+    return are
+
+
+@pytest.mark.parametrize(("functions", "code"), [
+    ([examples.test_holds], 0),
+    ([examples.test_holds, examples.test_breaks], 1),
+    ([examples.test_holds, examples.test_unknown], 2),
+    ([examples.test_breaks, examples.test_unknown], 1),
+    ([examples.test_breaks, examples.test_raises], 3),
+    ([examples.test_holds, examples.test_plays_nothing], 3),
+    ([examples.test_holds, examples.test_unjudged], 3),
+    ([examples.test_holds, examples.test_elsewhere], 0),
+    ([examples.test_elsewhere], 3),
+], ids=lambda value: "+".join(f.__name__[5:] for f in value) if isinstance(value, list) else str(value))
+def test_the_exit_code_is_the_worst_that_was_seen(capsys, tmp_path, scenarios, functions, code):
+    scenarios(*functions)
+    assert ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path).code == code
+
+
+def test_a_failure_of_the_harness_is_in_the_report(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds, examples.test_raises)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    [_, entry] = json.loads((tmp_path / "results.json").read_text())["scenarios"]
+    assert entry["name"] == "test_raises"
+    assert "ZeroDivisionError: planted" in entry["failure"]
+    assert "ZeroDivisionError: planted" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_ranks_that_a_scenario_cannot_have_leave_it_out_with_a_reason(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds, examples.test_needs_two)
+    answer = ringtwin(capsys, "run", "--world", "sim", "--tp", 1, "--out", tmp_path)
+    assert answer.code == 0, answer.err
+    assert "not played" in answer.err
+    assert "worker.1->core.0/response:send" in answer.err
+
+
+def test_a_run_leaves_page_results_junit_and_job_summary(capsys, tmp_path, scenarios, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    scenarios(examples.test_holds)
+    answer = ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path, "--json", tmp_path / "again.json")
+    assert str(tmp_path / "report" / "index.html") in answer.out
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results == json.loads((tmp_path / "again.json").read_text())
+    assert set(results) == {"scenarios", "agreement", "counts"}
+    [entry] = results["scenarios"]
+    assert {"name", "world", "verdicts", "faults", "seconds", "run"} <= set(entry)
+    assert {"guarantee", "verdict", "expected", "witnesses", "evidence"} <= set(entry["verdicts"][0])
+    assert ElementTree.parse(tmp_path / "junit.xml").find("testsuite/testcase").get("name") == "test_holds"
+    assert "Ringtwin" in (tmp_path / "summary.md").read_text()
+
+
+def test_json_on_stdout_is_nothing_but_json(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds)
+    answer = ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path, "--json", "-")
+    assert json.loads(answer.out)["counts"]["exit_code"] == 0
+
+
+def test_a_replay_says_how_often_it_was_the_same_and_keeps_the_run_it_came_from(capsys, tmp_path, scenarios):
+    scenarios(examples.test_breaks)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    run = tmp_path / "runs" / "test_breaks-sim"
+    before = (run / "verdicts.json").read_bytes()
+    answer = ringtwin(capsys, "replay", run, "--times", 3, "--out", tmp_path)
+    assert answer.code == 1
+    assert "sim: 3 of 3 with the same verdicts" in answer.err
+    assert (run / "verdicts.json").read_bytes() == before
+    assert [(tmp_path / n / "runs/test_breaks-sim/verdicts.json").read_bytes() for n in "123"] == [before] * 3
+
+
+def test_a_plan_alone_is_played_with_a_calm_workload(capsys, tmp_path):
+    path = tmp_path / "kill.json"
+    path.write_bytes(plan_to_json(plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=8))))
+    answer = ringtwin(capsys, "replay", path, "--world", "sim", "--out", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    [entry] = json.loads((tmp_path / "out" / "results.json").read_text())["scenarios"]
+    assert entry["faults"] == [{"id": "f1", "fired": True}]
+    assert "HELD" in {cell["verdict"] for cell in entry["verdicts"] if cell["guarantee"] == "death-is-told"}
+
+
+def test_a_report_judges_again_from_the_records_alone(capsys, tmp_path, scenarios):
+    scenarios(examples.test_breaks)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    (tmp_path / "runs" / "test_breaks-sim" / "verdicts.json").unlink()
+    answer = ringtwin(capsys, "report", tmp_path / "runs", "-o", tmp_path / "page" / "page.html",
+                      "--json", tmp_path / "again.json")
+    assert answer.code == 1
+    again, first = (json.loads((tmp_path / name).read_text()) for name in ("again.json", "results.json"))
+    assert again["scenarios"][0]["verdicts"] == first["scenarios"][0]["verdicts"]
+    assert "test_breaks" in (tmp_path / "page" / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("what", "word"), [
+    ("scenarios", "test_nothing_goes_wrong"), ("guarantees", "death-is-told"),
+    ("sites", "worker.1->core.0/response:send"), ("faults", "truncate")])
+def test_list_names_what_there_is(capsys, what, word):
+    answer = ringtwin(capsys, "list", what)
+    assert answer.code == 0
+    assert any(line.split()[0] == word for line in answer.out.splitlines())
+
+
+def test_doctor_says_what_can_be_played(capsys):
+    answer = ringtwin(capsys, "doctor")
+    assert answer.code == 0
+    assert "ok  sim world      can be played" in answer.out.splitlines()
+
+
+def test_doctor_says_why_real_processes_cannot_be_played(capsys, monkeypatch):
+    for name in ("torch", "zmq"):
+        monkeypatch.setitem(sys.modules, name, None)
+    answer = ringtwin(capsys, "doctor")
+    [line] = [line for line in answer.out.splitlines() if "engine world" in line]
+    assert line.startswith("no ")
+    assert "torch and zmq not installed; pip install 'ringtwin[engine]'" in line
+
+
+@real
+def test_the_same_scenario_is_played_in_both_worlds_and_they_agree(tmp_path):
+    with bench() as place:
+        answer = place.run("run", "--scenario", "worker_dies_while_the_others_answer", "--out", tmp_path)
+        assert answer.code == 0, answer.err
+        results = json.loads((tmp_path / "results.json").read_text())
+        assert [entry["world"] for entry in results["scenarios"]] == ["sim", "engine"]
+        assert results["agreement"]["disagreed"] == 0
+        assert results["agreement"]["agreed"] > 0
+        assert place.left() == []
+
+
+@real
+def test_generate_says_what_the_model_says(tmp_path):
+    from engine.frontend.input_processor import load_tokenizer
+
+    request = recorded("pair").requests[0]
+    tokenizer = load_tokenizer(str(MODEL))
+    text = tokenizer.decode(request.prompt_token_ids, skip_special_tokens=True)
+    with bench() as place:
+        answer = place.run("generate", "--model", MODEL, "--prompt", text, "--tp", 2, "--max-tokens", 12)
+        assert answer.code == 0, answer.err
+        again = place.run("generate", "--model", MODEL, "--prompt", text, "--max-tokens", 12)
+        assert again.out == answer.out
+        assert len(answer.out.split()) > 3
+        assert answer.err == ""
+        assert place.left() == []
+
+
+def test_a_reader_that_leaves_early_is_no_failure_of_the_lab():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "scenarios.command", "list", "sites"], stdout=write,
+                          stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
