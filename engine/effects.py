@@ -1,6 +1,6 @@
 """What a pure loop may ask of the world.
 
-The loops of the core, the executor, the workers, the handshake and the subscriber are generators: they
+The lives of core, worker, frontend, publisher and subscriber, and all that they do meanwhile, are generators: they
 decide, yield one of these effects, and are sent its result. `engine/process/shell.py` answers them with the ports
 of a real process, `sim/process/thread.py` answers the same effects on SimPy. So each loop is written once,
 it can be stepped by hand in a test, and a process can be stopped or killed exactly between two effects.
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.topology import Mark
+from engine.ports import RingSpec, SocketSpec
+from engine.topology import Mark, Node
 
 Result = TypeVar("Result")
 #: A pure loop: yields effects, returns its result.
@@ -132,3 +133,222 @@ class Call(Effect):
     method: str
     args: tuple
     kwargs: dict[str, Any]
+
+
+# -- the process itself ------------------------------------------------------------------------------------------
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What tells a process from every other one, now and later."""
+
+    pid: int
+    start_time: int  # clock ticks after boot
+    ppid: int = 0
+
+
+class WhoAmI(Effect):
+    """-> Identity of this process."""
+
+
+class WallTime(Effect):
+    """-> seconds since the epoch: for what must differ between lives, never to order two things."""
+
+
+class OnTerminate(Effect):
+    """From now on SIGTERM puts `item` into `queue`; without a queue it raises SystemExit(item) in the main thread.
+    -> None"""
+
+    queue: str | None
+    item: Any
+
+
+class Cancel(Effect):
+    """End every wait of this process for a message or a bell with `error`, now and later; the first reason stays.
+    -> None"""
+
+    error: Exception
+
+
+class StartThread(Effect):
+    """Run `loop` beside this one. -> None
+
+    Where it ends with an error (cancelled is none), `ThreadFailed` is put into the queue `told`.
+    """
+
+    name: str
+    loop: Loop[Any]
+    told: str | None = None
+
+
+class ThreadFailed(msgspec.Struct, frozen=True):
+    """A thread of this process ended with an error."""
+
+    name: str
+    error: BaseException
+
+
+class JoinThread(Effect):
+    """Wait for the end of a thread. -> whether it has ended by the deadline"""
+
+    name: str
+    deadline: float
+
+
+class Close(Effect):
+    """Close everything that this process has open, let what lingers leave. `linger_s` None: as each socket has it; 0:
+    nobody will read it. -> None"""
+
+    linger_s: float | None = None
+
+
+class ExitNow(Effect):
+    """End the process here and now, all threads. Does not return."""
+
+    code: int
+
+
+# -- other processes ---------------------------------------------------------------------------------------------
+
+
+class StartChild(Effect):
+    """Start the process of this node; it sleeps until its recipe comes. -> its Identity
+
+    What it runs follows from its kind. Before the first socket and thread: under fork they must not be inherited.
+    """
+
+    node: Node
+    start_method: str
+
+
+class TellChild(Effect):
+    """Send a child its recipe, a struct. A child that is gone hears nothing, which is no error. -> None"""
+
+    node: Node
+    recipe: msgspec.Struct
+
+
+class HearChildren(Effect):
+    """Wait until one of these children has said something on its pipe, or is gone, until `deadline`.
+
+    -> (node, what it said), or (node, Gone), or None at the deadline. What was said before the end is heard first.
+    """
+
+    nodes: tuple[Node, ...]
+    deadline: float
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A process has ended; `exitcode` as `multiprocessing` has it, negative for a signal."""
+
+    exitcode: int | None
+
+
+class AwaitEnds(Effect):
+    """Wait until a child is gone, until `deadline` (None: for ever). -> those of `nodes` that are, none at the deadline"""
+
+    nodes: tuple[Node, ...]
+    deadline: float | None
+
+
+class EndChild(Effect):
+    """Let a child go: close its pipe ("hang-up"), SIGTERM ("terminate") or SIGKILL ("kill"). -> None"""
+
+    node: Node
+    how: str
+
+
+class AwaitParent(Effect):
+    """Wait until whoever started this process is gone. -> None"""
+
+
+class TellParent(Effect):
+    """Say something, a struct, to whoever started this process. -> None"""
+
+    message: msgspec.Struct
+
+
+class IsAlive(Effect):
+    """-> whether exactly this process, by id and start time, still runs"""
+
+    process: Identity
+
+
+class EndProcesses(Effect):
+    """Wait until these processes, which are no children, are gone; kill those that are not after `patience_s`. -> None"""
+
+    processes: tuple[Identity, ...]
+    patience_s: float
+
+
+# -- files, shared memory, sockets, the model --------------------------------------------------------------------
+
+
+class ClaimFiles(Effect):
+    """Remove what dead engines left, then make a directory and names for this one. -> engine.process.files.EngineFiles
+
+    Raises ConfigError.
+    """
+
+    runtime_dir: str | None
+
+
+class HoldFiles(Effect):
+    """Keep the engine's names taken while this process lives, too. -> None"""
+
+    files: Any  # engine.process.files.EngineFiles
+
+
+class RemoveFiles(Effect):
+    """Remove everything that this engine has in the file system. -> None"""
+
+    files: Any  # engine.process.files.EngineFiles
+
+
+class OpenHeartbeat(Effect):
+    """Open the shared word in which a core counts. -> None"""
+
+    name: str
+    create: bool
+
+
+class ReadHeartbeat(Effect):
+    """-> (count, when it was written, or None before the first)"""
+
+
+class OpenSocket(Effect):
+    """Known to loops by `spec.name`. -> the address where it is bound, wildcard resolved"""
+
+    spec: SocketSpec
+
+
+class CreateRing(Effect):
+    """Open the writing end of a ring, and what belongs to it, for this process. -> (QueueWriter, handle for its readers)
+
+    `segment` and `overflow_address` name what is created. `space_bell` names a bell that this process sleeps on and
+    shares among its rings; `bell` is a handle's word on which the common reader of several rings sleeps.
+    """
+
+    name: str
+    spec: RingSpec
+    segment: str
+    overflow_address: str
+    space_bell: str = ""
+    bell: Any = None
+
+
+class OpenRing(Effect):
+    """Open the reading end of `rank` of a ring by its writer's handle. -> QueueReader; `bell`: a bell that is shared"""
+
+    handle: Any
+    rank: int
+    spec: RingSpec
+    bell: str = ""
+
+
+class MakeWorker(Effect):
+    """Make the object whose methods `Call` calls: one rank of the model. -> None"""
+
+    config: Any  # engine.config.EngineConfig
+    rank: int
+    world_size: int
+    init_method: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,23 +22,11 @@ OURS = ("engine", "faults", "sim", "scenarios", "reports", "tests")
 VOCABULARY = {*(f"engine.{name}" for name in (
     "topology", "messages", "errors", "config", "ports", "effects"))}
 
-#: Run unchanged in both worlds. A file that is not here is a shell; one that is here and missing is an error.
-PURE = (
-    "engine/config.py", "engine/core/block_pool.py", "engine/core/drain.py", "engine/core/engine_core.py",
-    "engine/core/io_loops.py", "engine/core/kv_cache.py", "engine/core/request.py", "engine/core/scheduler.py",
-    "engine/effects.py", "engine/errors.py", "engine/executor/abstract.py", "engine/executor/calls.py",
-    "engine/executor/multiproc.py", "engine/executor/uniproc.py", "engine/frontend/detokenizer.py",
-    "engine/frontend/monitor.py", "engine/frontend/output_processor.py", "engine/frontend/session.py",
-    "engine/ipc/framing.py", "engine/ipc/queue.py", "engine/ipc/ring.py", "engine/ipc/stats.py",
-    "engine/kv_events/codec.py", "engine/kv_events/mirror.py", "engine/kv_events/publisher/log.py",
-    "engine/kv_events/publisher/state.py", "engine/kv_events/reports.py", "engine/kv_events/subscriber/follower.py",
-    "engine/kv_events/subscriber/lives.py", "engine/kv_events/subscriber/loop.py",
-    "engine/kv_events/subscriber/order.py", "engine/kv_events/subscriber/question.py",
-    "engine/kv_events/subscriber/snapshot.py", "engine/kv_events/subscriber/without_epochs.py",
-    "engine/messages.py", "engine/model_config.py", "engine/ports.py", "engine/process/liveness.py",
-    "engine/process/recipes.py", "engine/topology.py", "engine/wire/codec.py", "engine/wire/handshake.py",
-    "engine/wire/wiring.py", "engine/worker/worker_loop.py",
-)
+#: Files that are checked by their types, strictly (pyproject.toml).
+TYPED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+#: Of the engine's: run unchanged in both worlds. A file that is not here is a shell; one that is here and missing is an
+#: error. So whatever the twin runs is checked by its types.
+PURE = tuple(name for name in TYPED if name.startswith("engine/"))
 #: What waits, tells the time, rolls dice, or reaches the outside.
 WORLDLY = frozenset({
     "asyncio", "ctypes", "datetime", "mmap", "multiprocessing", "os", "random", "secrets", "select", "selectors",
