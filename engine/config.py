@@ -93,6 +93,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tensor_parallel_size: int = 1
+    distributed_executor_backend: str = "auto"  # "uni", "mp": see engine/executor/registry.py
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -65,11 +65,13 @@ class Send(Effect):
 class Receive(Effect):
     """Wait for a message on any of the named inboxes until `deadline` (monotonic; None: until closed).
 
-    -> (inbox name, peer index, frames), or None at the deadline. A deadline in the past looks once.
+    -> (inbox name, peer index, frames), or None at the deadline. A deadline in the past looks once. The end of a child
+    among `ends` is a deadline, too.
     """
 
     inboxes: tuple[str, ...]
     deadline: float | None
+    ends: tuple[Node, ...] = ()
 
 
 class Put(Effect):
@@ -84,6 +86,12 @@ class Take(Effect):
 
     queue: str
     deadline: float | None
+
+
+class Waiting(Effect):
+    """-> how many items are in a queue inside the process"""
+
+    queue: str
 
 
 class Attempt(Effect):
@@ -152,6 +160,13 @@ class WhoAmI(Effect):
 
 class WallTime(Effect):
     """-> seconds since the epoch: for what must differ between lives, never to order two things."""
+
+
+class LogLine(Effect):
+    """Tell whoever runs the engine. -> None"""
+
+    text: str
+    error: BaseException | None = None
 
 
 class OnTerminate(Effect):
@@ -244,7 +259,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class AwaitEnds(Effect):
-    """Wait until a child is gone, until `deadline` (None: for ever). -> those of `nodes` that are, none at the deadline"""
+    """Wait until one of these children is gone, until `deadline` (None: for ever). -> {node: Gone} of those that are"""
 
     nodes: tuple[Node, ...]
     deadline: float | None
@@ -274,7 +289,8 @@ class IsAlive(Effect):
 
 
 class EndProcesses(Effect):
-    """Wait until these processes, which are no children, are gone; kill those that are not after `patience_s`. -> None"""
+    """Wait until these processes, which are no children, are gone, and kill those that are not after `patience_s`.
+    -> None"""
 
     processes: tuple[Identity, ...]
     patience_s: float
@@ -284,7 +300,7 @@ class EndProcesses(Effect):
 
 
 class ClaimFiles(Effect):
-    """Remove what dead engines left, then make a directory and names for this one. -> engine.process.files.EngineFiles
+    """Remove what dead engines left, then make a directory and names for this one. -> EngineFiles
 
     Raises ConfigError.
     """
@@ -322,10 +338,10 @@ class OpenSocket(Effect):
 
 
 class CreateRing(Effect):
-    """Open the writing end of a ring, and what belongs to it, for this process. -> (QueueWriter, handle for its readers)
+    """Open the writing end of a ring, and what belongs to it. -> (QueueWriter, handle for its readers, as bytes)
 
     `segment` and `overflow_address` name what is created. `space_bell` names a bell that this process sleeps on and
-    shares among its rings; `bell` is a handle's word on which the common reader of several rings sleeps.
+    shares among its rings. `rings` names a ring that this process reads: the new one wakes that one's writer.
     """
 
     name: str
@@ -333,16 +349,33 @@ class CreateRing(Effect):
     segment: str
     overflow_address: str
     space_bell: str = ""
-    bell: Any = None
+    rings: str = ""
 
 
 class OpenRing(Effect):
-    """Open the reading end of `rank` of a ring by its writer's handle. -> QueueReader; `bell`: a bell that is shared"""
+    """Open the reading end of `rank` of a ring by its writer's handle. -> QueueReader
 
-    handle: Any
+    `bell` names a bell that this process sleeps on and shares among its rings.
+    """
+
+    name: str
+    handle: bytes
     rank: int
     spec: RingSpec
     bell: str = ""
+
+
+class AwaitRing(Effect):
+    """Wait until all ends of a ring are there. -> None. Raises QueueTimeoutError, PeerDeadError."""
+
+    name: str
+    deadline: float
+
+
+class ReadModel(Effect):
+    """-> engine.model_config.ModelConfig of a model that can be served. Raises ConfigError."""
+
+    config: Any  # engine.config.EngineConfig
 
 
 class MakeWorker(Effect):
@@ -352,3 +385,17 @@ class MakeWorker(Effect):
     rank: int
     world_size: int
     init_method: str
+
+
+class StartPublisher(Effect):
+    """Publish KV events, on threads of their own. -> the log to hand batches to, or None where events are off
+
+    Raises OSError where an address is taken.
+    """
+
+    config: Any  # engine.config.KVEventsConfig
+    data_parallel_rank: int
+
+
+class EndPublisher(Effect):
+    """Publish what is queued, then end the publisher's threads. -> None"""

@@ -17,6 +17,10 @@ class StartupError(RingtwinError):
     """An engine did not reach READY within its bound, or one of its children failed to."""
 
 
+class ChildGoneError(StartupError):
+    """A process ended while its parent still waited for it to be ready."""
+
+
 class EngineDeadError(RingtwinError):
     """The engine is dead: every pending and every later call ends with this error.
 

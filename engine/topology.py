@@ -3,6 +3,7 @@
 Names are frozen: plans on disk refer to them.
 
     node     frontend.0   core.0   worker.1   subscriber.0          with @life after a restart: core.0@1
+             core.1   worker.1.0                                    engine 1: its core, its rank 0
     edge     core.0->worker.1/rpc                                    directed, one per peer
     site     core.0->worker.1/rpc:receive                            an operation on an edge
              core.0/rpc:store.written                                a store of the ring that core.0 writes
@@ -10,6 +11,9 @@ Names are frozen: plans on disk refer to them.
              core.0/rpc:doorbell                                     the wake-up after publishing
              core.0/mark:scheduled                                   a mark in the process
              worker.1/collective:enter                               a collective, counted per node
+
+An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
+ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers.
 
 Sends, arrivals, stores, marks and collectives are counted. Polls and flag reads never are, because
 their number is not reproducible.
@@ -72,28 +76,35 @@ MESSAGE_CHANNELS = (
 WRITER_STORES = ("reset", "data", "readers", "written")
 READER_STORES = ("read",)
 
-_NODE = r"(?P<kind>frontend|core|worker|subscriber)\.(?P<index>\d+)(?:@(?P<life>\d+))?"
-_NODE_RE = re.compile(rf"^{_NODE}$")
-_EDGE_RE = re.compile(r"^(?P<source>[a-z]+\.\d+(?:@\d+)?)->(?P<target>[a-z]+\.\d+(?:@\d+)?)/(?P<channel>[a-z]+)$")
+_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber)\.(?:(?P<engine>[1-9]\d*)\.(?=\d))?(?P<index>\d+)"
+                      r"(?:@(?P<life>\d+))?$")
+_EDGE_RE = re.compile(r"^(?P<source>[a-z]+\.[\d.]+(?:@\d+)?)->(?P<target>[a-z]+\.[\d.]+(?:@\d+)?)/(?P<channel>[a-z]+)$")
 
 
 class Node(msgspec.Struct, frozen=True, order=True):
-    """One process. `life` counts its restarts; 0 is the first."""
+    """One process. `life` counts its restarts; 0 is the first. `engine` is whose rank a worker is, else 0."""
 
     kind: NodeKind
     index: int
     life: int = 0
+    engine: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind.value}.{self.index}" + (f"@{self.life}" if self.life else "")
+        engine = f"{self.engine}." if self.engine else ""
+        return f"{self.kind.value}.{engine}{self.index}" + (f"@{self.life}" if self.life else "")
 
     @staticmethod
     def parse(name: str) -> Node:
         """Raises ValueError for anything that is not a node's name."""
         found = _NODE_RE.match(name)
-        if not found:
-            raise ValueError(f"{name!r} is not the name of a node, such as 'core.0' or 'worker.1@2'")
-        return Node(NodeKind(found["kind"]), int(found["index"]), int(found["life"] or 0))
+        if not found or (found["engine"] and found["kind"] != "worker"):
+            raise ValueError(f"{name!r} is not the name of a node, such as 'core.0', 'worker.1@2' or 'worker.1.0'")
+        return Node(NodeKind(found["kind"]), int(found["index"]), int(found["life"] or 0), int(found["engine"] or 0))
+
+    @property
+    def first_life(self) -> Node:
+        """The same node as sites and journals name it: without its life."""
+        return Node(self.kind, self.index, 0, self.engine) if self.life else self
 
 
 def frontend(index: int = 0, life: int = 0) -> Node:
@@ -104,8 +115,8 @@ def core(index: int = 0, life: int = 0) -> Node:
     return Node(NodeKind.CORE, index, life)
 
 
-def worker(rank: int, life: int = 0) -> Node:
-    return Node(NodeKind.WORKER, rank, life)
+def worker(rank: int, life: int = 0, engine: int = 0) -> Node:
+    return Node(NodeKind.WORKER, rank, life, engine)
 
 
 def subscriber(index: int = 0, life: int = 0) -> Node:
@@ -140,35 +151,122 @@ def mark_site(node: Node | str, mark: Mark) -> str:
     return f"{node}/mark:{mark.value}"
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """Which processes a play has. `tp` workers; TP=1 runs its worker inside the core (no worker node)."""
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """A core and its `tp` workers; TP=1 runs its worker inside the core (no worker node).
 
+    `data_parallel_rank` None: as configured. `subscribers`: those that follow its KV events, by index.
+    """
+
+    index: int = 0
     tp: int = 2
-    subscribers: int = 0
+    data_parallel_rank: int | None = None
+    subscribers: tuple[int, ...] = ()
+
+    @property
+    def core(self) -> Node:
+        return core(self.index)
 
     @property
     def workers(self) -> tuple[Node, ...]:
-        return tuple(worker(rank) for rank in range(self.tp)) if self.tp > 1 else ()
+        return tuple(worker(rank, engine=self.index) for rank in range(self.tp)) if self.tp > 1 else ()
+
+    @property
+    def followers(self) -> tuple[Node, ...]:
+        return tuple(subscriber(k) for k in self.subscribers)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return (frontend(), core(), *self.workers, *(subscriber(k) for k in range(self.subscribers)))
+        """The engine's own processes."""
+        return (self.core, *self.workers)
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        f, c = frontend(), core()
-        edges = [
-            Edge(c, f, Channel.HANDSHAKE), Edge(f, c, Channel.HANDSHAKE),
-            Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS),
-            Edge(c, f, Channel.OUTPUTS),
-        ]
+        """Those among its own nodes, and to its followers."""
+        c, edges = self.core, []
         for w in self.workers:
             edges += [Edge(c, w, Channel.RPC), Edge(c, w, Channel.OVERFLOW), Edge(w, c, Channel.RESPONSE)]
             edges += [Edge(w, c, Channel.OVERFLOW)]
             edges += [Edge(w, other, Channel.COLLECTIVE) for other in self.workers if other != w]
-        for k in range(self.subscribers):
-            s = subscriber(k)
+        for s in self.followers:
             edges += [Edge(c, s, Channel.KV), Edge(s, c, Channel.REPLAY), Edge(c, s, Channel.REPLAY)]
+        return tuple(edges)
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A frontend and the engines that it speaks with."""
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+
+    @property
+    def node(self) -> Node:
+        return frontend(self.index)
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """Which processes a play has."""
+
+    engines: tuple[Engine, ...] = (Engine(),)
+    clients: tuple[Client, ...] = (Client(),)
+
+    def engine(self, index: int) -> Engine:
+        """Raises KeyError for an engine that the play does not have."""
+        for engine in self.engines:
+            if engine.index == index:
+                return engine
+        raise KeyError(f"no engine {index}")
+
+    def clients_of(self, engine: int) -> tuple[Client, ...]:
+        return tuple(client for client in self.clients if engine in client.engines)
+
+    def engines_of(self, node: Node) -> tuple[Engine, ...]:
+        """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
+        if node.kind is NodeKind.FRONTEND:
+            wanted = next((client.engines for client in self.clients if client.index == node.index), ())
+            return tuple(engine for engine in self.engines if engine.index in wanted)
+        if node.kind is NodeKind.SUBSCRIBER:
+            return tuple(engine for engine in self.engines if node.index in engine.subscribers)
+        index = node.index if node.kind is NodeKind.CORE else node.engine
+        return tuple(engine for engine in self.engines if engine.index == index)
+
+    def peers(self, node: Node, kind: NodeKind) -> tuple[Node, ...]:
+        """The nodes of this kind that a node is joined with."""
+        if node.kind is NodeKind.CORE and kind is NodeKind.FRONTEND:
+            return tuple(client.node for client in self.clients_of(node.index))
+        engines = self.engines_of(node)
+        found = {NodeKind.CORE: [engine.core for engine in engines],
+                 NodeKind.WORKER: [w for engine in engines for w in engine.workers],
+                 NodeKind.SUBSCRIBER: [s for engine in engines for s in engine.followers]}
+        return tuple(peer for peer in found.get(kind, ()) if peer != node.first_life)
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        return tuple(w for engine in self.engines for w in engine.workers)
+
+    @property
+    def subscribers(self) -> tuple[Node, ...]:
+        return tuple(s for engine in self.engines for s in engine.followers)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Client, core and workers of each engine in turn, then the subscribers."""
+        found: list[Node] = []
+        for engine in self.engines:
+            found += [client.node for client in self.clients if client.engines[0] == engine.index]
+            found += engine.nodes
+        return (*found, *self.subscribers)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        edges: list[Edge] = []
+        for engine in self.engines:
+            c = engine.core
+            for client in self.clients_of(engine.index):
+                f = client.node
+                edges += [Edge(c, f, Channel.HANDSHAKE), Edge(f, c, Channel.HANDSHAKE),
+                          Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS),
+                          Edge(c, f, Channel.OUTPUTS)]
+            edges += engine.edges
         return tuple(edges)
 
     def sites(self) -> tuple[str, ...]:
@@ -176,15 +274,24 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         names = [at(edge, op) for edge in self.edges if edge.channel is not Channel.COLLECTIVE
                  for op in ("send", "receive")]
         names += [at(edge, "wire") for edge in self.edges if edge.channel in MESSAGE_CHANNELS]
-        if self.workers:
-            names += [at(f"{core()}/rpc", f"store.{s}") for s in WRITER_STORES] + [at(f"{core()}/rpc", "doorbell")]
-        for w in self.workers:
-            names += [at(f"{w}/rpc", f"store.{s}") for s in READER_STORES]
-            names += [at(f"{w}/response", f"store.{s}") for s in WRITER_STORES]
-            names += [at(f"{w}/response", "doorbell"), at(f"{w}/collective", "enter")]
-            names += [at(f"{core()}/response.{w.index}", f"store.{s}") for s in READER_STORES]
+        for engine in self.engines:
+            names += _ring_sites(engine)
         names += [mark_site(node, mark) for node in self.nodes for mark in Mark]
         return tuple(names)
+
+
+def _ring_sites(engine: Engine) -> list[str]:
+    """Stores, doorbells and collectives of an engine whose workers are processes."""
+    if not engine.workers:
+        return []
+    c = engine.core
+    names = [at(f"{c}/rpc", f"store.{s}") for s in WRITER_STORES] + [at(f"{c}/rpc", "doorbell")]
+    for w in engine.workers:
+        names += [at(f"{w}/rpc", f"store.{s}") for s in READER_STORES]
+        names += [at(f"{w}/response", f"store.{s}") for s in WRITER_STORES]
+        names += [at(f"{w}/response", "doorbell"), at(f"{w}/collective", "enter")]
+        names += [at(f"{c}/response.{w.index}", f"store.{s}") for s in READER_STORES]
+    return names
 
 
 _LIFE_RE = re.compile(r"@\d+")
@@ -196,4 +303,17 @@ def is_site(topology: Topology, name: str) -> bool:
 
 
 def tensor_parallel(tp: int, *, subscribers: int = 0) -> Topology:
-    return Topology(tp=tp, subscribers=subscribers)
+    """One engine of `tp` ranks with one client."""
+    return Topology(engines=(Engine(tp=tp, subscribers=tuple(range(subscribers))),))
+
+
+def side_by_side(*engines: Engine) -> Topology:
+    """Several engines, numbered in this order, each with a client of its own."""
+    numbered = tuple(msgspec.structs.replace(engine, index=index) for index, engine in enumerate(engines))
+    return Topology(engines=numbered, clients=tuple(Client(index=e.index, engines=(e.index,)) for e in numbered))
+
+
+def with_ranks(topology: Topology, tp: int) -> Topology:
+    """The same play with `tp` ranks in each engine."""
+    return msgspec.structs.replace(
+        topology, engines=tuple(msgspec.structs.replace(engine, tp=tp) for engine in topology.engines))

@@ -25,11 +25,44 @@ ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_bloc
 
 
 class Executor(ABC):
+    """It starts, watches and stops whoever runs the model: begin, connect, initialize, ..., leaving, stop."""
+
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
 
+    # -- its workers' life
+
+    def begin(self) -> Loop[None]:
+        """Start the processes that it needs: before the core's first socket."""
+        return
+        yield  # a loop without effects is a loop all the same
+
     @abstractmethod
-    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+    def connect(self) -> Loop[None]:
+        """From here on calls can be made. Raises ConfigError, StartupError."""
+
+    def who_died(self) -> Loop[str]:
+        """When a call has failed: who is dead, as the beginning of a sentence; nothing, if nobody is."""
+        return ""
+        yield
+
+    def leaving(self) -> None:  # noqa: B027 - whoever has no workers has nobody to expect the end of
+        """The core is on its way out: that a worker goes is no death any more."""
+
+    def stop(self) -> Loop[None]:
+        """End the workers, however long they take."""
+        return
+        yield
+
+    def kill(self) -> Loop[None]:
+        """End the workers, now."""
+        return
+        yield
+
+    # -- calls
+
+    @abstractmethod
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:
         """Start a call on all ranks without waiting for answers."""
 
@@ -37,7 +70,7 @@ class Executor(ABC):
     def wait(self, call: PendingCall) -> Loop[Any]:
         """-> the call's result. Raises RpcError, RpcTimeoutError, or what ended the queue."""
 
-    def collective_rpc(self, method: str, timeout: float | None = None, args: tuple = (),
+    def collective_rpc(self, method: str, timeout: float | None = None, args: tuple[Any, ...] = (),
                        kwargs: dict[str, Any] | None = None, non_block: bool = False,
                        output_rank: int | None = None) -> Loop[Any]:
         """Execute `method` on every worker.
@@ -50,8 +83,9 @@ class Executor(ABC):
         return call if non_block else (yield from self.wait(call))
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Loop[ModelRunnerOutput]:
-        return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
-                                               output_rank=OUTPUT_RANK))
+        result: ModelRunnerOutput = yield from self.collective_rpc(
+            "execute_model", self.bounds.step_s, (scheduler_output,), output_rank=OUTPUT_RANK)
+        return result
 
     def queue_stats(self) -> Loop[list[QueueStats]]:
         """One entry for each end of a queue to or from the workers, the broadcast first."""
@@ -60,7 +94,7 @@ class Executor(ABC):
 
     def initialize(self) -> Loop[int]:
         """Size the KV cache alike on all ranks. -> number of blocks"""
-        counts = yield from self.collective_rpc("get_num_blocks", self.bounds.startup_s)
+        counts: list[int] = yield from self.collective_rpc("get_num_blocks", self.bounds.startup_s)
         num_blocks = min(counts)
         yield from self.collective_rpc("initialize_cache", self.bounds.startup_s, (num_blocks,))
         return num_blocks

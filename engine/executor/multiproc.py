@@ -3,6 +3,7 @@
 Promises
 - While it waits for the output rank it reads every rank's answers, so a FAILURE of any rank ends the call.
 - Whatever ends a wait (deadline, death of a worker, shutdown) ends it with a named error.
+- It starts, watches and stops the workers (`workers`).
 - All answer rings wake one bell of the core.
 - Any number of calls may be in flight: while there is no room for a call, answers are read, because a rank that
   cannot hand over an answer reads no further call.
@@ -19,27 +20,48 @@ from engine.effects import Attempt, Loop, Now, Observe, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError, RpcTimeoutError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
+from engine.executor.workers import CORE_BELL, Workers
 from engine.ipc.framing import decode, encode
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY
 from engine.ipc.stats import QueueStats
 
-#: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
-CORE_BELL = "core"
-
 
 class MultiprocExecutor(Executor):
-    """`rpc` broadcasts, `responses[rank]` answers. Both are queues of `engine.ipc.queue`."""
+    """Once connected, `rpc` broadcasts and `responses[rank]` answers. Both are queues of `engine.ipc.queue`."""
 
-    def __init__(self, bounds: Bounds, rpc: QueueWriter, responses: list[QueueReader]) -> None:
+    rpc: QueueWriter
+    responses: list[QueueReader]
+
+    def __init__(self, bounds: Bounds, workers: Workers) -> None:
         super().__init__(bounds)
-        self.rpc = rpc
-        self.responses = responses
-        self.table = CallTable(len(responses))
-        self._answered = Attempt("response", lambda: [rank for rank, reader in enumerate(responses) if reader.ready()])
-        rpc.meanwhile = self._read_answers
+        self._workers = workers
+        self.table = CallTable(len(workers.nodes))
 
-    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+    def begin(self) -> Loop[None]:
+        yield from self._workers.start()
+
+    def connect(self) -> Loop[None]:
+        self.rpc, self.responses = yield from self._workers.connect()
+        self._answered = Attempt("response", self._who_answered)
+        self.rpc.meanwhile = self._read_answers
+
+    def who_died(self) -> Loop[str]:
+        return (yield from self._workers.who_died())
+
+    def stop(self) -> Loop[None]:
+        yield from self._workers.stop(self.bounds.terminate_s)
+
+    def leaving(self) -> None:
+        self._workers.leaving()
+
+    def kill(self) -> Loop[None]:
+        yield from self._workers.kill()
+
+    def _who_answered(self) -> list[int]:
+        return [rank for rank, reader in enumerate(self.responses) if reader.ready()]
+
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:
         call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
         yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})
@@ -75,7 +97,8 @@ class MultiprocExecutor(Executor):
 
     def queue_stats(self) -> Loop[list[QueueStats]]:
         stats = []
-        for queue in (self.rpc, *self.responses):
+        queues: list[QueueWriter | QueueReader] = [self.rpc, *self.responses]
+        for queue in queues:
             depth = yield Attempt(queue.name, queue.depth)
             stats.append(msgspec.structs.replace(queue.stats, messages=queue.position, depth=depth))
         return stats

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config import Bounds
-from engine.effects import Call, Loop, Now, Observe
+from engine.config import Bounds, EngineConfig
+from engine.effects import Call, Loop, MakeWorker, Now, Observe
 from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
@@ -13,13 +13,23 @@ from engine.messages import ReplyStatus
 
 
 class UniProcExecutor(Executor):
-    """Promise: the same results and the same errors as with one process per rank."""
+    """Promise: the same results and the same errors as with one process per rank.
 
-    def __init__(self, bounds: Bounds) -> None:
+    `config` None: the process has its worker already.
+    """
+
+    def __init__(self, bounds: Bounds, config: EngineConfig | None = None) -> None:
         super().__init__(bounds)
+        self._config = config
         self.table = CallTable(1)
 
-    def submit(self, method: str, args: tuple, kwargs: dict[str, Any], output_rank: int | None,
+    def connect(self) -> Loop[None]:
+        if self._config is not None:
+            yield MakeWorker(self._config, 0, 1, "")
+            yield Call("init_device", (), {})
+            yield Call("load_model", (), {})
+
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:
         call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
         yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})

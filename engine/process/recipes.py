@@ -1,31 +1,32 @@
-"""What a child process is sent to know what it is: names, addresses, config. Everything is opened in the child."""
+"""What a child process is sent to know what it is, and what it says in return (pure): data, opened in the child."""
 
 from __future__ import annotations
 
 import msgspec
 
 from engine.config import EngineConfig
+from engine.effects import Identity
+from engine.process.files import EngineFiles
 
 
-class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True):
+class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
     config: EngineConfig
-    engine_id: str
-    runtime_path: str
+    files: EngineFiles
     handshake_address: str
     beat: str  # the shared word of the heartbeat
-    frontend: tuple[int, int]  # pid and start time: who owns the engine
-    clients: int
+    frontend: Identity  # who owns the engine
     engine_index: int = 0
+    clients: tuple[int, ...] = (0,)  # the frontends, by the index that they have among the core's clients
 
 
-class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="worker"):
     config: EngineConfig
-    engine_id: str
-    runtime_path: str
+    files: EngineFiles
     rank: int
     init_method: str
     rpc_handle: bytes
-    frontend: tuple[int, int]
+    frontend: Identity
+    engine_index: int = 0
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -36,9 +37,9 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class WorkersBorn(msgspec.Struct, frozen=True, tag="workers"):
-    """The core's first word on its pipe: (pid, start time) of its workers, for when it cannot end them itself."""
+    """The core's first word on its pipe: its workers, for when it cannot end them itself."""
 
-    identities: list[tuple[int, int]]
+    identities: tuple[Identity, ...]
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
@@ -52,3 +53,7 @@ class StartFailure(msgspec.Struct, frozen=True, tag="failed"):
 
     kind: str
     reason: str
+
+
+#: What a process may say on the pipe to whoever started it.
+Word = WorkerReady | WorkersBorn | Leaving | StartFailure

@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 
 from engine.errors import ConfigError
+from engine.process.files import PREFIX, EngineFiles
 
 SHM = Path("/dev/shm")
-PREFIX = "ringtwin-"
 #: Room that `<dir>/<socket name>` needs beyond the directory: the longest name is `handshake.ipc`, plus a
 #: fault layer's suffix and some air.
 _SOCKET_NAME_BYTES = 32
@@ -70,9 +70,9 @@ class RuntimeDir:
         return RuntimeDir(engine_id, path, fd)
 
     @staticmethod
-    def of(engine_id: str, path: str) -> RuntimeDir:
+    def of(files: EngineFiles) -> RuntimeDir:
         """The same directory as seen by a child."""
-        return RuntimeDir(engine_id, Path(path))
+        return RuntimeDir(files.engine_id, Path(files.path))
 
     def hold(self) -> None:
         """Keep the engine's names taken while this process lives too (a spawned child inherits no lock).
@@ -87,14 +87,15 @@ class RuntimeDir:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # a broom may hold it, for a moment
                 self._lock_fd = fd
 
+    @property
+    def files(self) -> EngineFiles:
+        return EngineFiles(self.engine_id, str(self.path))
+
     def segment(self, name: str) -> str:
-        return f"{PREFIX}{self.engine_id}-{name}"
+        return self.files.segment(name)
 
     def socket(self, name: str) -> str:
-        return f"ipc://{self.path / name}"
-
-    def file(self, name: str) -> str:
-        return str(self.path / name)
+        return self.files.socket(name)
 
     def remove(self) -> list[str]:
         """Remove everything of this engine. -> what was removed. Safe to call from several processes."""

@@ -13,14 +13,15 @@ ignored and reported, never fatal.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
-from engine.effects import Loop, MarkPoint, Now, Observe, Receive, Send
-from engine.errors import StartupError
+from engine.effects import AwaitEnds, Loop, MarkPoint, Now, Observe, Receive, Send
+from engine.errors import ChildGoneError, StartupError
 from engine.messages import EngineHandshakeMetadata
-from engine.topology import Mark
+from engine.topology import Mark, Node
 
 HANDSHAKE = "handshake"
 REQUESTS = "requests"
@@ -57,25 +58,28 @@ def core_ready(num_gpu_blocks: int) -> Loop[None]:
     yield Send(HANDSHAKE, [msgspec.msgpack.encode(greeting)])
 
 
-def frontend_handshake(metadata: EngineHandshakeMetadata, engines: int, hello_s: float, startup_s: float,
-                       ) -> Loop[dict[int, int]]:
-    """The frontend's side, for `engines` cores. -> num_gpu_blocks of each.
+def frontend_handshake(metadata: EngineHandshakeMetadata, engines: Collection[int], hello_s: float, startup_s: float,
+                       ends: tuple[Node, ...] = ()) -> Loop[dict[int, int]]:
+    """The frontend's side, for these cores. -> num_gpu_blocks of each, by engine.
 
     Raises StartupError naming what is still missing: a HELLO within `hello_s` of the start, everything else
-    within `startup_s`.
+    within `startup_s`; ChildGoneError where one of the children `ends` is gone before.
     """
     now = yield Now()
     hello_deadline, deadline = now + hello_s, now + startup_s
     greeted: set[int] = set()
     ready: dict[int, int] = {}
     announced: set[int] = set()
-    while len(ready) < engines or len(announced) < engines:
-        limit = deadline if len(greeted) == engines else min(hello_deadline, deadline)
-        got = yield Receive((HANDSHAKE, REQUESTS), limit)
+    while len(ready) < len(engines) or len(announced) < len(engines):
+        limit = deadline if len(greeted) == len(engines) else min(hello_deadline, deadline)
+        got = yield Receive((HANDSHAKE, REQUESTS), limit, ends)
         if got is None:
+            gone = (yield AwaitEnds(ends, 0.0)) if ends else {}
+            if gone:
+                raise ChildGoneError(f"{', '.join(str(node.first_life) for node in gone)} died while starting")
             raise StartupError(_missing(engines, greeted, ready, announced))
         inbox, peer, frames = got
-        if peer >= engines:
+        if peer not in engines:
             yield Observe("bad-frame", {"edge": inbox, "error": f"unknown engine {peer}"})
         elif inbox == REQUESTS:
             announced.add(peer)
@@ -105,9 +109,9 @@ def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, g
     return ""
 
 
-def _missing(engines: int, greeted: set[int], ready: dict[int, int], announced: set[int]) -> str:
+def _missing(engines: Collection[int], greeted: set[int], ready: dict[int, int], announced: set[int]) -> str:
     for what, seen in (("say HELLO", greeted), ("report READY", ready), ("open its input socket", announced)):
-        late = [f"core.{k}" for k in range(engines) if k not in seen]
+        late = [f"core.{k}" for k in sorted(engines) if k not in seen]
         if late:
             return f"{', '.join(late)} did not {what} in time"
     raise AssertionError("nothing is missing")

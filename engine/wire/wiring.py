@@ -34,8 +34,8 @@ def identity_of(index: int) -> bytes:
 # -- frontend and core -------------------------------------------------------------------------------------------
 
 
-def frontend_sockets(config: EngineConfig, address: Callable[[str], str]) -> list[SocketSpec]:
-    """ROUTER for handshakes, ROUTER for requests, PULL for outputs; all bound."""
+def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine: int = 0) -> list[SocketSpec]:
+    """ROUTER for handshakes, ROUTER for requests, PULL for outputs; all bound. `engine`: whose core is its only peer."""
     sockets = config.sockets
     return [
         SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),
@@ -44,27 +44,29 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str]) -> lis
                    send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS, send_hwm=sockets.request_hwm,
                    mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes),
         SocketSpec(name=OUTPUTS, kind="PULL", peer_kind=NodeKind.CORE, bind=True, address=address("outputs"),
-                   receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm,
+                   receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm, peer=engine,
                    buffer_bytes=sockets.buffer_bytes),
     ]
 
 
-def core_handshake_socket(address: str, engine_index: int = 0) -> SocketSpec:
-    return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=NodeKind.FRONTEND, bind=False, address=address,
+def core_handshake_socket(address: str, engine_index: int = 0, frontend: int = 0) -> SocketSpec:
+    return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=NodeKind.FRONTEND, peer=frontend, bind=False,
+                      address=address,
                       identity=identity_of(engine_index), linger_s=HANDSHAKE_LINGER_S,
                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE)
 
 
-def core_request_socket(config: EngineConfig, address: str, engine_index: int = 0) -> SocketSpec:
-    return SocketSpec(name=REQUESTS, kind="DEALER", peer_kind=NodeKind.FRONTEND, bind=False, address=address,
+def core_request_socket(config: EngineConfig, address: str, engine_index: int = 0, frontend: int = 0) -> SocketSpec:
+    return SocketSpec(name=REQUESTS, kind="DEALER", peer_kind=NodeKind.FRONTEND, peer=frontend, bind=False,
+                      address=address,
                       identity=identity_of(engine_index), send_channel=Channel.REQUESTS,
                       receive_channel=Channel.REQUESTS, receive_hwm=config.sockets.request_hwm,
                       buffer_bytes=config.sockets.buffer_bytes)
 
 
-def core_output_socket(config: EngineConfig, address: str, client_index: int = 0) -> SocketSpec:
-    """The socket to one client. Its linger lets the death notice leave."""
-    return SocketSpec(name=f"{OUTPUTS}.{client_index}", kind="PUSH", peer_kind=NodeKind.FRONTEND, peer=client_index,
+def core_output_socket(config: EngineConfig, address: str, client_index: int = 0, frontend: int = 0) -> SocketSpec:
+    """The socket to one client, which is that frontend. Its linger lets the death notice leave."""
+    return SocketSpec(name=f"{OUTPUTS}.{client_index}", kind="PUSH", peer_kind=NodeKind.FRONTEND, peer=frontend,
                       bind=False, address=address, send_channel=Channel.OUTPUTS,
                       send_hwm=config.sockets.output_hwm, linger_s=config.sockets.output_linger_s,
                       buffer_bytes=config.sockets.buffer_bytes)
@@ -73,16 +75,16 @@ def core_output_socket(config: EngineConfig, address: str, client_index: int = 0
 # -- core and workers --------------------------------------------------------------------------------------------
 
 
-def rpc_ring(config: EngineConfig) -> RingSpec:
+def rpc_ring(config: EngineConfig, engine: int = 0) -> RingSpec:
     """The broadcast ring."""
-    return RingSpec(channel=Channel.RPC, writer=core(),
-                    readers=tuple(worker(rank) for rank in range(config.tensor_parallel_size)),
+    return RingSpec(channel=Channel.RPC, writer=core(engine),
+                    readers=tuple(worker(rank, engine=engine) for rank in range(config.tensor_parallel_size)),
                     max_chunks=config.ring.max_chunks, max_chunk_bytes=config.ring.max_chunk_bytes)
 
 
-def response_ring(config: EngineConfig, rank: int) -> RingSpec:
+def response_ring(config: EngineConfig, rank: int, engine: int = 0) -> RingSpec:
     """The answer ring of one rank."""
-    return RingSpec(channel=Channel.RESPONSE, writer=worker(rank), readers=(core(),),
+    return RingSpec(channel=Channel.RESPONSE, writer=worker(rank, engine=engine), readers=(core(engine),),
                     max_chunks=config.ring.response_chunks, max_chunk_bytes=config.ring.response_chunk_bytes)
 
 

@@ -130,8 +130,9 @@ def replay_(run_or_plan: Path, world: str | None, times: int, device: str, out: 
     play_ = play_of(given, run_or_plan) if isinstance(given, Plan) else given
     names = playable(world or (None if isinstance(given, Plan) else play_.world))
     if "engine" in names:
-        checks.enough_shared_memory(play_.config.ring, play_.topology.tp)
-        checks.enough_gpus(play_.topology.tp, device)
+        ranks = sum(engine.tp for engine in play_.topology.engines)
+        checks.enough_shared_memory(play_.config.ring, ranks)
+        checks.enough_gpus(ranks, device)
     checks.writable(out)
     outcomes: list[Outcome] = []
     with Screen(times * len(names), quiet=json_file == Path("-")) as screen:

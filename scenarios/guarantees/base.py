@@ -182,7 +182,7 @@ def timer_s(bounds: Bounds, seconds: float) -> float:
 
 
 def has_workers(play: Play) -> bool:
-    return play.topology.tp > 1
+    return bool(play.topology.workers)
 
 
 def has_kv_events(play: Play) -> bool:
@@ -190,4 +190,4 @@ def has_kv_events(play: Play) -> bool:
 
 
 def has_subscribers(play: Play) -> bool:
-    return has_kv_events(play) and play.topology.subscribers > 0
+    return has_kv_events(play) and bool(play.topology.subscribers)

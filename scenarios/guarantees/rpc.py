@@ -42,7 +42,7 @@ def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
 def is_answered(history: History, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
     """Whether all replies that this call waits for were taken (before the core's record of that number)."""
     rank = call.data.get("output_rank")
-    wanted = set(range(history.play.topology.tp)) if rank is None else {rank}
+    wanted = set(range(history.play.config.tensor_parallel_size)) if rank is None else {rank}
     return wanted <= {r.data["rank"] for r in answers.get(call.data["call"], ()) if before is None or r.number < before}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.topology import Topology
+from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
 from scenarios.history.run import Lab, Play, Run, Verdict
 from scenarios.lab.catalogue import Scenario
@@ -181,7 +181,7 @@ def failed(runs: list[Run], reason: str, world: World) -> list[Run]:
         last = runs[-1]
         return [*runs[:-1], Run(last.path, last.play, msgspec.structs.replace(last.lab, failure=reason), last.journals,
                                 None)]
-    play = Play(scenario=world.scenario, title=world.title, world=world.name, topology=Topology(tp=world.tp or 2),
+    play = Play(scenario=world.scenario, title=world.title, world=world.name, topology=tensor_parallel(world.tp or 2),
                 workload={}, plan=Plan(), config=lab_config(), promises=())
     nowhere = world.out / "runs" / f"{world.scenario}-{world.name}"
     return [Run(nowhere, play, Lab(began_at=0.0, ended_at=0.0, processes=[], leftovers=[], failure=reason), [], None)]

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.topology import Topology
+from engine.topology import Topology, with_ranks
 from faults.plan import Plan
 from scenarios.guarantees.judge import judge
 from scenarios.history.run import Cell, Play, Run, Verdict, combined, load_run, save
@@ -80,15 +80,15 @@ class World(ABC):
     def play(self, *, topology: Topology, workload: Workload, plan: Plan = Plan(),  # noqa: B008
              config: EngineConfig | None = None, options: dict[str, Any] | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
-        overridden = self.tp is not None and topology.tp != self.tp
+        overridden = self.tp is not None and any(engine.tp != self.tp for engine in topology.engines)
         if overridden:
-            topology = msgspec.structs.replace(topology, tp=self.tp)
+            topology = with_ranks(topology, self.tp)
         plan.check(topology)
         asked = config or lab_config()
         play = Play(
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
-            config=msgspec.structs.replace(asked, tensor_parallel_size=topology.tp), promises=(),
+            config=msgspec.structs.replace(asked, tensor_parallel_size=topology.engines[0].tp), promises=(),
             options=options or {}, seed=self.seed, versions=dict(versions()))
         return self.replay(play, other_topology=overridden)
 

@@ -50,7 +50,7 @@ class SimNeighbour:
 
     def follow(self, is_ready: Callable[[], None]) -> None:
         """Start its rank's subscriber."""
-        self.listener = self._start(subscriber(self.play.topology.subscribers), lambda process: subscriber_main(
+        self.listener = self._start(subscriber(len(self.play.topology.subscribers)), lambda process: subscriber_main(
             process, self.stage, lambda name: address_of_rank(self.stage.address(name), self.rank), is_ready,
             lambda: None))
 

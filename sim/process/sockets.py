@@ -30,12 +30,8 @@ def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> s
 
 
 @lru_cache(maxsize=64)
-def _nodes(topology: Topology, kind: NodeKind | None) -> tuple[Node, ...]:
-    return tuple(node for node in topology.nodes if node.kind == kind)
-
-
-def first_life(node: Node) -> Node:
-    return Node(node.kind, node.index) if node.life else node
+def _peers_of(topology: Topology, node: Node, kind: NodeKind) -> tuple[Node, ...]:
+    return topology.peers(node, kind)
 
 
 class SocketPort:
@@ -47,8 +43,8 @@ class SocketPort:
         self.spec = spec
         self.address = socket.address
         self.name = spec.name
-        self._me = first_life(process.node)
-        self._peers = _nodes(process.sim.topology, spec.peer_kind)
+        self._me = process.node.first_life
+        self._peers = _peers_of(process.sim.topology, self._me, spec.peer_kind)
         self._send_sites: dict[Any, tuple[str, ...]] = {}
         self._receive_sites: dict[Any, str] = {}
         self._inbox: Inbox | None = None
@@ -141,11 +137,12 @@ class SocketPort:
                 process.sim.holds.when_over(fault, self._release)
 
     def _node(self, peer: Any) -> Node:
+        """The node at the other end, by its index or, on a router of strangers, its identity."""
         index = int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
-        node = Node(self.spec.peer_kind, index)
-        if isinstance(peer, bytes) and (node not in self._peers or len(peer) != 2):
+        node = next((node for node in self._peers if node.index == index), None)
+        if isinstance(peer, bytes) and (node is None or len(peer) != 2):
             return Node(self.spec.peer_kind, self.spec.peer)
-        return node
+        return node or Node(self.spec.peer_kind, index)
 
     def _release(self) -> None:
         self.process.deliver(self._release_now)

@@ -39,7 +39,7 @@ from engine.effects import (
 from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
 from sim.process.effects import Enter, Leave, Sleep
-from sim.process.sockets import WAIT, SocketPort, edge_site, first_life
+from sim.process.sockets import WAIT, SocketPort, edge_site
 from sim.transport.collectives import Part
 from sim.transport.ring_memory import SteppedMemory, StoppedInOperation, store_place
 
@@ -496,9 +496,9 @@ def ring_sites(process: SimProcess, ring: str, operation: str) -> tuple[str, ...
     """The sites that one message of this ring crosses in this process: an edge per reader when it is sent."""
     spec = process.rings[ring]
     readers = spec.readers if operation == "send" else [
-        reader for reader in spec.readers if f"{reader.kind.value}.{reader.index}" == process.name]
+        reader for reader in spec.readers if str(reader.first_life) == process.name]
     sites = process.ring_sites[ring, operation] = tuple(
-        edge_site(first_life(spec.writer), first_life(reader), spec.channel, operation) for reader in readers)
+        edge_site(spec.writer.first_life, reader.first_life, spec.channel, operation) for reader in readers)
     return sites
 
 

@@ -74,7 +74,7 @@ class StoppedInOperation(BaseException):
 
 def store_place(spec: RingSpec, node: str) -> str:
     """Where the stores of `node` into this ring are counted: `core.0/rpc`, `worker.1/rpc`, `core.0/response.1`."""
-    if spec.channel is Channel.RESPONSE and node != f"{spec.writer.kind.value}.{spec.writer.index}":
+    if spec.channel is Channel.RESPONSE and node != str(spec.writer.first_life):
         return f"{node}/{spec.channel.value}.{spec.writer.index}"
     return f"{node}/{spec.channel.value}"
 

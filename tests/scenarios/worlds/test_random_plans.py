@@ -30,8 +30,8 @@ TOPOLOGIES = {"two workers": tensor_parallel(2), "a subscriber": tensor_parallel
 
 def played(topology: Topology, plan: Plan) -> tuple:
     """-> (play, simulation, lab)"""
-    config = lab_config(tensor_parallel_size=topology.tp, bounds={"request_s": 2.0},
-                        kv_events={"enable_kv_cache_events": topology.subscribers > 0})
+    config = lab_config(tensor_parallel_size=topology.engines[0].tp, bounds={"request_s": 2.0},
+                        kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0})
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
                 workload=msgspec.to_builtins(recorded("eight-mixed").played()))
     return play, *play_once(play, Choices())

@@ -1,0 +1,203 @@
+"""The life of a core's process (pure): start, serve, watch, leave; around the `EngineCore`.
+
+    main           start, busy loop: inputs, schedule, execute, publish; leave
+    input          DEALER -> decode -> input queue
+    output         output queue -> encode -> one PUSH per client
+    zmq-publisher, zmq-replay   what `engine.kv_events.publisher` runs
+    watch          the ends of the workers
+    parent-watch   the end of the frontend
+
+Promises
+- Start-up follows the documented order and ends in READY, or in one line on the parent's pipe that says why not.
+- However the process leaves on its own feet (exception, SIGTERM, sys.exit), every output queued before is sent,
+  then ENGINE_CORE_DEAD, and ZMQ gets `linger` to deliver it.
+- The death of a worker ends whatever the core waits for. The death of the frontend ends the core and its
+  workers, and their files go with them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from engine.config import KVEventsConfig
+from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
+from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.scheduler import Scheduler
+from engine.effects import (
+    AwaitParent,
+    Cancel,
+    Close,
+    EndPublisher,
+    ExitNow,
+    HoldFiles,
+    IsAlive,
+    JoinThread,
+    LogLine,
+    Loop,
+    MarkPoint,
+    Now,
+    Observe,
+    OnTerminate,
+    OpenHeartbeat,
+    OpenSocket,
+    Put,
+    ReadModel,
+    RemoveFiles,
+    Send,
+    StartPublisher,
+    StartThread,
+    Take,
+    TellParent,
+    Waiting,
+    WhoAmI,
+)
+from engine.errors import QueueCancelledError, RpcError, StartupError
+from engine.executor.registry import make_executor
+from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
+from engine.model_config import max_model_len
+from engine.process.identity import birth_certificate
+from engine.process.recipes import CoreRecipe, Leaving, StartFailure
+from engine.topology import Channel, Edge, Mark, Node, core, frontend
+from engine.wire.handshake import REQUESTS, core_hello, core_ready
+from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket
+
+#: Takes a word when the core has left, for the thread that watches over its leaving without a frontend.
+LEFT = "left"
+
+
+def core_life(node: Node, recipe: CoreRecipe) -> Loop[None]:
+    """Never raises: the reason to leave is told on every way that still works."""
+    return CoreLife(node, recipe).run()
+
+
+class CoreLife:
+    def __init__(self, node: Node, recipe: CoreRecipe) -> None:
+        self._recipe = recipe
+        self._config = recipe.config
+        self._files = recipe.files
+        self._executor = make_executor(recipe, node.life, told=INPUT)
+        self._serving = False
+        self._parent_gone = False
+        self._threads: list[str] = []  # of the I/O threads, those that run
+        self._last_words: Loop[None] | None = None  # what the main thread says in the output thread's place
+
+    def run(self) -> Loop[None]:
+        yield Observe("born", birth_certificate((yield WhoAmI()), self._files))
+        yield MarkPoint(Mark.BORN)
+        yield OnTerminate(None, "SIGTERM while starting")
+        if self._config.start_method == "spawn":
+            yield HoldFiles(self._files)
+        try:
+            engine = yield from self._start()
+            yield OnTerminate(INPUT, Terminate())
+            self._serving = True
+            reason = yield from engine.busy_loop()
+        except (Exception, SystemExit) as error:
+            reason = (yield from self._who_died(error)) + reason_of(error)
+            if not self._serving:
+                kind = type(error).__name__
+                yield TellParent(StartFailure(kind, str(error) or kind))
+            elif not self._parent_gone:
+                yield LogLine(f"the core leaves: {reason}")
+        yield from self._leave(reason)
+
+    def _who_died(self, error: BaseException) -> Loop[str]:
+        return (yield from self._executor.who_died()) if isinstance(error, RpcError) else ""
+
+    # -- start
+
+    def _start(self) -> Loop[EngineCore]:
+        config, recipe = self._config, self._recipe
+        yield from self._executor.begin()  # before the first socket and thread: under fork they must not be inherited
+        yield StartThread("parent-watch", self._watch_parent())
+        yield OpenHeartbeat(recipe.beat, create=False)
+        yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.clients[0]))
+        metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
+        self._check_agreement(metadata)
+        yield from self._executor.connect()
+        num_blocks = yield from self._executor.initialize()
+        model = yield ReadModel(config)
+        kv_log = yield StartPublisher(self._kv_config(), config.data_parallel_rank)
+        scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
+                              max_model_len(config, model), vocab_size=model.vocab_size,
+                              enable_events=config.kv_events.enable_kv_cache_events)
+        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index, kv_log=kv_log)
+        yield from self._start_output(metadata.addresses)
+        yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
+        yield from core_ready(num_blocks)
+        yield Send(REQUESTS, [b""])  # announces the core on the socket where its work will come
+        requests = Edge(frontend(recipe.clients[0]), core(recipe.engine_index), Channel.REQUESTS)
+        yield from self._run_beside("input", input_loop(str(requests)))
+        return engine
+
+    def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
+        agreed, size = metadata.parallel_config.get("tensor_parallel_size"), self._config.tensor_parallel_size
+        if agreed != size:
+            raise StartupError(f"the frontend speaks of tensor_parallel_size {agreed}, the core was started with {size}")
+
+    def _kv_config(self) -> KVEventsConfig:
+        """The event endpoints: as configured, else in the engine's own directory."""
+        asked = self._config.kv_events
+        return msgspec.structs.replace(
+            asked, endpoint=asked.endpoint or self._files.socket("kv.ipc"),
+            replay_endpoint=(asked.replay_endpoint or self._files.socket("replay.ipc")) if asked.replay else None)
+
+    def _start_output(self, addresses: EngineZmqAddresses) -> Loop[None]:
+        config, recipe = self._config, self._recipe
+        yield OpenSocket(core_request_socket(config, addresses.inputs[0], recipe.engine_index, recipe.clients[0]))
+        for client_index, address in enumerate(addresses.outputs):
+            yield OpenSocket(core_output_socket(config, address, client_index, recipe.clients[client_index]))
+        clients, unsent = len(addresses.outputs), deque[Any]()
+        self._last_words = last_words(clients, unsent)
+        yield from self._run_beside("output", output_loop(clients, unsent))
+
+    def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
+        """A thread that ends takes the core with it, never in silence."""
+        yield StartThread(name, loop, told=INPUT)
+        self._threads.append(name)
+
+    # -- watch
+
+    def _watch_parent(self) -> Loop[None]:
+        """Nobody is left to serve: leave in order, but not for longer than a fraction of the orphans' bound."""
+        yield AwaitParent()
+        self._parent_gone = True
+        yield Observe("parent-gone", {})
+        gone = QueueCancelledError("the frontend is gone")
+        yield Cancel(gone)
+        yield Put(INPUT, gone)
+        if not (yield Take(LEFT, (yield Now()) + self._config.bounds.orphan_s / 4)):
+            yield from self._executor.kill()
+            yield RemoveFiles(self._files)
+            yield ExitNow(1)
+
+    # -- leave
+
+    def _leave(self, reason: str) -> Loop[None]:
+        """Say goodbye, end the workers, let ZMQ deliver, remove what nobody else will."""
+        bounds = self._config.bounds
+        self._executor.leaving()
+        yield Observe("dying", {"reason": reason, "queued": (yield Waiting(OUTPUT))})
+        try:
+            yield MarkPoint(Mark.DYING)
+        except (Exception, SystemExit) as error:  # whatever goes wrong on the way out, the last words are said
+            yield LogLine("on the way out", error)
+        yield Cancel(QueueCancelledError("the core is leaving"))
+        if self._serving:
+            yield TellParent(Leaving(reason))  # before the notice: who reads that finds this
+        if "output" in self._threads and self._last_words is not None:
+            yield Put(OUTPUT, Dead())
+            if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):
+                yield from self._last_words  # nothing, unless the thread failed
+        if "input" in self._threads:
+            yield JoinThread("input", (yield Now()) + bounds.linger_s)
+        yield from self._executor.stop()
+        yield EndPublisher()
+        yield Close(0.0 if self._parent_gone else None)  # without a parent nobody will ever read it
+        if self._parent_gone or not (yield IsAlive(self._recipe.frontend)):
+            yield RemoveFiles(self._files)
+        yield Observe("bye", {"reason": reason})
+        yield Put(LEFT, True)

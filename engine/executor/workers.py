@@ -1,0 +1,137 @@
+"""The worker processes of an engine (pure): started, told, heard, watched and stopped by the executor that needs them.
+
+Promises
+- Every worker is up within the bound, or the start fails by name: whoever failed, died or was late.
+- The death of one ends whatever the core waits for, and is told to its main thread.
+- `stop` leaves none: closing a worker's pipe ends it, one that does not hear is killed.
+"""
+
+from __future__ import annotations
+
+from engine.effects import (
+    AwaitEnds,
+    AwaitRing,
+    Cancel,
+    CreateRing,
+    EndChild,
+    Gone,
+    HearChildren,
+    Identity,
+    Loop,
+    Now,
+    OpenRing,
+    Put,
+    StartChild,
+    StartThread,
+    TellChild,
+    TellParent,
+)
+from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
+from engine.ipc.queue import QueueReader, QueueWriter
+from engine.process.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
+from engine.topology import Node, worker
+from engine.wire.wiring import response_ring, rpc_ring
+
+#: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
+CORE_BELL = "core"
+#: A dying process closes its sockets a moment before its sentinel tells.
+SENTINEL_S = 0.02
+
+
+class Workers:
+    """Of the core of this recipe, in this life. A worker's death is put into the queue `told`."""
+
+    def __init__(self, recipe: CoreRecipe, life: int, told: str) -> None:
+        self._recipe = recipe
+        self._told = told
+        self._config = recipe.config
+        self.nodes = tuple(worker(rank, life, recipe.engine_index)
+                           for rank in range(recipe.config.tensor_parallel_size))
+        self._identities: dict[Node, Identity] = {}
+        self._stopping = False
+
+    def start(self) -> Loop[None]:
+        """Begin them; each sleeps until its recipe comes."""
+        for node in self.nodes:
+            self._identities[node] = yield StartChild(node, self._config.start_method)
+        yield TellParent(WorkersBorn(tuple(self._identities.values())))
+
+    def connect(self) -> Loop[tuple[QueueWriter, list[QueueReader]]]:
+        """-> the broadcast ring and each rank's answers. Raises ConfigError, StartupError, QueueTimeoutError."""
+        config, recipe, files = self._config, self._recipe, self._recipe.files
+        deadline = (yield Now()) + config.bounds.startup_s
+        rpc, handle = yield CreateRing("rpc", rpc_ring(config, recipe.engine_index), files.segment("rpc"),
+                                       files.socket("rpc.ipc"), space_bell=CORE_BELL)
+        for rank, node in enumerate(self.nodes):
+            yield TellChild(node, WorkerRecipe(
+                config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
+                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index))
+        handles = yield from self._hear_ready(deadline)
+        names = [f"response.{rank}" for rank in range(len(self.nodes))]
+        responses = []
+        for rank, name in enumerate(names):
+            responses.append((yield OpenRing(name, handles[rank], 0,
+                                             response_ring(config, rank, recipe.engine_index), bell=CORE_BELL)))
+        for name in ("rpc", *names):
+            yield AwaitRing(name, (yield Now()) + config.bounds.startup_s)
+        yield StartThread("watch", self._watch())
+        return rpc, responses
+
+    def _hear_ready(self, deadline: float) -> Loop[list[bytes]]:
+        """READY of every worker. Raises ConfigError or StartupError when one fails, dies or is late."""
+        handles: dict[int, bytes] = {}
+        waiting = set(self.nodes)
+        while waiting:
+            heard = yield HearChildren(tuple(sorted(waiting)), deadline)
+            if heard is None:
+                late = ", ".join(str(node.first_life) for node in sorted(waiting))
+                raise StartupError(f"{late} did not report READY in time")
+            node, word = heard
+            if isinstance(word, Gone):
+                raise StartupError(f"{node.first_life} died while starting (exit code {word.exitcode})")
+            if isinstance(word, StartFailure):
+                raise _failure(node, word)
+            if isinstance(word, WorkerReady):
+                handles[word.rank] = word.response_handle
+                waiting.discard(node)
+        return [handles[rank] for rank in sorted(handles)]
+
+    def _watch(self) -> Loop[None]:
+        """A thread of its own: a worker that is gone ends whatever the core waits for."""
+        gone = yield AwaitEnds(self.nodes, None)
+        if self._stopping:
+            return
+        text = f"{self._names(gone)} died"
+        yield Cancel(PeerDeadError(text))
+        yield Put(self._told, WorkerDeadError(text))
+
+    def who_died(self) -> Loop[str]:
+        """When a rank dies its peers fail in their collectives, and their error may be faster than its sentinel."""
+        gone = yield AwaitEnds(self.nodes, (yield Now()) + SENTINEL_S)
+        return f"{self._names(gone)} died; " if gone else ""
+
+    def leaving(self) -> None:
+        """From here on a worker may go."""
+        self._stopping = True
+
+    def stop(self, terminate_s: float) -> Loop[None]:
+        deadline = (yield Now()) + terminate_s / 2
+        for node in self.nodes:
+            yield EndChild(node, "hang-up")
+        for node in self.nodes:
+            if not (yield AwaitEnds((node,), deadline)):
+                yield EndChild(node, "kill")
+                yield AwaitEnds((node,), (yield Now()) + terminate_s)
+
+    def kill(self) -> Loop[None]:
+        for node in self._identities:
+            yield EndChild(node, "kill")
+
+    def _names(self, nodes: dict[Node, Gone]) -> str:
+        return ", ".join(f"{node} (pid {self._identities[node].pid})" for node in nodes)
+
+
+def _failure(node: Node, word: StartFailure) -> Exception:
+    if word.kind == "ConfigError":
+        return ConfigError(word.reason)
+    return StartupError(f"{node.first_life} could not start: {word.reason}")
