@@ -30,11 +30,12 @@ from engine.config import EngineConfig
 from engine.errors import BadFrameError, ConfigError, EngineDeadError, StartupError
 from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery
-from engine.ipc.presence import start_time
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from engine.ports import Child, Ports, Unroutable
-from engine.process.children import end_processes, open_ports, readable
+from engine.process.children import end_processes, readable
+from engine.process.entry import open_ports
+from engine.process.identity import start_time
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
 from engine.process.runtime_dir import RuntimeDir, sweep
 from engine.process.shell import BEAT, Process
