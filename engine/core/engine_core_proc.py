@@ -40,19 +40,18 @@ from engine.executor.abstract import Executor
 from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
 from engine.ipc.message_queue import Handle, MessageQueue
-from engine.ipc.presence import start_time
 from engine.kv_events.publisher.process import EventPublisherFactory
 from engine.messages import EngineZmqAddresses
 from engine.model_config import max_model_len, read_model_config
 from engine.ports import Child, Ports, SocketSpec
 from engine.process.children import readable, set_log_prefix
+from engine.process.identity import birth_certificate, is_alive, start_time
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
 from engine.process.runtime_dir import RuntimeDir
 from engine.process.shell import LocalQueue, Process
 from engine.topology import Mark, worker
 from engine.wire.handshake import REQUESTS, core_hello, core_ready
 from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket, response_ring, rpc_ring
-from engine.worker.worker_proc import birth_certificate, is_alive
 
 logger = logging.getLogger(__name__)
 WORKER_MAIN = "engine.worker.worker_proc:worker_main"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.ipc.ring import RingLayout
+from engine.process.identity import start_time
 
 _ENTRY = struct.Struct("<IIQ")
 _LEFT = 1
@@ -39,13 +40,3 @@ def state(layout: RingLayout, memory: Any, reader: int | None) -> str:
 def all_known(layout: RingLayout, memory: Any) -> Callable[[], bool]:
     """-> whether each reader has said who it is"""
     return lambda: all(any(memory[layout.presence_of(reader)]) for reader in range(layout.n_reader))
-
-
-def start_time(pid: int) -> int | None:
-    """In clock ticks after boot, None for a process that is dead or only waits to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from engine.ipc.presence import start_time
+from engine.process.identity import start_time
 from engine.topology import Node
 
 
@@ -50,8 +49,27 @@ def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
     return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
 
 
+#: What a child runs first. By its name: it starts children in turn, so an import would lead back here.
+ENTRY = "engine.process.entry:child_main"
 #: Pipe ends this process holds towards its children and its parent: a forked child closes them.
 _own_ends: list[Connection] = []
+
+
+def keep_end(end: Connection) -> None:
+    """From now on a forked child closes this pipe end."""
+    _own_ends.append(end)
+
+
+def close_inherited_ends() -> None:
+    """A forked child's first act."""
+    for end in _own_ends:
+        end.close()
+    _own_ends.clear()
+
+
+def _enter(*arguments: Any) -> None:
+    module, _, function = ENTRY.partition(":")
+    getattr(importlib.import_module(module), function)(*arguments)
 
 
 class RealChild:
@@ -155,8 +173,8 @@ def start_child(node: Node, target: str, start_method: str, wrap: Callable[[byte
     """Start `target` ("module:function", called with (ports, recipe)) as a process named after its node."""
     context = multiprocessing.get_context(start_method)
     ours, theirs = context.Pipe()
-    _own_ends.append(ours)
-    process = context.Process(target=_child_main, args=(str(node), target, theirs, os.getpid()),
+    keep_end(ours)
+    process = context.Process(target=_enter, args=(str(node), target, theirs, os.getpid()),
                               name=process_name(node))
     try:
         process.start()
@@ -205,38 +223,3 @@ def end_processes(identities: Iterable[tuple[int, int]], patience_s: float) -> N
             pass
         finally:
             os.close(sentinel)
-
-
-def _child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
-    for end in _own_ends:
-        end.close()
-    _own_ends.clear()
-    node = Node.parse(name)
-    set_process_title(process_name(node))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the frontend's to handle; it ends its children
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _own_ends.append(connection)
-    parent = PipeParent(connection, parent_pid)
-    message = parent.receive()
-    if message is None:
-        os._exit(0)  # the parent went away before this child had anything to do
-    envelope = msgspec.msgpack.decode(message, type=Envelope)
-    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, parent)
-    resolve(target)(ports, envelope.recipe)
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:
-    """The ports of this process: plain, or wrapped by the named factory."""
-    from engine.process.real_ports import RealPorts
-
-    def open_real(node: Node) -> RealPorts:
-        return RealPorts(node, factory, argument, parent)
-
-    return resolve(factory)(node, argument, open_real) if factory else open_real(node)
-
-
-def resolve(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
 
 import msgspec
 
 from engine.ipc.message_queue import Handle, MessageQueue
-from engine.ipc.presence import start_time
 from engine.ports import Ports
 from engine.process.children import set_log_prefix
+from engine.process.identity import birth_certificate, is_alive
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.process.runtime_dir import RuntimeDir
 from engine.process.shell import Process
@@ -94,18 +93,3 @@ class WorkerProc:
                 self._runtime.remove()
             self._ports.observe("bye", reason="the core is gone")
         os._exit(0)
-
-
-def is_alive(process: tuple[int, int]) -> bool:
-    """Whether exactly this process, by id and start time, still runs."""
-    return start_time(process[0]) == process[1]
-
-
-def process_identity() -> dict[str, int]:
-    """What tells this process from every other one, now and later."""
-    return {"pid": os.getpid(), "ppid": os.getppid(), "start_time": start_time(os.getpid()) or 0}
-
-
-def birth_certificate(runtime: RuntimeDir) -> dict[str, Any]:
-    """What a judge needs to find this process and its files later."""
-    return {**process_identity(), "segments": [runtime.segment("")], "paths": [str(runtime.path)]}

@@ -19,7 +19,8 @@ from engine.errors import EngineDeadError, RingtwinError, UnroutableError
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.session import outcome_of_error
 from engine.messages import Outcome
-from engine.process.children import open_ports, set_process_title
+from engine.process.children import set_process_title
+from engine.process.entry import open_ports
 from engine.topology import Mark, frontend
 from scenarios.workloads.workload import Command, Driver, Workload
 

@@ -30,8 +30,8 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.ipc.presence import start_time
 from engine.process.children import readable
+from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
 from engine.topology import Node, NodeKind, core
 from faults.real.board import create_board

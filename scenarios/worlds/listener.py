@@ -24,11 +24,12 @@ from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
 from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
-from engine.process.children import open_ports, set_process_title
+from engine.process.children import set_process_title
+from engine.process.entry import open_ports
+from engine.process.identity import process_identity
 from engine.process.shell import Process
 from engine.topology import Mark, subscriber
 from engine.wire.wiring import identity_of, subscriber_sockets
-from engine.worker.worker_proc import process_identity
 from faults.malformed import IDENTITY, rudely
 
 STOP = b"stop"

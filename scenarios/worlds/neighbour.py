@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.ipc.presence import start_time
+from engine.process.identity import start_time
 from engine.topology import Node, core, subscriber
 from faults.journal import journal_path, read_journal
 from faults.plan import Plan

@@ -150,7 +150,7 @@ def test_the_fault_layers_share_of_a_step(benchmark, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("zmq")
     from engine.frontend.llm import LLM
-    from engine.process.children import open_ports
+    from engine.process.entry import open_ports
     from faults.real.board import create_board
     from faults.real.ports import FACTORY, argument_for
     from tests.engine.engine_lab import config

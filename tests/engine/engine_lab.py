@@ -23,8 +23,8 @@ import engine.worker.worker_proc  # noqa: F401
 from engine.config import CacheConfig, EngineConfig, RingConfig, SchedulerConfig
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
-from engine.ipc.presence import start_time
 from engine.messages import SamplingParams
+from engine.process.identity import start_time
 from engine.process.runtime_dir import SHM
 from scenarios.lab.settings import LAB_BOUNDS, MODEL
 from scenarios.workloads.workload import recorded

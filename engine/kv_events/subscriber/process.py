@@ -28,13 +28,13 @@ from typing import Any
 import msgspec
 
 from engine.errors import QueueCancelledError
-from engine.ipc.presence import start_time
 from engine.kv_events.codec import is_of_topic
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import Malformed, Question, Report, Restarted, Settled
 from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.kv_events.subscriber.loop import feed, next_reports, subscriber_loop
 from engine.ports import Ports
+from engine.process.identity import start_time
 from engine.process.real_ports import RealPorts
 from engine.process.shell import Process
 from engine.topology import Mark, subscriber

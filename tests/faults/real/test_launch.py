@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from engine.process.children import open_ports
+from engine.process.entry import open_ports
 from engine.topology import Mark
 from faults.journal import Kind
 from faults.plan import kill, plan
@@ -35,7 +35,7 @@ def test_a_child_plays_the_plan_too(tmp_path):
 
 def test_plain_ports_load_nothing_of_this():
     """Without a play no fault code is in the process."""
-    code = ("import sys; from engine.process.children import open_ports; from engine.topology import frontend; "
+    code = ("import sys; from engine.process.entry import open_ports; from engine.topology import frontend; "
             "open_ports(frontend(), '', b'').close(); print([m for m in sys.modules if m.startswith('faults')])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -1,0 +1,60 @@
+"""What a child runs first: from the pipe that its parent left it to ports, a recipe, and the function that is its life.
+
+Promise: nothing that the parent has open stays open here but the pipe, and nothing is opened before the recipe comes.
+A child that hears of its parent's end instead of a recipe is gone without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from engine.process.children import (
+    Envelope,
+    PipeParent,
+    close_inherited_ends,
+    keep_end,
+    process_name,
+    set_process_title,
+)
+from engine.process.real_ports import RealPorts
+from engine.topology import Node
+
+
+def child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
+    """`children.start_child` starts this by its name."""
+    close_inherited_ends()
+    node = Node.parse(name)
+    set_process_title(process_name(node))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the frontend's to handle; it ends its children
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_end(connection)
+    parent = PipeParent(connection, parent_pid)
+    message = parent.receive()
+    if message is None:
+        os._exit(0)  # the parent went away before this child had anything to do
+    envelope = msgspec.msgpack.decode(message, type=Envelope)
+    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, parent)
+    resolve(target)(ports, envelope.recipe)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:
+    """The ports of this process: plain, or wrapped by the named factory."""
+    def open_real(node: Node) -> RealPorts:
+        return RealPorts(node, factory, argument, parent)
+
+    return resolve(factory)(node, argument, open_real) if factory else open_real(node)
+
+
+def resolve(name: str) -> Any:
+    """What a "module:attribute" names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
