@@ -139,7 +139,7 @@ class Call(Effect):
     """Execute a method of the worker object. -> its result; its exception is thrown into the loop"""
 
     method: str
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 

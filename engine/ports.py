@@ -148,6 +148,9 @@ class Parent(Protocol):
 
     def send(self, message: bytes) -> None: ...
 
+    def wait_until_gone(self) -> None:
+        """Until the parent is no more. From one thread."""
+
     def watch(self, gone: Callable[[], None]) -> None:
         """Call `gone` once, from a thread of its own, when the parent is no more."""
 

@@ -187,9 +187,10 @@ def test_the_twin_plays_and_reports_where_torch_and_zmq_are_not_installed(tmp_pa
 
 _WATCHED = """
 import sys
-from engine.core import engine_core_proc
+from engine.core import life
 from engine.frontend import async_llm, llm
-from engine.worker import worker_proc
+from engine.worker import worker
+import engine.process.entry, engine.worker.life
 others = ("faults", "sim", "scenarios", "reports", "simpy")
 loaded = sorted(name for name in sys.modules if name.split(".")[0] in others)
 assert not loaded, loaded

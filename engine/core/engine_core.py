@@ -23,7 +23,7 @@ from engine.config import EngineConfig
 from engine.core.drain import Drain
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
-from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take
+from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take, ThreadFailed
 from engine.errors import RpcError
 from engine.executor.abstract import ASKABLE, Executor
 from engine.kv_events.publisher.log import KVEventLog, hand_over
@@ -181,6 +181,9 @@ class EngineCore:
             running, waiting = self.scheduler.get_request_counts()
             yield MarkPoint(Mark.DRAINING)
             yield Observe("draining", {"running": running, "waiting": waiting, "deadline": self.drain.deadline})
+        elif isinstance(item, ThreadFailed):
+            error = item.error
+            raise error if isinstance(error, Exception) else RuntimeError(reason_of(error))
         elif isinstance(item, Exception):
             raise item
         else:

@@ -58,7 +58,7 @@ from engine.errors import QueueCancelledError, RpcError, StartupError
 from engine.executor.registry import make_executor
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.model_config import max_model_len
-from engine.process.identity import birth_certificate
+from engine.process.birth import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
 from engine.wire.handshake import REQUESTS, core_hello, core_ready
@@ -136,7 +136,8 @@ class CoreLife:
     def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
         agreed, size = metadata.parallel_config.get("tensor_parallel_size"), self._config.tensor_parallel_size
         if agreed != size:
-            raise StartupError(f"the frontend speaks of tensor_parallel_size {agreed}, the core was started with {size}")
+            raise StartupError(f"the frontend speaks of tensor_parallel_size {agreed}, the core was started with "
+                               f"{size}")
 
     def _kv_config(self) -> KVEventsConfig:
         """The event endpoints: as configured, else in the engine's own directory."""

@@ -42,14 +42,14 @@ from engine.effects import (
     TellChild,
     WhoAmI,
 )
-from engine.errors import BadFrameError, ChildGoneError, ConfigError, EngineDeadError, StartupError
+from engine.errors import BadFrameError, ChildGoneError, ConfigError, EngineDeadError, RefusedError, StartupError
 from engine.frontend.monitor import CoreMonitor
 from engine.frontend.session import ClientSession, Delivery
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
+from engine.process.birth import birth_certificate
 from engine.process.files import EngineFiles
-from engine.process.identity import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
 from engine.topology import Channel, Edge, Mark, Node, core
 from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
@@ -163,7 +163,14 @@ class ClientLife:
             eos_token_id: int | None = None) -> Loop[str]:
         """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
         yield from self._require_core()
-        internal, frames = self.session.add(request_id, prompt_token_ids, params, (yield Now()), eos_token_id)
+        try:
+            internal, frames = self.session.add(request_id, prompt_token_ids, params, (yield Now()), eos_token_id)
+        except RefusedError:
+            limits = self.config.limits
+            yield Observe("load", {
+                "requests": len(self.session), "bytes": self.session.bytes_in_flight,
+                "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
+            raise
         yield Observe("accepted", {"request": request_id, "internal": internal})
         if not (yield from self.send(frames, request=request_id)):
             self._hand_over(self.session.unroutable(request_id))

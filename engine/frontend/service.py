@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.errors import BadRequestError, EngineDeadError, RefusedError
+from engine.errors import BadRequestError, EngineDeadError
 from engine.frontend.client import EngineCoreClient
 from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.output_processor import OutputProcessor
@@ -57,7 +57,7 @@ class Service:
         self.inputs = InputProcessor.from_config(config)
         self.outputs = OutputProcessor(self.inputs.tokenizer)
         self.client: Any = EngineCoreClient.make_client(config, asyncio_mode=asyncio_mode, ports=ports)
-        self.client.deliver = self._deliver
+        self.client.life.deliver = self._deliver
         self.streams: dict[str, Stream] = {}
         self._utilities: dict[int, Callable[[UtilityResult], None]] = {}
 
@@ -75,12 +75,8 @@ class Service:
         try:
             stream.internal_id = self.client.add(request_id, inputs.prompt_token_ids, inputs.sampling_params,
                                                  inputs.eos_token_id)
-        except BaseException as error:
+        except BaseException:
             self._forget(request_id)
-            if isinstance(error, RefusedError):
-                session, limits = self.client.session, self.config.limits
-                self.client.ports.observe("load", requests=len(session), bytes=session.bytes_in_flight,
-                                          max_requests=limits.max_requests, max_bytes=limits.max_request_bytes)
             raise
         return stream
 

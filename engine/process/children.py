@@ -160,10 +160,13 @@ class PipeParent:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send_bytes(message)
 
+    def wait_until_gone(self) -> None:
+        while self.receive() is not None:
+            pass
+
     def watch(self, gone: Callable[[], None]) -> None:
         def wait() -> None:
-            while self.receive() is not None:
-                pass
+            self.wait_until_gone()
             gone()
 
         threading.Thread(target=wait, name="parent-watch", daemon=True).start()

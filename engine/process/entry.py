@@ -21,10 +21,15 @@ from engine.process.children import (
     close_inherited_ends,
     keep_end,
     process_name,
+    set_log_prefix,
     set_process_title,
 )
 from engine.process.real_ports import RealPorts
+from engine.process.recipes import CoreRecipe, WorkerRecipe
+from engine.process.shell import Process
 from engine.topology import Node
+
+_LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life"}
 
 
 def child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
@@ -44,6 +49,14 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
     resolve(target)(ports, envelope.recipe)
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def live(ports: Any, recipe_bytes: bytes) -> None:
+    """A child's life is told by its recipe."""
+    recipe = msgspec.msgpack.decode(recipe_bytes, type=CoreRecipe | WorkerRecipe)
+    set_log_prefix(str(ports.node))
+    loop = resolve(_LIVES[type(recipe)])(ports.node, recipe)
+    Process(ports, recipe.config.bounds.ring_recheck_s).run(loop)
 
 
 def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:

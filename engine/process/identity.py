@@ -7,10 +7,8 @@ or another pid namespace.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from engine.effects import Identity
-from engine.process.runtime_dir import RuntimeDir
 
 
 def start_time(pid: int) -> int | None:
@@ -31,14 +29,3 @@ def is_alive(process: tuple[int, int]) -> bool:
 def own_identity() -> Identity:
     pid = os.getpid()
     return Identity(pid, start_time(pid) or 0, os.getppid())
-
-
-def process_identity() -> dict[str, int]:
-    """`own_identity`, as a process tells the judges of its birth."""
-    me = own_identity()
-    return {"pid": me.pid, "ppid": me.ppid, "start_time": me.start_time}
-
-
-def birth_certificate(runtime: RuntimeDir) -> dict[str, Any]:
-    """What a judge needs to find this process and its files later."""
-    return {**process_identity(), "segments": [runtime.segment("")], "paths": [str(runtime.path)]}

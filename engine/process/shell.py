@@ -1,16 +1,18 @@
 """Answers the effects of pure loops with the ports of a real process.
 
 A `Process` holds what the threads of one process share: ports, sockets, queues, bells, rings. Each thread runs
-one loop by `process.run(loop)`. All waiting of the engine happens here, and every wait ends: at its
-deadline, at a wake-up, or because the process is told to stop (`cancel`).
+one loop by `process.run(loop)`. All waiting of the engine happens here, in `children` and in `threads`, and every wait
+ends: at its deadline, at a wake-up, or because the process is told to stop (`cancel`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import select
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -18,22 +20,31 @@ from engine.effects import (
     Attempt,
     Beat,
     Call,
+    Cancel,
     Effect,
+    LogLine,
     Loop,
     MarkPoint,
     Now,
     Observe,
     Put,
+    ReadHeartbeat,
     Receive,
     RingBell,
     RingCrossing,
     Send,
     Take,
     WaitBell,
+    Waiting,
+    WallTime,
 )
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
+from engine.process.belongings import Belongings
+from engine.process.family import Family
+from engine.process.threads import Threads
 
+logger = logging.getLogger(__name__)
 #: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
 BEAT = struct.Struct("<QQ")
 #: A wait without a deadline still looks up this often: a bound against lost wake-ups, not a poll.
@@ -68,31 +79,37 @@ class Process:
         self.ports = ports
         self.recheck_s = recheck_s
         self.sockets: dict[str, Socket] = {}
-        self.queues: dict[str, LocalQueue] = {}
+        self.queues: defaultdict[str, Any] = defaultdict(LocalQueue)
         self.bells: dict[str, Doorbell] = {}
         self.rings: dict[str, RingSpec] = {}
         self.worker: Any = None
         self.heartbeat: memoryview | None = None
         self.cancelled: Exception | None = None
-        #: Descriptors that end every Receive when they become readable: what a death means to this process.
-        self.sentinels: dict[int, Callable[[], Exception]] = {}
+        self.children = Family(ports, self.left)
         self._tickets: dict[str, int] = {}
+        self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers: dict[type[Effect], Callable[[Any], Any]] = {
             Now: lambda effect: ports.clock.monotonic(),
+            WallTime: lambda effect: ports.clock.time(),
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
             Observe: lambda effect: ports.observe(effect.name, **effect.data),
+            LogLine: self._log,
             Beat: self._beat,
+            ReadHeartbeat: self._read_heartbeat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
             Receive: self._receive,
-            Put: lambda effect: self.queues[effect.queue].put(effect.item),
+            Put: lambda effect: self._put(effect.queue, effect.item),
             Take: self._take,
+            Waiting: lambda effect: len(self.queues[effect.queue]),
             Attempt: lambda effect: effect.operation(),
             RingCrossing: lambda effect: ports.ring_crossing(
                 self.rings[effect.ring], effect.operation, effect.position, effect.parts, effect.overflow),
             RingBell: lambda effect: self.bells[effect.bell].ring(),
             WaitBell: self._wait_bell,
             Call: lambda effect: getattr(self.worker, effect.method)(*effect.args, **effect.kwargs),
+            Cancel: lambda effect: self.cancel(effect.error),
+            **self.children.answers, **Threads(self.run, self._put, self.left).answers, **Belongings(self).answers,
         }
 
     def add_bell(self, name: str, bell: Doorbell) -> None:
@@ -106,11 +123,13 @@ class Process:
             effect = next(loop)
             while True:
                 try:
-                    result = answers[type(effect)](effect)
-                except Exception as error:  # the loop decides what a failed effect means
-                    effect = loop.throw(error)
-                else:
-                    effect = loop.send(result)
+                    effect = loop.send(answers[type(effect)](effect))
+                except StopIteration:
+                    raise
+                except (Exception, SystemExit) as error:
+                    if loop.gi_frame is None:
+                        raise
+                    effect = loop.throw(error)  # the loop decides what a failed effect means, or a signal beside it
         except StopIteration as stop:
             return stop.value
 
@@ -120,9 +139,14 @@ class Process:
             self.cancelled = error
         for bell in self.bells.values():
             bell.ring()
-        os.write(self._wake_write, b"x")
+        if not self._closed:
+            os.write(self._wake_write, b"x")
 
     def close(self) -> None:
+        """May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
         for socket in self.sockets.values():
             socket.close()
         self.sockets.clear()
@@ -132,14 +156,27 @@ class Process:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    def _put(self, queue: str, item: Any) -> None:
+        self.queues[queue].put(item)
+
+    def _log(self, effect: LogLine) -> None:
+        logger.error("%s", effect.text, exc_info=effect.error)
+
     def _beat(self, effect: Beat) -> None:
         if self.heartbeat is not None:
             now_ns = int(self.ports.clock.monotonic() * 1e9)
             self.heartbeat[:BEAT.size] = BEAT.pack(effect.count, now_ns)
 
+    def _read_heartbeat(self, effect: ReadHeartbeat) -> tuple[int, float | None]:
+        if self.heartbeat is None:
+            return 0, None
+        beat, at_ns = BEAT.unpack_from(self.heartbeat)
+        return beat, at_ns / 1e9 if at_ns else None
+
     # -- waiting
 
-    def _left(self, deadline: float | None, most_s: float) -> float:
+    def left(self, deadline: float | None, most_s: float = LOOK_UP_S) -> float:
+        """How long to wait until this deadline, at most `most_s`."""
         if deadline is None:
             return most_s
         return min(most_s, max(0.0, deadline - self.ports.clock.monotonic()))
@@ -147,6 +184,7 @@ class Process:
     def _receive(self, effect: Receive) -> Any:
         sockets = [(name, self.sockets[name]) for name in effect.inboxes]
         poller = None
+        ends = [self.children.sentinel(node) for node in effect.ends]
         while True:
             for name, socket in sockets:
                 message = socket.try_receive()
@@ -154,23 +192,23 @@ class Process:
                     return name, *message
             if self.cancelled is not None:
                 raise self.cancelled
-            left_s = self._left(effect.deadline, LOOK_UP_S)
+            left_s = self.left(effect.deadline)
             if left_s <= 0:
                 return None
             if poller is None:
                 poller = select.poll()
                 poller.register(self._wake_read, select.POLLIN)
-                for descriptor in [*self.sentinels, *(socket.fileno() for _, socket in sockets)]:
+                for descriptor in [*ends, *(socket.fileno() for _, socket in sockets)]:
                     poller.register(descriptor, select.POLLIN)
             for descriptor, _ in poller.poll(max(1, left_s * 1000)):
-                if descriptor in self.sentinels:
-                    raise self.sentinels[descriptor]()
+                if descriptor in ends:
+                    return None
 
     def _take(self, effect: Take) -> list[Any]:
         queue = self.queues[effect.queue]
         while True:
-            items = queue.take(self._left(effect.deadline, LOOK_UP_S))
-            if items or (effect.deadline is not None and self._left(effect.deadline, LOOK_UP_S) <= 0):
+            items = queue.take(self.left(effect.deadline))
+            if items or (effect.deadline is not None and self.left(effect.deadline) <= 0):
                 return items
 
     def _wait_bell(self, effect: WaitBell) -> bool:
@@ -179,6 +217,6 @@ class Process:
             raise self.cancelled if isinstance(self.cancelled, QueueCancelledError) else QueueCancelledError(
                 str(self.cancelled))
         bell = self.bells[effect.bell]
-        rang = bell.wait(self._tickets[effect.bell], self._left(effect.deadline, self.recheck_s))
+        rang = bell.wait(self._tickets[effect.bell], self.left(effect.deadline, self.recheck_s))
         self._tickets[effect.bell] = bell.seen()
         return rang

@@ -35,7 +35,7 @@ def identity_of(index: int) -> bytes:
 
 
 def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine: int = 0) -> list[SocketSpec]:
-    """ROUTER for handshakes, ROUTER for requests, PULL for outputs; all bound. `engine`: whose core is its only peer."""
+    """ROUTER for handshakes, ROUTER for requests, PULL for outputs; all bound. Its peer is that engine's core."""
     sockets = config.sockets
     return [
         SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),

@@ -28,7 +28,7 @@ from engine.effects import (
     WhoAmI,
 )
 from engine.ipc.queue import QueueReader, QueueWriter
-from engine.process.identity import birth_certificate
+from engine.process.birth import birth_certificate
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import Mark, Node
 from engine.wire.wiring import response_ring, rpc_ring

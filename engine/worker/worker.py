@@ -2,7 +2,7 @@
 
 Promises: the methods are called in the order in which they stand here, on all ranks alike, and each of them
 raises ConfigError for what the user can mend (model directory, tensor_parallel_size, device, dtype). Nothing
-here opens a socket or knows of rings: `worker_proc.py` calls these methods by name.
+here opens a socket or knows of rings: `life.py` calls these methods by name.
 
     init_device -> load_model -> determine_available_memory -> initialize_cache -> execute_model ... -> shutdown
 """

@@ -15,14 +15,16 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import EngineDeadError, RingtwinError, UnroutableError
+from engine.effects import Loop
+from engine.errors import RingtwinError
 from engine.frontend.async_llm import AsyncLLM
-from engine.frontend.session import outcome_of_error
-from engine.messages import Outcome
+from engine.messages import SamplingParams
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
+from engine.process.shell import Process
 from engine.topology import Mark, frontend
-from scenarios.workloads.workload import Command, Driver, Workload
+from scenarios.workloads.caller import PROBE_S, Caller
+from scenarios.workloads.workload import Command, Workload
 
 
 class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,6 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     life: int = 0
     log: str = ""  # the file that takes what this process and those it starts write to stderr
     await_death_s: float = 0.0  # after the workload, wait so long for the engine's death
-    probe_s: float = 0.05  # how often the health is asked for while the workload runs
 
 
 #: What the caller says to the lab, and the lab to the caller. The lab's silence (EOF) means: end at once.
@@ -55,7 +56,7 @@ def main(recipe: bytes, connection: Connection) -> None:
         ports.observe("bye", reason="the engine did not start")
         connection.send_bytes(FAILED + b" " + str(error).encode())
         return
-    asyncio.run(Caller(llm, ports, play, connection).run())
+    asyncio.run(Player(llm, ports, play, connection).run())
     ports.observe("bye", reason="done")
 
 
@@ -67,18 +68,62 @@ def log_to(path: str) -> None:
         os.close(fd)
 
 
-class Caller:
+class AskedLLM:
+    """An `AsyncLLM` as the caller asks it: what comes later is told by tasks of the event loop."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.told: Any = None  # the Player
+
+    def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
+        stream = self._llm.start(name, prompt_token_ids, params)
+        self.tasks.add(asyncio.create_task(self.told.consume(name, stream)))
+        return stream.internal_id
+        yield  # a loop without effects is a loop all the same
+
+    def abort(self, name: str) -> Loop[None]:
+        self._llm.abort(name)
+        return
+        yield
+
+    def send_raw(self, frames: list[bytes]) -> Loop[None]:
+        self._llm.client.send_raw(frames)
+        return
+        yield
+
+    def call(self, command: Command) -> Loop[None]:
+        # Sent here and now: the order of sends is the order of commands.
+        answer = self._llm.start_utility(command.method, *command.args)
+        answer.add_done_callback(lambda done: self.told.answered(command, done))
+        return
+        yield
+
+    def check_health(self) -> Loop[None]:
+        self._llm.client.check_health()
+        return
+        yield
+
+    @property
+    def errored(self) -> bool:
+        return self._llm.errored
+
+
+class Player:
+    """Plays the caller's part on an event loop, as often as the lab says GO."""
+
     def __init__(self, llm: AsyncLLM, ports: Any, play: CallerRecipe, connection: Connection) -> None:
         self._connection = connection
         self._orders: asyncio.Queue[bytes] = asyncio.Queue()
         self._llm = llm
-        self._ports = ports
+        self._clock = ports.clock
+        self._run = Process(ports).run
         self._play = play
-        self._driver: Any = None
-        self._tasks: set[asyncio.Task] = set()
-        self._finished = asyncio.Event()
-        self._told_dead = False
-        self._internal: dict[str, str] = {}
+        self._asked = AskedLLM(llm)
+        self._asked.told = self
+        self._caller = Caller(play.workload, self._asked)
+        self._changed = asyncio.Event()
+        self._left = False
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -94,15 +139,23 @@ class Caller:
 
     async def _serve(self) -> None:
         """The workload, once."""
-        self._driver, self._finished, self._told_dead = Driver(self._play.workload), asyncio.Event(), False
+        self._caller = Caller(self._play.workload, self._asked)
         probe = asyncio.create_task(self._probe_health())
-        self._do(self._driver.start())
-        await self._finished.wait()
-        await asyncio.gather(*self._tasks)
+        self._tell(self._caller.begin())
+        while not (self._caller.finished or self._left):
+            self._changed.clear()
+            await self._changed.wait()
+        await asyncio.gather(*self._asked.tasks)
         if self._play.await_death_s:
             await self._until_dead()
         probe.cancel()
-        await self._after()
+        self._tell(self._caller.look_back())
+
+    def _tell(self, told: Loop[Any]) -> Any:
+        result = self._run(told)
+        if self._caller.finished:
+            self._changed.set()
+        return result
 
     def _order(self) -> None:
         try:
@@ -110,111 +163,32 @@ class Caller:
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self._orders.put_nowait(CLOSE)
-            self._finished.set()
-            for task in self._tasks:
+            self._left = True
+            self._changed.set()
+            for task in self._asked.tasks:
                 task.cancel()
 
     async def _until_dead(self) -> None:
         """The plan tells the core to leave: whoever uses an engine still hears of that."""
-        deadline = self._ports.clock.monotonic() + self._play.await_death_s
-        while not self._llm.errored and self._ports.clock.monotonic() < deadline:
+        deadline = self._clock.monotonic() + self._play.await_death_s
+        while not self._llm.errored and self._clock.monotonic() < deadline:
             await asyncio.sleep(self._llm.client.tick_s)
 
-    async def _after(self) -> None:
-        """Nothing is open: a dead engine must say so to a later call."""
-        if self._llm.errored:
-            began = self._ports.clock.monotonic()
-            try:
-                self._llm.start("late", [1], self._play.workload.requests[0].params)
-                error = ""
-            except RingtwinError as raised:
-                error = type(raised).__name__
-            self._ports.observe("late-call", began=began, error=error)
-        await self._check_health()
-
-    def _do(self, commands: list[Command]) -> None:
-        for command in commands:
-            if command.kind == "add":
-                self._add(command)
-            elif command.kind == "abort":
-                self._ports.observe("abort", request=command.request_id,
-                                    internal=self._internal.get(command.request_id, ""))
-                self._llm.abort(command.request_id)
-            elif command.kind == "raw":
-                self._llm.client.send_raw([bytes.fromhex(frame) for frame in command.args])
-            elif command.kind == "utility":
-                self._call(command)
-            else:
-                self._finished.set()
-
-    def _add(self, command: Command) -> None:
-        request, observe = command.request, self._ports.observe
-        observe("call", request=command.request_id, index=request.index, prompt=len(request.prompt_token_ids),
-                max_tokens=request.params.max_tokens)
-        try:
-            stream = self._llm.start(command.request_id, request.prompt_token_ids, request.params)
-        except RingtwinError as error:
-            self._end(command.request_id, "", None, error)
-            self._do(self._driver.ended(command.request_id))
-            return
-        self._internal[command.request_id] = stream.internal_id
-        self._tasks.add(asyncio.create_task(self._consume(command.request_id, stream)))
-
-    async def _consume(self, request_id: str, stream: Any) -> None:
+    async def consume(self, name: str, stream: Any) -> None:
         have, last, failure = 0, None, None
         try:
             async for last in stream:
                 if len(last.token_ids) > have:
-                    self._ports.observe("tokens", request=request_id, internal=stream.internal_id, offset=have,
-                                        tokens=last.token_ids[have:])
+                    self._tell(self._caller.tokens(name, stream.internal_id, have, last.token_ids[have:]))
                     have = len(last.token_ids)
         except RingtwinError as error:
             failure = error
-        self._end(request_id, stream.internal_id, last, failure)
-        self._do(self._driver.ended(request_id))
+        self._tell(self._caller.ended(name, stream.internal_id, last.finish_reason if last else None, failure))
 
-    def _end(self, request_id: str, internal: str, last: Any, error: RingtwinError | None) -> None:
-        finish = last.finish_reason if last is not None else None
-        outcome = outcome_of_error(error) if error is not None else (
-            Outcome.ABORTED if finish == "abort" else Outcome.FINISHED)
-        self._ports.observe(
-            "end", request=request_id, internal=internal, outcome=outcome.value, reason=str(error or ""),
-            finish_reason=finish, error=type(error).__name__ if error is not None else "",
-            may_have_taken_effect=getattr(error, "may_have_taken_effect", False))
-        if isinstance(error, EngineDeadError):
-            self._learn_of_death()
-
-    def _learn_of_death(self) -> None:
-        if not self._told_dead:
-            self._told_dead = True
-            self._do(self._driver.died())
-
-    def _call(self, command: Command) -> None:
-        # Sent here and now: the order of sends is the order of commands.
-        try:
-            answer = self._llm.start_utility(command.method, *command.args)
-        except (EngineDeadError, UnroutableError) as error:
-            self._answered(command, None, error)
-            return
-        answer.add_done_callback(lambda done: self._answered(
-            command, None if done.exception() else done.result(), done.exception()))
-
-    def _answered(self, command: Command, result: Any, failure: BaseException | None) -> None:
-        self._ports.observe("utility", method=command.method, result=result, failure=str(failure or ""))
-        if isinstance(failure, EngineDeadError):
-            self._learn_of_death()
-        self._do(self._driver.answered(command.ticket, failure is not None))
+    def answered(self, command: Command, done: asyncio.Future[Any]) -> None:
+        failure = done.exception()
+        self._tell(self._caller.answered(command, None if failure else done.result(), failure))
 
     async def _probe_health(self) -> None:
-        while True:
-            await self._check_health()
-            if self._llm.errored:
-                self._learn_of_death()
-                return
-            await asyncio.sleep(self._play.probe_s)
-
-    async def _check_health(self) -> None:
-        try:
-            await self._llm.check_health()
-        except EngineDeadError:
-            return
+        while self._tell(self._caller.probe()):
+            await asyncio.sleep(PROBE_S)

@@ -24,9 +24,10 @@ from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
 from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
+from engine.process.birth import birth_certificate
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
-from engine.process.identity import process_identity
+from engine.process.identity import own_identity
 from engine.process.shell import Process
 from engine.topology import Mark, subscriber
 from engine.wire.wiring import identity_of, subscriber_sockets
@@ -102,7 +103,7 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
     node = subscriber(play.index, life)
     set_process_title(f"subscriber-{play.index}")
     ports = open_ports(node, play.ports_factory, play.ports_argument)
-    ports.observe("born", **process_identity(), segments=[], paths=[])
+    ports.observe("born", **birth_certificate(own_identity()))
     ports.mark(Mark.BORN)
     process = Process(ports)
     for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,

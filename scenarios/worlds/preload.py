@@ -8,10 +8,10 @@ import safetensors.torch  # noqa: E402
 import torch.distributed  # noqa: E402
 import zmq  # noqa: E402
 
-import engine.core.engine_core_proc  # noqa: E402
+import engine.core.life  # noqa: E402
 import engine.frontend.async_llm  # noqa: E402
+import engine.worker.life  # noqa: E402
 import engine.worker.worker  # noqa: E402
-import engine.worker.worker_proc  # noqa: E402
 import faults.real.ports  # noqa: E402
 import scenarios.worlds.caller  # noqa: E402
 import scenarios.worlds.listener  # noqa: E402, F401

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 import torch
 
-import engine.core.engine_core_proc
-import engine.worker.worker
-import engine.worker.worker_proc  # noqa: F401
+import engine.core.life
+import engine.worker.life  # noqa: F401
 from engine.config import CacheConfig, EngineConfig, RingConfig, SchedulerConfig
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM

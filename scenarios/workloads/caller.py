@@ -1,0 +1,136 @@
+"""The caller of a play (pure): asks what its driver says, and writes down what it was told. Both worlds run it.
+
+Whoever runs it says what happened (`tokens`, `ended`, `answered`), asks for the health every `PROBE_S` (`probe`),
+and when the workload is `finished` lets it look once more (`look_back`). What it asks goes to an `Asked`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from engine.effects import Loop, Now, Observe
+from engine.errors import EngineDeadError, RingtwinError, UnroutableError
+from engine.frontend.session import outcome_of_error
+from engine.messages import FinishReason, Outcome, SamplingParams
+from scenarios.workloads.workload import Command, Driver, RecordedRequest, Workload
+
+#: How often the health is asked for while the workload runs.
+PROBE_S = 0.05
+
+
+class Asked(Protocol):
+    """An engine as its caller asks it. Whatever comes later is told to the caller."""
+
+    def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
+        """-> the id it has inside. Raises errors of `engine.errors`."""
+
+    def abort(self, name: str) -> Loop[None]: ...
+    def send_raw(self, frames: list[bytes]) -> Loop[None]: ...
+    def call(self, command: Command) -> Loop[None]:
+        """Call a utility. Raises EngineDeadError, UnroutableError."""
+
+    def check_health(self) -> Loop[None]:
+        """Raises EngineDeadError."""
+
+    @property
+    def errored(self) -> bool: ...
+
+
+class Caller:
+    def __init__(self, workload: Workload, asked: Asked) -> None:
+        self._driver = Driver(workload)
+        self._first: RecordedRequest = workload.requests[0]
+        self._asked = asked
+        self._internal: dict[str, str] = {}
+        self._told_dead = False
+        self.finished = False
+
+    def begin(self) -> Loop[None]:
+        yield from self._do(self._driver.start())
+
+    # -- what it asks
+
+    def _do(self, commands: list[Command]) -> Loop[None]:
+        for command in commands:
+            if command.kind == "add":
+                yield from self._add(command)
+            elif command.kind == "abort":
+                name = command.request_id
+                yield Observe("abort", {"request": name, "internal": self._internal.get(name, "")})
+                yield from self._asked.abort(name)
+            elif command.kind == "raw":
+                yield from self._asked.send_raw([bytes.fromhex(frame) for frame in command.args])
+            elif command.kind == "utility":
+                yield from self._call(command)
+            else:
+                self.finished = True
+
+    def _add(self, command: Command) -> Loop[None]:
+        request, name = command.request, command.request_id
+        assert request is not None
+        yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
+                               "max_tokens": request.params.max_tokens})
+        try:
+            self._internal[name] = yield from self._asked.add(name, request.prompt_token_ids, request.params)
+        except RingtwinError as error:
+            yield from self.ended(name, "", None, error)
+
+    def _call(self, command: Command) -> Loop[None]:
+        try:
+            yield from self._asked.call(command)
+        except (EngineDeadError, UnroutableError) as error:
+            yield from self.answered(command, None, error)
+
+    # -- what it is told
+
+    def tokens(self, name: str, internal: str, offset: int, token_ids: list[int]) -> Loop[None]:
+        yield Observe("tokens", {"request": name, "internal": internal, "offset": offset, "tokens": token_ids})
+
+    def ended(self, name: str, internal: str, finish: FinishReason | str | None, error: Exception | None) -> Loop[None]:
+        outcome = outcome_of_error(error) if error is not None else (
+            Outcome.ABORTED if str(finish) == str(FinishReason.ABORT) else Outcome.FINISHED)
+        yield Observe("end", {
+            "request": name, "internal": internal, "outcome": outcome.value, "reason": str(error or ""),
+            "finish_reason": str(finish) if finish is not None and error is None else None,
+            "error": type(error).__name__ if error is not None else "",
+            "may_have_taken_effect": getattr(error, "may_have_taken_effect", False)})
+        if isinstance(error, EngineDeadError):
+            yield from self._learn_of_death()
+        yield from self._do(self._driver.ended(name))
+
+    def answered(self, command: Command, result: Any, failure: BaseException | None) -> Loop[None]:
+        yield Observe("utility", {"method": command.method, "result": result, "failure": str(failure or "")})
+        if isinstance(failure, EngineDeadError):
+            yield from self._learn_of_death()
+        yield from self._do(self._driver.answered(command.ticket, failure is not None))
+
+    def _learn_of_death(self) -> Loop[None]:
+        if not self._told_dead:
+            self._told_dead = True
+            yield from self._do(self._driver.died())
+
+    # -- health
+
+    def probe(self) -> Loop[bool]:
+        """Ask for the engine's health. -> whether to ask again"""
+        yield from self._check_health()
+        if self._asked.errored:
+            yield from self._learn_of_death()
+        return not self._asked.errored
+
+    def look_back(self) -> Loop[None]:
+        """Nothing is open: a dead engine must say so to a later call."""
+        if self._asked.errored:
+            began, error = (yield Now()), ""
+            try:
+                yield from self._asked.add("late", [1], self._first.params)
+            except RingtwinError as raised:
+                error = type(raised).__name__
+            yield Observe("late-call", {"began": began, "error": error})
+        yield from self._check_health()
+
+    def _check_health(self) -> Loop[None]:
+        try:
+            yield from self._asked.check_health()
+        except EngineDeadError:
+            return
