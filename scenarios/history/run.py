@@ -73,6 +73,14 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What the lab saw of an engine beside the first one."""
+
+    engine: int
+    served: bool  # also after the first one's play
+    touched: list[str]  # what it had when it was ready, and had no more
+
+
 class RankStream(msgspec.Struct, frozen=True, kw_only=True):
     """The KV events of another data-parallel rank on the same host, and what its own subscriber had of them."""
 
@@ -96,6 +104,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     guard_expired: bool = False  # the play was ended by the lab's guard: a hang, or a starved machine
     neighbour: dict[str, Any] = {}  # second engine on the host: {"alive": bool, "served": bool, "touched": [...]}
     other_rank: RankStream | None = None  # the neighbour's KV events, where it is another rank of the same endpoint
+    beside: list[Beside] = []  # engines beside the first
     restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
     failure: str | None = None  # the harness itself failed: exit code 3
 

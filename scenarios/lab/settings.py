@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, RingConfig, SchedulerConfig
+from engine.topology import Engine
 
 MODEL = Path(__file__).parents[1] / "model"
 
@@ -34,6 +35,18 @@ def lab_config(**changes: Any) -> EngineConfig:
     merged = {name: msgspec.structs.replace(getattr(base, name), **value) if isinstance(value, dict) else value
               for name, value in changes.items()}
     return msgspec.structs.replace(base, **merged)
+
+
+def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
+    """The configuration of one engine of a play.
+
+    One beside the first publishes KV events if it is a data-parallel rank: two cannot publish at one address.
+    """
+    rank = config.data_parallel_rank if engine.data_parallel_rank is None else engine.data_parallel_rank
+    events = config.kv_events
+    if engine.index and engine.data_parallel_rank is None:
+        events = msgspec.structs.replace(events, enable_kv_cache_events=False)
+    return msgspec.structs.replace(config, tensor_parallel_size=engine.tp, data_parallel_rank=rank, kv_events=events)
 
 
 def listeners_s(bounds: Bounds) -> float:

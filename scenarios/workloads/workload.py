@@ -69,6 +69,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return self if self.phases else self.then(add(*(r.index for r in self.requests)))
 
 
+def from_an_empty_cache(workload: Workload) -> Workload:
+    """The same, behind a reset of the prefix cache: where it is played again, all blocks are computed again."""
+    first, *rest = workload.played().phases
+    first = msgspec.structs.replace(first, actions=[utility("reset_prefix_cache"), *first.actions])
+    return msgspec.structs.replace(workload, phases=[first, *rest])
+
+
 def add(*indices: int, name: str = "") -> list[Action]:
     """Send requests. `name` gives one request an id of its own, to use it twice."""
     return [Action(kind="add", index=index, name=name or f"r{index}") for index in indices]

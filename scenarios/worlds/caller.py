@@ -23,11 +23,13 @@ from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import Mark, frontend
+from scenarios.lab.script import CLOSE, DONE, FAILED, GO, READY
 from scenarios.workloads.caller import PROBE_S, Caller
 from scenarios.workloads.workload import Command, Workload
 
 
 class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    index: int = 0  # of the frontend
     config: EngineConfig
     workload: Workload
     ports_factory: str
@@ -37,18 +39,13 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     await_death_s: float = 0.0  # after the workload, wait so long for the engine's death
 
 
-#: What the caller says to the lab, and the lab to the caller. The lab's silence (EOF) means: end at once.
-READY, FAILED, DONE = b"ready", b"failed", b"done"
-GO, CLOSE = b"go", b"close"
-
-
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
-    set_process_title("frontend-0")
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
+    set_process_title(f"frontend-{play.index}")
     log_to(play.log)
-    ports = open_ports(frontend(0, play.life), play.ports_factory, play.ports_argument)
+    ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
     ports.mark(Mark.BORN)
     try:
         llm = AsyncLLM(play.config, ports=ports)

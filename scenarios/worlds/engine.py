@@ -2,17 +2,10 @@
 
 The lab is never a node of a play. It gives each process a recipe, lets stopped ones go on when their fault is
 over, keeps time of its own starvation, and when the play is over it looks for processes, segments and files
-that should not be there.
+that should not be there. What it does when is `scenarios.lab.script`.
 
-    lab --fork server--> caller (frontend.0) --fork--> core.0 --fork--> worker.0, worker.1
+    lab --fork server--> caller (frontend.k) --fork--> core.k --fork--> its workers
         --fork server--> listener (subscriber.k)
-
-`options` of a play: `late_subscriber` (subscribers join when the workload is done), `kill_all_then_restart`
-(SIGKILL of the whole engine when the workload is done, then the same engine again; subscribers outlive it),
-`neighbour` (a second engine on the host), `neighbour_rank` (it publishes KV events as this data-parallel rank of the
-same base endpoints, and has a subscriber of its own), `rude_subscriber` (subscriber.0 goes by an identity that nobody
-knows and sends malformed replay requests beside its own), `await_death_s` (the caller stays until it hears of the
-engine's death), `long_runtime_dir`, `plain` (no fault layer at all; nothing is recorded).
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ import select
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,24 +27,22 @@ from engine.config import EngineConfig
 from engine.process.children import readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
-from engine.topology import Node, NodeKind, core
+from engine.topology import Client, Engine, Node
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
-from scenarios.lab.settings import listeners_s
-from scenarios.workloads.workload import Workload
+from scenarios.lab.script import Options, Rehearsed, Seen
+from scenarios.lab.settings import config_of
+from scenarios.workloads.workload import Workload, from_an_empty_cache
 from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import address_of_rank, reserved_ports
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
-from scenarios.worlds.neighbour import Neighbour
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
-#: A play that makes no sense any more is ended by the lab: an open operation counts as a hang then.
-GUARD_FACTOR = 3.0
 
 
 class EngineWorld(World):
@@ -58,11 +50,11 @@ class EngineWorld(World):
 
     def _play(self, play: Play) -> list[Path]:
         folder = self.folder(play)
-        stage = Stage(play, folder, self.device)
+        bench = RealBench(play, folder, self.device)
         try:
-            seen = stage.run()
+            seen = bench.run()
         finally:
-            stage.close()
+            bench.close()
         save(folder / "lab.json", seen)
         return [folder]
 
@@ -125,9 +117,6 @@ class Actor:
             while self.connection.poll():
                 self.said.append(self.connection.recv_bytes())
 
-    def has_said(self, word: bytes) -> bool:
-        return any(message.startswith(word) for message in self.said)
-
     def tell(self, word: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, OSError):
             self.connection.send_bytes(word)
@@ -144,12 +133,14 @@ class Actor:
         self.process.close()
 
 
-class Stage:
-    """One play: its processes, its files, its clock."""
+class RealBench:
+    """One play: its processes, its files, its clock. See `scenarios.lab.script.Bench`."""
 
     def __init__(self, play: Play, folder: Path, device: str) -> None:
         self._play = play
         self._folder = folder
+        self._options = msgspec.convert(play.options, Options)
+        self._workload = msgspec.convert(play.workload, Workload)
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
         self._scratch = home.scratch()
         self._held = ExitStack()  # ports
@@ -159,15 +150,11 @@ class Stage:
         nodes = tuple(str(node) for node in play.topology.nodes)
         self._board = create_board(folder, play.plan, nodes)
         self._supervisor = Supervisor(self._board, play.plan)
-        self._watched: dict[tuple[str, int], Watched] = {}
+        self._watched: dict[Node, Watched] = {}
         self._actors: list[Actor] = []
-        self._listeners: list[Actor] = []
-        self._neighbour: Neighbour | None = None
         self._starvation_s = 0.0
         self._last_look: float | None = None
         self._guard_expired = False
-        bounds = play.config.bounds
-        self._guard_s = GUARD_FACTOR * (bounds.request_s + bounds.stall_s + bounds.drain_s) + bounds.startup_s
 
     def _configured(self, config: EngineConfig, device: str) -> EngineConfig:
         events = config.kv_events
@@ -175,185 +162,111 @@ class Stage:
             # Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
             live, replay = f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc"
             if events.socket_buffer_bytes:
-                live, replay = (f"tcp://127.0.0.1:{port}" for port in reserved_ports(self._held, 2, ranks=self._ranks))
+                ranks = 1 + max(config_of(config, engine).data_parallel_rank for engine in self._play.topology.engines)
+                live, replay = (f"tcp://127.0.0.1:{port}" for port in reserved_ports(self._held, 2, ranks=ranks))
             events = msgspec.structs.replace(events, endpoint=live, replay_endpoint=replay, bind=True)
-        runtime_dir = self._scratch
-        if self._play.options.get("long_runtime_dir"):
-            runtime_dir = self._scratch / ("a-long-directory-name" * 6)
         return msgspec.structs.replace(
-            config, kv_events=events, runtime_dir=str(runtime_dir),
-            device=config.device if device == "auto" else device,
+            config, kv_events=events, device=config.device if device == "auto" else device,
             start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
 
-    @property
-    def _ranks(self) -> int:
-        """So many ranks may use the base endpoints of events."""
-        return 1 + max(self._play.config.data_parallel_rank, self._play.options.get("neighbour_rank") or 0)
-
-    # -- the play
-
     def run(self) -> Lab:
-        began, options = time.monotonic(), self._play.options
-        if options.get("neighbour"):
-            self._start_neighbour()
-        restarts: list[dict[str, Any]] = []
-        main = self._start_caller(0)
-        self._wait_for_start(main)
-        if main.has_said(caller.READY):
-            self._serve(main)
-        if options.get("kill_all_then_restart"):
-            self._kill_everything()
-        else:
-            main.tell(caller.CLOSE)
-        self._wait(lambda: main.gone)
-        checked_at, leftovers = self._look_for_leftovers(clean_expected=not options.get("kill_all_then_restart"))
-        if options.get("kill_all_then_restart"):
-            restarts.append(self._restart())
-            checked_at, leftovers = self._look_for_leftovers(clean_expected=True)
-        seen_neighbour = self._end_neighbour() if self._neighbour is not None else {}
+        began, seen = self.now(), self._perform()
         return Lab(
-            began_at=began, ended_at=time.monotonic(), processes=[w.end() for w in self._watched.values()],
-            leftovers=leftovers, leftovers_checked_at=checked_at, longest_starvation_s=self._starvation_s,
-            guard_expired=self._guard_expired, neighbour=seen_neighbour, restarts=restarts,
-            other_rank=self._neighbour.stream() if self._neighbour is not None else None)
+            began_at=began, ended_at=self.now(), processes=[w.end() for w in self._watched.values()],
+            leftovers=seen.leftovers, leftovers_checked_at=seen.leftovers_checked_at,
+            longest_starvation_s=self._starvation_s, guard_expired=self._guard_expired, beside=seen.beside,
+            restarts=seen.restarts)
 
-    def _serve(self, main: Actor) -> None:
-        """The engine is ready: bring in the subscribers, run the workload, let the subscribers catch up."""
-        late = self._play.options.get("late_subscriber", False)
-        if not late:
-            self._listeners = self._start_listeners(main)
-        if self._neighbour is not None and self._neighbour.rank is not None:
-            self._neighbour.serve()
-        main.tell(caller.GO)
-        self._wait(lambda: main.has_said(caller.DONE) or main.gone)
-        if late:
-            self._listeners = self._start_listeners(main)
-        if not self._play.options.get("kill_all_then_restart"):  # else they outlive the engine, and meet its next life
-            self._stop_listeners()
+    def _perform(self) -> Seen:
+        script = Rehearsed(self, self._play.topology, self._config.bounds, self._options).run()
+        try:
+            wait = next(script)
+            while True:
+                wait = script.send(self._wait(wait.until, wait.at_most_s, wait.guards))
+        except StopIteration as stop:
+            return stop.value
 
-    def _stop_listeners(self) -> None:
-        for one in self._listeners:
-            one.tell(listener.STOP)
-        self._wait(lambda: all(one.gone or one.has_said(listener.DONE) for one in self._listeners),
-                   at_most_s=listeners_s(self._config.bounds))
+    # -- what the script asks for
 
-    def _start_caller(self, life: int, workload: Workload | None = None) -> Actor:
+    def start_client(self, client: Client, life: int) -> Actor:
+        engine = self._play.topology.engine(client.engines[0])
+        folder = self._folder_of(engine)
+        folder.mkdir(exist_ok=True)
+        if self._options.long_runtime_dir:
+            folder = folder / ("a-long-directory-name" * 6)
+        workload = self._workload if engine.index == 0 else from_an_empty_cache(self._workload)
         recipe = caller.CallerRecipe(
-            config=self._config, workload=workload or msgspec.convert(self._play.workload, Workload),
-            ports_factory=FACTORY, ports_argument=self._argument, life=life,
-            await_death_s=self._play.options.get("await_death_s", 0.0), log=self._log)
-        if self._play.options.get("plain"):
+            index=client.index, config=msgspec.structs.replace(
+                config_of(self._config, engine), runtime_dir=str(folder)),
+            workload=workload, ports_factory=FACTORY, ports_argument=self._argument, life=life,
+            await_death_s=self._options.await_death_s, log=self._log)
+        if self._options.plain:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
-        return self._act(caller.main, recipe, f"frontend.0@{life}")
+        return self._act(caller.main, recipe, f"{client.node}@{life}")
 
-    def _start_listeners(self, main: Actor) -> list[Actor]:
-        """Bring them in and let them hear of the publisher, unless it is dead by then."""
-        events, bounds, rank = self._config.kv_events, self._config.bounds, self._config.data_parallel_rank
-        neighbour, started = self._neighbour, []
-        if neighbour is not None:
-            neighbour.follow()
-        for node in self._play.topology.nodes:
-            if node.kind is NodeKind.SUBSCRIBER:
-                recipe = listener.ListenerRecipe(
-                    index=node.index, endpoint=address_of_rank(events.endpoint, rank),
-                    replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None,
-                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
-                    replay_s=bounds.replay_s, ports_factory=FACTORY, ports_argument=self._argument,
-                    rude=self._play.options.get("rude_subscriber", False) and node.index == 0)
-                started.append(self._act(listener.main, recipe, str(node)))
-        self._wait(lambda: (main.gone or self._has_ended(core()) or all(one.said or one.gone for one in started))
-                   and (neighbour is None or neighbour.followed),
-                   at_most_s=listeners_s(bounds))
-        return started
+    def start_subscriber(self, node: Node, engine: Engine) -> Actor:
+        config = config_of(self._config, engine)
+        events, rank = config.kv_events, config.data_parallel_rank
+        return self._act(listener.main, listener.ListenerRecipe(
+            index=node.index, endpoint=address_of_rank(events.endpoint, rank),
+            replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None,
+            hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes, core_index=engine.index,
+            replay_s=config.bounds.replay_s, ports_factory=FACTORY, ports_argument=self._argument,
+            rude=self._options.rude_subscriber and node.index == 0), str(node))
 
-    def _has_ended(self, node: Node) -> bool:
-        watched = self._watched.get((str(node), 0))
+    def has_ended(self, node: Node) -> bool:
+        watched = self._watched.get(node)
         return watched is not None and watched.ended_at is not None
+
+    def kill(self, engine: Engine) -> None:
+        """All are stopped first, or the last of them would have the time to clean up after the others."""
+        victims = [w for w in self._of(engine) if w.ended_at is None]
+        for watched in victims:
+            watched.signal(signal.SIGSTOP)
+        for watched in victims:
+            watched.kill()
+
+    def living(self, engine: Engine) -> list[str]:
+        return [f"process {w.node} (pid {w.pid})" for w in self._of(engine) if w.ended_at is None]
+
+    def files(self, engine: Engine) -> set[str]:
+        return set(engine_files(self._folder_of(engine)))
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def _of(self, engine: Engine) -> list[Watched]:
+        nodes = {client.node for client in self._play.topology.clients_of(engine.index)} | set(engine.nodes)
+        return [watched for node, watched in self._watched.items() if node.first_life in nodes]
+
+    def _folder_of(self, engine: Engine) -> Path:
+        """An engine beside the first has a directory of its own, so that what each has can be told apart."""
+        return self._scratch / f"e{engine.index}" if engine.index else self._scratch
 
     def _act(self, target: Any, recipe: msgspec.Struct, name: str) -> Actor:
         actor = Actor(target, msgspec.msgpack.encode(recipe), name, self._config.start_method)
         self._actors.append(actor)
         return actor
 
-    # -- outside events
-
-    def _start_neighbour(self) -> None:
-        self._neighbour = one = Neighbour(
-            self._config, msgspec.convert(self._play.workload, Workload), self._scratch / "n", self._log,
-            self._play.options.get("neighbour_rank"), tuple(str(node) for node in self._play.topology.nodes), self._act)
-        self._wait(lambda: one.caller.said or one.caller.gone)
-        one.settle()
-
-    def _end_neighbour(self) -> dict[str, Any]:
-        """It must still serve, and nobody may have touched what is its own. Its subscriber catches up."""
-        one = self._neighbour
-        touched = one.touched()
-        self._wait(lambda: one.has_served)
-        one.serve()
-        self._wait(lambda: one.has_served)
-        seen = one.seen(touched)
-        if one.listener is not None:
-            one.listener.tell(listener.STOP)
-        self._wait(lambda: one.left, at_most_s=listeners_s(self._config.bounds))
-        one.caller.tell(caller.CLOSE)
-        self._wait(lambda: one.caller.gone)
-        return seen
-
-    def _kill_everything(self) -> None:
-        """SIGKILL of every process of the engine at once: nobody is left to clean up.
-
-        All are stopped first, or the last of them would have the time to clean up after the others.
-        """
-        engine = [w for w in self._watched.values() if w.ended_at is None and not w.node.startswith("subscriber")]
-        for watched in engine:
-            watched.signal(signal.SIGSTOP)
-        for watched in engine:
-            watched.kill()
-        self._wait(lambda: all(w.ended_at is not None for w in self._watched.values()
-                               if not w.node.startswith("subscriber")))
-
-    def _restart(self) -> dict[str, Any]:
-        """Start the engine again where it was killed. It must come up, serve, and remove what lay about."""
-        before = engine_files(self._scratch)
-        again = self._start_caller(1)
-        self._wait_for_start(again)
-        ready = again.has_said(caller.READY)
-        removed = sorted(set(before) - set(engine_files(self._scratch)))
-        if ready:
-            again.tell(caller.GO)
-            self._wait(lambda: again.has_said(caller.DONE) or again.gone)
-        served = again.has_said(caller.DONE)
-        self._stop_listeners()
-        again.tell(caller.CLOSE)
-        self._wait(lambda: again.gone)
-        error = next((m.decode()[len(caller.FAILED) + 1:] for m in again.said if m.startswith(caller.FAILED)), "")
-        return {"life": 1, "ready": ready, "served": served, "removed": removed, "error": error}
-
     # -- watching
 
-    def _wait_for_start(self, actor: Actor) -> None:
-        """Until it is ready, has failed, or must be called a hang: judges want three times the bound for that."""
-        bounds = self._config.bounds
-        self._wait(lambda: actor.said or actor.gone,
-                   guard_s=GUARD_FACTOR * (bounds.startup_s + bounds.heartbeat_s + bounds.detection_s) + 1.0)
-
-    def _wait(self, condition: Any, at_most_s: float | None = None, guard_s: float | None = None) -> None:
-        """Look after the play until `condition()` holds, or the guard's time is over (the play's, if none is given)."""
-        deadline = time.monotonic() + (at_most_s if at_most_s is not None else guard_s or self._guard_s)
+    def _wait(self, condition: Callable[[], bool], at_most_s: float, guards: bool) -> bool:
+        """Look after the play until `condition()` holds. -> whether it does"""
+        deadline = self.now() + at_most_s
         while True:
             self._look()
             if condition():
-                return
-            if time.monotonic() > deadline:
-                if at_most_s is None:
+                return True
+            if self.now() > deadline:
+                if guards:
                     self._expire()
-                return
+                return False
             descriptors = [d for actor in self._actors for d in (actor.connection, actor.process.sentinel)
                            if not actor.gone]
             select.select(descriptors, [], [], LOOK_S)
 
     def _look(self) -> None:
-        now = time.monotonic()
+        now = self.now()
         if self._last_look is not None:
             self._starvation_s = max(self._starvation_s, now - self._last_look - 2 * LOOK_S)
         self._supervisor.tick()
@@ -362,11 +275,12 @@ class Stage:
         for node in self._play.topology.nodes:
             for life in (0, 1):
                 born = self._board.process(str(node), life)
-                if born is not None and (str(node), life) not in self._watched:
-                    self._watched[str(node), life] = Watched(str(node), life, born[0], now)
+                lived = msgspec.structs.replace(node, life=life)
+                if born is not None and lived not in self._watched:
+                    self._watched[lived] = Watched(str(node), life, born[0], now)
         for watched in self._watched.values():
             watched.look(now)
-        self._last_look = time.monotonic()
+        self._last_look = self.now()
 
     def _expire(self) -> None:
         """The guard: whatever is still there hangs. End it, so that the next play has a clean machine."""
@@ -379,29 +293,11 @@ class Stage:
             if watched.ended_at is None:
                 watched.kill()
 
-    def _look_for_leftovers(self, *, clean_expected: bool) -> tuple[float, list[str]]:
-        """Give the engine its bound to disappear, then write down what has not."""
-        deadline = time.monotonic() + self._config.bounds.cleanup_s
-
-        def left() -> list[str]:
-            alive = [f"process {w.node}@{w.life} (pid {w.pid})" for w in self._watched.values()
-                     if w.ended_at is None and not w.node.startswith("subscriber")]
-            return alive + [path for path in engine_files(self._scratch)
-                            if self._neighbour is None or path not in self._neighbour.files]
-
-        self._look()
-        while clean_expected and left() and time.monotonic() < deadline:
-            select.select([], [], [], LOOK_S)
-            self._look()
-        return time.monotonic(), left()
-
     def close(self) -> None:
         for actor in self._actors:
             actor.close()
-        if self._neighbour is not None:
-            self._neighbour.close()
         for watched in self._watched.values():
-            watched.look(time.monotonic())
+            watched.look(self.now())
             if watched.ended_at is None:
                 watched.kill()
                 select.select([watched.fd], [], [], self._config.bounds.cleanup_s)  # or the broom finds it alive

@@ -32,10 +32,7 @@ from engine.process.shell import Process
 from engine.topology import Mark, subscriber
 from engine.wire.wiring import identity_of, subscriber_sockets
 from faults.malformed import IDENTITY, rudely
-
-STOP = b"stop"
-READY = b"ready"
-DONE = b"done"
+from scenarios.lab.script import DONE, READY
 
 
 class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +45,7 @@ class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     ports_factory: str
     ports_argument: bytes
     rude: bool = False
+    core_index: int = 0
 
 
 def main(recipe: bytes, connection: Connection) -> None:
@@ -107,7 +105,8 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
     ports.mark(Mark.BORN)
     process = Process(ports)
     for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
-                                   identity=IDENTITY if play.rude else identity_of(play.index)):
+                                   identity=IDENTITY if play.rude else identity_of(play.index),
+                                   core_index=play.core_index):
         process.sockets[spec.name] = ports.open_socket(spec)
     follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
                                tag=life * TAGS_OF_A_LIFE)

@@ -1,0 +1,232 @@
+"""What the lab does in a play, in order (pure): one text for every world.
+
+    start the clients, engines beside the first one before it | bring in the subscribers | GO, until DONE
+    | let the subscribers catch up | close, or kill all and start again | look for leftovers | end the others
+
+Promises
+- The lab is never a node of a play: it starts processes, speaks with them, kills from outside, and looks at what they
+  leave.
+- Every wait has a bound; a play that outlives its guard is ended, and what is open then counts as a hang.
+- Engines beside the first serve once more when its play is over, before they are closed: they must still be able to.
+
+The script yields `Wait`s; all else it asks of a `Bench`, which each world has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.config import Bounds
+from engine.topology import Client, Engine, Node, Topology, core
+from scenarios.history.run import Beside
+from scenarios.lab.settings import listeners_s
+
+#: What a client says to the lab, and the lab to a client. The lab's silence (EOF) means: end at once.
+READY, FAILED, DONE = b"ready", b"failed", b"done"
+GO, CLOSE = b"go", b"close"
+#: What the lab says to a subscriber: leave when nothing is missing any more. It says READY and DONE.
+STOP = b"stop"
+#: A play that makes no sense any more is ended by the lab: an open operation counts as a hang then.
+GUARD_FACTOR = 3.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What else a world is asked for, beside topology, workload and plan."""
+
+    late_subscriber: bool = False  # subscribers join when the workload is done
+    #: SIGKILL of the whole first engine when its workload is done, then the same again; subscribers outlive it.
+    kill_all_then_restart: bool = False
+    #: subscriber.0 goes by an identity that nobody knows and asks malformed questions beside its own.
+    rude_subscriber: bool = False
+    await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
+    long_runtime_dir: bool = False
+    plain: bool = False  # no fault layer at all; nothing is recorded
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Until the condition holds, or that long: then the script goes on. With `guards` the play is ended instead."""
+
+    until: Callable[[], bool]
+    at_most_s: float
+    guards: bool = True
+
+
+class Actor(Protocol):
+    """A process that the lab started itself."""
+
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def said(self) -> list[bytes]: ...
+    def tell(self, word: bytes) -> None: ...
+
+
+class Bench(Protocol):
+    def start_client(self, client: Client, life: int) -> Actor: ...
+    def start_subscriber(self, node: Node, engine: Engine) -> Actor: ...
+    def has_ended(self, node: Node) -> bool:
+        """Whether this process of the play was seen to end."""
+
+    def kill(self, engine: Engine) -> None:
+        """SIGKILL of every process of the engine, its clients among them, at once: nobody is left to clean up."""
+
+    def living(self, engine: Engine) -> list[str]:
+        """Processes of the engine, its clients among them, that are there."""
+
+    def files(self, engine: Engine) -> set[str]:
+        """What the engine has in the file system and in shared memory."""
+
+    def now(self) -> float: ...
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What the script brings home."""
+
+    leftovers: list[str] = []
+    leftovers_checked_at: float = 0.0
+    restarts: list[dict[str, Any]] = []
+    beside: list[Beside] = []
+
+
+Script = Generator[Wait, bool, Seen]
+
+
+def has_said(actor: Actor, word: bytes) -> bool:
+    return any(message.startswith(word) for message in actor.said)
+
+
+class Rehearsed:
+    """The script of one play."""
+
+    def __init__(self, bench: Bench, topology: Topology, bounds: Bounds, options: Options) -> None:
+        self._bench = bench
+        self._topology = topology
+        self._bounds = bounds
+        self._options = options
+        self._seen = Seen()
+        self._first, *self._others = topology.engines
+        self._guard_s = GUARD_FACTOR * (bounds.request_s + bounds.stall_s + bounds.drain_s) + bounds.startup_s
+        # Judges want three times the bound before they call a start a hang.
+        self._start_s = GUARD_FACTOR * (bounds.startup_s + bounds.heartbeat_s + bounds.detection_s) + 1.0
+        self._clients: dict[int, Actor] = {}  # by engine
+        self._subscribers: dict[int, list[Actor]] = {}  # by engine
+        self._rounds = 0  # of workloads that clients were told to begin
+
+    def run(self) -> Script:
+        files = {}
+        for engine in self._others:
+            yield from self._start(engine, 0)
+            files[engine.index] = self._bench.files(engine)
+        yield from self._start(self._first, 0)
+        main = self._clients[self._first.index]
+        if has_said(main, READY):
+            yield from self._serve()
+        if self._options.kill_all_then_restart:
+            self._bench.kill(self._first)
+        else:
+            main.tell(CLOSE)
+        yield Wait(lambda: main.gone, self._guard_s)
+        yield from self._look_for_leftovers(clean_expected=not self._options.kill_all_then_restart)
+        if self._options.kill_all_then_restart:
+            self._seen.restarts.append((yield from self._start_again()))
+            yield from self._look_for_leftovers(clean_expected=True)
+        for engine in self._others:
+            yield from self._end(engine, files[engine.index])
+        return self._seen
+
+    # -- clients
+
+    def _start(self, engine: Engine, life: int) -> Script:
+        """Until it is ready, has failed, or must be called a hang."""
+        (client,) = self._topology.clients_of(engine.index)
+        actor = self._clients[engine.index] = self._bench.start_client(client, life)
+        yield Wait(lambda: bool(actor.said) or actor.gone, self._start_s)
+        return self._seen
+
+    def _serve(self) -> Script:
+        """The engines are ready: bring in the subscribers, run the workload, let the subscribers catch up."""
+        if not self._options.late_subscriber:
+            yield from self._start_subscribers()
+        self._rounds = 1
+        for engine in (*self._others, self._first):
+            self._clients[engine.index].tell(GO)
+        yield from self._until_done(self._first, 1)
+        if self._options.late_subscriber:
+            yield from self._start_subscribers()
+        if not self._options.kill_all_then_restart:  # else they outlive the engine, and meet its next life
+            yield from self._stop_subscribers(self._first)
+        return self._seen
+
+    def _until_done(self, engine: Engine, times: int) -> Script:
+        actor = self._clients[engine.index]
+        yield Wait(lambda: actor.said.count(DONE) >= times or actor.gone, self._guard_s)
+        return self._seen
+
+    def _start_again(self) -> Generator[Wait, bool, dict[str, Any]]:
+        """Start the engine where it was killed. It must come up, serve, and remove what lay about."""
+        before = self._bench.files(self._first)
+        yield from self._start(self._first, 1)
+        again = self._clients[self._first.index]
+        removed = sorted(before - self._bench.files(self._first))
+        ready = has_said(again, READY)
+        if ready:
+            again.tell(GO)
+            yield from self._until_done(self._first, 1)
+        yield from self._stop_subscribers(self._first)
+        again.tell(CLOSE)
+        yield Wait(lambda: again.gone, self._guard_s)
+        error = next((m.decode()[len(FAILED) + 1:] for m in again.said if m.startswith(FAILED)), "")
+        return {"life": 1, "ready": ready, "served": has_said(again, DONE), "removed": removed, "error": error}
+
+    def _end(self, engine: Engine, files: set[str]) -> Script:
+        """It must still serve, and nobody may have touched what is its own. Its subscribers catch up."""
+        actor, touched = self._clients[engine.index], sorted(files - self._bench.files(engine))
+        yield from self._until_done(engine, self._rounds)
+        actor.tell(GO)
+        yield from self._until_done(engine, self._rounds + 1)
+        served = actor.said.count(DONE) == self._rounds + 1
+        self._seen.beside.append(Beside(engine=engine.index, served=served, touched=touched))
+        yield from self._stop_subscribers(engine)
+        actor.tell(CLOSE)
+        yield Wait(lambda: actor.gone, self._guard_s)
+        return self._seen
+
+    # -- subscribers
+
+    def _start_subscribers(self) -> Script:
+        """Bring them in and let them hear of their publishers, unless those are dead by then."""
+        for engine in self._topology.engines:
+            self._subscribers[engine.index] = [self._bench.start_subscriber(node, engine) for node in engine.followers]
+
+        def heard(engine: Engine) -> bool:
+            return all(actor.said or actor.gone for actor in self._subscribers[engine.index])
+
+        def none_to_come() -> bool:
+            return all(heard(engine) or self._clients[engine.index].gone or self._bench.has_ended(core(engine.index))
+                       for engine in self._topology.engines)
+
+        yield Wait(none_to_come, listeners_s(self._bounds), guards=False)
+        return self._seen
+
+    def _stop_subscribers(self, engine: Engine) -> Script:
+        actors = self._subscribers.get(engine.index, [])
+        for actor in actors:
+            actor.tell(STOP)
+        yield Wait(lambda: all(actor.gone or has_said(actor, DONE) for actor in actors), listeners_s(self._bounds),
+                   guards=False)
+        return self._seen
+
+    # -- what is left
+
+    def _look_for_leftovers(self, *, clean_expected: bool) -> Script:
+        """Give the engine its bound to disappear, then write down what has not."""
+        def left() -> list[str]:
+            return self._bench.living(self._first) + sorted(self._bench.files(self._first))
+
+        if clean_expected:
+            yield Wait(lambda: not left(), self._bounds.cleanup_s, guards=False)
+        self._seen.leftovers, self._seen.leftovers_checked_at = left(), self._bench.now()
+        return self._seen
