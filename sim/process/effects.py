@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from engine.effects import Effect
+from sim.transport.collectives import CollectiveGroup
 
 
 class Sleep(Effect):
@@ -21,7 +20,7 @@ class Enter(Effect):
     Raises CollectiveError where a peer is dead or does not come.
     """
 
-    group: Any  # sim.collectives.CollectiveGroup
+    group: CollectiveGroup
     count: int = 1
     operation: str = "all_reduce"
 
