@@ -2,7 +2,7 @@
 
 The lives of core, worker, frontend, publisher and subscriber, and all that they do meanwhile, are generators: they
 decide, yield one of these effects, and are sent its result. `engine/process/shell.py` answers them with the ports
-of a real process, `sim/process/thread.py` answers the same effects on SimPy. So each loop is written once,
+of a real process, `sim/process/answers/` answers the same effects on SimPy. So each loop is written once,
 it can be stepped by hand in a test, and a process can be stopped or killed exactly between two effects.
 
 An effect that fails is thrown into the loop as an exception of `engine.errors`.

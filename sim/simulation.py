@@ -1,183 +1,70 @@
-"""Virtual time, and everything of a play that no single process owns.
+"""One play of the twin: its kernel, the host of its processes, and the processes by name.
 
 Promises
-- The same topology, plan, seed and choices give the same journals, byte for byte: nothing here looks at the wall
-  clock, at addresses or at the order of a set.
-- Time only moves to the next thing that happens, so a play costs what happens in it, not how long it waits.
-- Where the world may answer in several ways (what libzmq held at a death), `choose` picks one and remembers that
-  there were others; `enumerate_choices` plays those too.
+- The same topology, plan, seed and choices give the same journals, byte for byte.
 - When nothing is left to happen, `run` says so: an operation that is still open then hangs for ever.
 
-    simpy's heap ->  function, arguments      timers, arrivals, wake-ups: plain calls, no Process, no AnyOf
-                 ->  any simpy event          usable beside them
+    Simulation    processes   sim.process     threads that run the engine's loops, and what befalls them
+                  host        sim.transport   sockets, rings, doorbells, process groups: what processes share
+                  kernel      sim.kernel      time, choices, costs, plan: what all of them know
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random
-from typing import Any, TypeVar
-
-import msgspec
-import simpy
+from typing import Any
 
 from engine.topology import Node, Topology
 from faults.journal import JournalFile, journal_bytes, journal_path
-from faults.plan import Fault, Plan
+from faults.plan import Plan
+from sim.kernel.choices import Choices
 from sim.kernel.costs import COSTS, Costs
+from sim.kernel.kernel import Kernel
+from sim.kernel.time import Ended
+from sim.process.answers.table import ANSWERS
 from sim.process.holds import Holds
 from sim.process.process import SimProcess
-from sim.transport.ring_memory import Bell, Segment
-from sim.transport.zmq_model import Network
-
-Result = TypeVar("Result")
-#: Length of a call in simpy's queue.
-_CALL = 5
+from sim.transport.host import Host
 
 
 class SimulationError(Exception):
     """The twin was used wrongly."""
 
 
-class Ended(StrEnum):
-    QUIET = "quiet"  # nothing is left to happen: what is open now is open for ever
-    STOPPED = "stopped"  # somebody said that the play is over
-    GUARD = "guard"  # the virtual guard time passed
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """One point at which the world had several allowed answers."""
-
-    label: str
-    count: int
-    picked: int
-
-
-class Choices:
-    """Answers `choose`: from a prefix first; behind it the first outcome, or one drawn from `random`."""
-
-    def __init__(self, prefix: Sequence[int] = (), random: Random | None = None) -> None:
-        self._prefix = tuple(prefix)
-        self._random = random
-        self.made: list[Choice] = []
-
-    def choose(self, count: int, label: str) -> int:
-        place = len(self.made)
-        if place < len(self._prefix):
-            picked = min(self._prefix[place], count - 1)
-        else:
-            picked = self._random.randrange(count) if self._random else 0
-        self.made.append(Choice(label, count, picked))
-        return picked
-
-    @property
-    def picks(self) -> tuple[int, ...]:
-        return tuple(choice.picked for choice in self.made)
-
-
-class VirtualTime(simpy.Environment):
-    """simpy's environment with exact times. Beside events its queue holds plain calls, which need no detour.
-
-        event    (when, priority, number, event)
-        call     (when, priority, number, function, arguments)
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rings = 0  # of all doorbells so far
-        self.stopped = False
-
-    def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> None:
-        now = self._now
-        heappush(self._queue, (when if when > now else now, 1, next(self._eid), function, arguments))
-
-    def after(self, delay_s: float, function: Callable[..., Any], *arguments: Any) -> None:
-        """`delay_s` is never negative."""
-        heappush(self._queue, (self._now + delay_s, 1, next(self._eid), function, arguments))
-
-    def step(self) -> None:
-        """Let the next thing happen. Raises simpy's EmptySchedule where there is none."""
-        if self._queue and len(self._queue[0]) == _CALL:
-            self._now, _, _, function, arguments = heappop(self._queue)
-            function(*arguments)
-        else:
-            super().step()
-
-    def advance(self, guard: float) -> Ended:
-        """Let things happen until none is left, `stopped`, or the next one lies behind `guard`."""
-        queue = self._queue
-        while queue and not self.stopped:
-            if queue[0][0] > guard:
-                self._now = guard
-                return Ended.GUARD
-            if len(queue[0]) == _CALL:  # as `step` does it
-                self._now, _, _, function, arguments = heappop(queue)
-                function(*arguments)
-            else:
-                super().step()
-        return Ended.STOPPED if self.stopped else Ended.QUIET
-
-
 class Simulation:
     """One play of the twin."""
 
     def __init__(self, topology: Topology, plan: Plan | None = None, seed: int = 0,
-                 choices: Choices | Sequence[int] | None = (), *, costs: Costs = COSTS,
-                 record: bool = True) -> None:
-        """`choices`: picks to repeat (then the first outcome each), a `Choices`, or None: drawn from the seed."""
+                 choices: Choices | Sequence[int] | None = (), *, costs: Costs = COSTS, record: bool = True,
+                 given: Any = None) -> None:
+        """`choices`: picks to repeat (then the first outcome each), a `Choices`, or None: drawn from the seed.
+
+        `given`: what the engines of the play run (`sim.nodes.model.Given`).
+        """
         self.topology = topology
-        self.plan = plan or Plan()
+        self.kernel = Kernel(plan, seed, choices, costs=costs, record=record)
+        self.host = Host(self.kernel)
+        self.holds = Holds(self.kernel)
+        self.answers = ANSWERS
         self.costs = costs
-        self.record = record
-        self.random = Random(seed)
-        if not isinstance(choices, Choices):
-            choices = Choices((), Random(seed)) if choices is None else Choices(choices)
-        self.choices = choices
-        self.env = VirtualTime()
-        self.call_at = self.env.call_at
-        self.after = self.env.after
-        self.network = Network(self)
-        self.holds = Holds(self)
+        self.after = self.kernel.after
         self.processes: dict[str, SimProcess] = {}  # by name with life
-        self.segments: dict[str, Segment] = {}
-        self.paths: dict[str, str] = {}  # files that exist, with the name of their owner
-        self.fired: dict[str, float] = {}
-        self.ended: Ended | None = None
-        self._bells: dict[str, Bell] = {}
-        self._collectives: dict[str, Any] = {}
+        self.given = given
+        self.when_any_ends: Callable[[], Any] | None = None  # for whoever watches from outside
         self._pids = 100
 
     # -- time
 
     @property
     def now(self) -> float:
-        return self.env._now
+        return self.kernel.now
 
     def run(self, guard_s: float = 3600.0) -> Ended:
-        """Play on until nothing is left to happen, `stop` was called, or virtual `guard_s` since the beginning."""
-        self.ended = self.env.advance(guard_s)
-        return self.ended
+        """Play on until nothing is left to happen, or virtual `guard_s` since the beginning."""
+        return self.kernel.time.advance(guard_s)
 
-    def stop(self) -> None:
-        self.env.stopped = True
-
-    # -- allowed outcomes
-
-    def choose(self, count: int, label: str) -> int:
-        """One of `count` allowed outcomes, 0 being the usual one."""
-        return self.choices.choose(count, label) if count > 1 else 0
-
-    def choose_amount(self, most: int, label: str, usual: int = 0) -> int:
-        """How many of `most` things befell what may befall any prefix: none, all, one, half, all but one."""
-        candidates = list(dict.fromkeys((usual, 0, most, most // 2, 1, most - 1)))
-        candidates = [amount for amount in candidates if 0 <= amount <= most]
-        return candidates[self.choose(len(candidates), label)]
-
-    # -- what processes share
+    # -- processes
 
     def start_process(self, node: Node | str, main: Callable[[SimProcess], Any] | None = None, *,
                       parent: SimProcess | None = None, delay_s: float | None = None) -> SimProcess:
@@ -188,6 +75,8 @@ class Simulation:
         self._pids += 1
         process = SimProcess(self, node, parent, self._pids)
         self.processes[str(node)] = process
+        if self.when_any_ends is not None:
+            process.when_gone(self.when_any_ends)
         if main is not None:
             delay_s = self.costs.process_start_s if delay_s is None else delay_s
             self.after(delay_s, process.begin, main)
@@ -200,47 +89,19 @@ class Simulation:
         lives = [process for process in self.processes.values() if process.name == name]
         return max(lives, key=lambda process: process.life) if lives else None
 
-    def create_segment(self, name: str, size: int, owner: SimProcess | None = None) -> Segment:
-        """Raises FileExistsError."""
-        if name in self.segments:
-            raise FileExistsError(f"segment {name} exists")
-        segment = self.segments[name] = Segment(name, bytearray(size), owner.label if owner else "")
-        return segment
+    def is_alive(self, name: str) -> bool:
+        process = self.process(name)
+        return process is not None and process.alive
 
-    def unlink_segment(self, name: str) -> None:
-        self.segments.pop(name, None)
+    def process_of(self, pid: int) -> SimProcess | None:
+        return next((process for process in self.processes.values() if process.pid == pid), None)
 
-    def bell(self, key: str) -> Bell:
-        """The doorbell of that name, shared by every process that uses the name."""
-        bell = self._bells.get(key)
-        if bell is None:
-            bell = self._bells[key] = Bell(self)
-        return bell
-
-    def collective(self, key: str, ranks: Sequence[Node | str], timeout_s: float) -> Any:
-        """The process group of that name: see `sim.transport.collectives.CollectiveGroup`."""
-        from sim.transport.collectives import CollectiveGroup
-
-        group = self._collectives.get(key)
-        if group is None:
-            group = self._collectives[key] = CollectiveGroup(self, key, [str(rank) for rank in ranks], timeout_s)
-        return group
-
-    def groups(self) -> Iterable[Any]:
-        return self._collectives.values()
-
-    # -- faults
-
-    def notice_fault(self, fault: Fault) -> None:
-        """Tell every judge: faults that come after this one begin to count."""
-        self.fired.setdefault(fault.id, self.now)
-        for process in self.processes.values():
-            process.judge.notice(fault.id)
+    def living(self) -> Iterator[SimProcess]:
+        return (process for process in self.processes.values() if process.alive)
 
     def leftovers(self) -> list[str]:
-        """Segments and files that exist now, and processes that run."""
-        return ([f"process {p.label}" for p in self.processes.values() if p.alive]
-                + [f"segment {name}" for name in self.segments] + [f"file {path}" for path in self.paths])
+        """Processes that run, segments and files that exist now."""
+        return [f"process {p.label}" for p in self.processes.values() if p.alive] + self.host.leftovers()
 
     # -- journals
 
@@ -260,6 +121,8 @@ class Simulation:
         for name, data in self.journals().items():
             (folder / name).write_bytes(data)
 
+    # -- its end
+
     def close(self) -> None:
         """Let go of loops that never ended, and of all that knots the play together: only its journals stay.
 
@@ -269,29 +132,6 @@ class Simulation:
             process.forget_threads()
         for process in self.processes.values():
             process.untie()
-        self.network.untie()
-        self.env._queue.clear()
-        self._bells.clear()
-        self._collectives.clear()
-        del self.network, self.holds
-
-
-def enumerate_choices(play: Callable[[Choices], Result], bound: int = 8) -> Iterator[tuple[tuple[int, ...], Result]]:
-    """Play every allowed outcome, at most `bound` of them. -> (picks, result) of each
-
-    The first play takes the usual outcome everywhere. Plays that differ from it at one point come next, early
-    points first, then those that differ at two: within a small bound this reaches every point, where a
-    depth-first order would only ever vary the last one.
-    """
-    waiting: deque[tuple[int, ...]] = deque([()])
-    for _ in range(bound):
-        if not waiting:
-            return
-        prefix = waiting.popleft()
-        choices = Choices(prefix)
-        result = play(choices)
-        yield choices.picks, result
-        picks = choices.picks
-        for place in range(len(prefix), len(picks)):
-            for other in range(1, choices.made[place].count):
-                waiting.append((*picks[:place], other))
+        self.host.untie()
+        self.holds.untie()
+        self.kernel.time.forget()

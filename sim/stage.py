@@ -92,7 +92,7 @@ class Stage(msgspec.Struct):
 
     def claim(self) -> None:
         """The engine's directory and lock exist from now on."""
-        self.sim.paths[self.engine_id] = self.engine_id
+        self.sim.host.paths[self.engine_id] = self.engine_id
 
     def remove_files(self) -> list[str]:
         """Segments, sockets, directory and lock of this engine. -> what was removed"""
@@ -100,11 +100,11 @@ class Stage(msgspec.Struct):
 
 
 def remove_files(sim: Simulation, engine_id: str) -> list[str]:
-    removed = [name for name in sim.segments if name.startswith(f"ringtwin-{engine_id}-")]
+    removed = [name for name in sim.host.segments if name.startswith(f"ringtwin-{engine_id}-")]
     for name in removed:
-        sim.unlink_segment(name)
-    for path in [path for path in sim.paths if path == engine_id or path.startswith(f"{engine_id}/")]:
-        del sim.paths[path]
+        sim.host.unlink_segment(name)
+    for path in [path for path in sim.host.paths if path == engine_id or path.startswith(f"{engine_id}/")]:
+        del sim.host.paths[path]
         removed.append(path)
     return removed
 
@@ -112,5 +112,5 @@ def remove_files(sim: Simulation, engine_id: str) -> list[str]:
 def sweep(sim: Simulation) -> list[str]:
     """Remove what engines left whose processes are all dead, and nothing else. -> what was removed"""
     alive = {p.context.get("engine") for p in sim.processes.values() if p.alive}
-    engines = [path for path in sim.paths if "/" not in path]
+    engines = [path for path in sim.host.paths if "/" not in path]
     return [path for engine_id in engines if engine_id not in alive for path in remove_files(sim, engine_id)]

@@ -1,7 +1,8 @@
 """Who may import whom: the table of docs/ARCHITECTURE.md, enforced on the source itself.
 
 Imports are read from the syntax tree, also those inside functions, so that nothing hides behind a lazy import.
-A type-only import (`if TYPE_CHECKING`) binds nobody and is not looked at.
+A type-only import (`if TYPE_CHECKING`) binds nobody and is not looked at, except for circles and for the rooms of the
+twin: who names another file's type has to be read together with it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ NOT_IN_THE_TWIN = frozenset({"zmq", "torch", "multiprocessing", "time", "threadi
 
 
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Full names of all modules that a file imports. `from a import b` counts as `a` and, where it is one, `a.b`."""
+def imports_of(path: Path, *, types: bool = False) -> frozenset[str]:
+    """Full names of all modules that a file imports. `from a import b` counts as `a` and, where it is one, `a.b`.
+
+    `types`: also what it imports for types alone.
+    """
     found: set[str] = set()
-    for node in _walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree) if types else _walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -71,9 +76,9 @@ def files(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def ours(path: Path) -> set[str]:
+def ours(path: Path, *, types: bool = False) -> set[str]:
     """Without rooms: their own files import nothing."""
-    return {name for name in imports_of(path)
+    return {name for name in imports_of(path, types=types)
             if name.split(".")[0] in OURS and not (ROOT.joinpath(*name.split(".")) / "__init__.py").exists()}
 
 
@@ -85,6 +90,43 @@ def strangers(path: Path, allowed: set[str], packages: tuple[str, ...] = ()) -> 
 
 def each(folder: str):
     return pytest.mark.parametrize("path", files(folder), ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def circles() -> set[frozenset[str]]:
+    """Files of the product that import each other, directly or by way of others, each circle in full."""
+    imports = {".".join(path.relative_to(ROOT).with_suffix("").parts): ours(path, types=True)
+               for folder in OURS[:-1] for path in files(folder)}
+    reached = {name: _reached(name, imports) for name in imports}
+    return {frozenset(other for other in reached[name] if name in reached[other])
+            for name in imports if name in reached[name]}
+
+
+def _reached(start: str, imports: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in imports.get(waiting.pop(), set()) - found:
+            found.add(name)
+            waiting.append(name)
+    return found
+
+
+#: Circles that are still there. None is added.
+KNOWN_CIRCLES = tuple(map(frozenset, (
+    ("engine.ipc.end", "engine.ipc.ready"),
+    ("engine.ipc.group", "engine.ipc.message_queue"),
+    ("engine.process.children", "engine.process.real_ports"),
+    ("scenarios.history.history", "scenarios.history.order"),
+)))
+
+
+def test_no_files_import_each_other():
+    assert [sorted(circle) for circle in circles() - {*KNOWN_CIRCLES}] == []
+
+
+@pytest.mark.parametrize("circle", KNOWN_CIRCLES, ids=lambda circle: " and ".join(sorted(circle)))
+def test_a_known_circle_is_still_there(circle):
+    assert circle in circles(), "it is gone: delete its row"
 
 
 @each("engine")
@@ -123,6 +165,21 @@ def test_the_twin_rests_on_pure_files_and_on_the_plain_part_of_the_fault_layer(p
     plain = {f"faults.{name}" for name in (
         "plan", "judge", "arrivals", "journal", "memory", "malformed")}
     assert strangers(path, pure | VOCABULARY | plain, ("sim",)) == set()
+
+
+#: room of the twin -> the rooms that its files may know
+TWIN_ROOMS = {
+    "sim/kernel": ("sim.kernel",),
+    "sim/transport": ("sim.kernel", "sim.transport"),
+    "sim/process": ("sim.kernel", "sim.transport", "sim.process"),
+}
+
+
+@pytest.mark.parametrize(("room", "path"), [(room, path) for room in TWIN_ROOMS for path in files(room)],
+                         ids=lambda value: str(value.relative_to(ROOT)) if isinstance(value, Path) else "")
+def test_each_room_of_the_twin_stands_on_those_below_it(room, path):
+    mine = {name for name in ours(path, types=True) if name.startswith("sim.")}
+    assert {name for name in mine if not name.startswith(tuple(f"{known}." for known in TWIN_ROOMS[room]))} == set()
 
 
 @each("sim")

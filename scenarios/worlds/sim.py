@@ -25,10 +25,10 @@ from scenarios.workloads.workload import Driver, Workload
 from scenarios.worlds.addresses import address_of_rank
 from scenarios.worlds.base import World
 from scenarios.worlds.sim_neighbour import SimNeighbour
+from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
 from sim.nodes.subscriber import subscriber_main
-from sim.process.process import SimProcess
-from sim.simulation import Choices, Simulation, enumerate_choices
+from sim.simulation import Simulation
 from sim.stage import Stage
 
 #: Allowed outcomes that are played at most.
@@ -175,7 +175,7 @@ class _Lab:
         self.caller.put(ORDERS, CLOSE)
 
     def watch_caller(self, follows_another: bool) -> None:
-        SimProcess(self.sim, frontend(), None, 0).watch(self.caller, lambda: self.caller_gone(follows_another))
+        self.caller.when_gone(lambda: self.caller_gone(follows_another))
 
     def caller_gone(self, follows_another: bool) -> None:
         """Nobody will say any more that the workload is done."""
@@ -208,7 +208,7 @@ class _Lab:
         self.sim.after(listeners_s(self.play.config.bounds), go_on_without)
         publisher = self.sim.process(str(core()))
         if publisher is not None:
-            SimProcess(self.sim, frontend(), None, 0).watch(publisher, go_on_without)
+            publisher.when_gone(go_on_without)
 
         self.listeners = [
             self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
@@ -279,7 +279,7 @@ class _Lab:
     # -- what is left
 
     def files(self) -> set[str]:
-        return set(self.sim.paths) | set(self.sim.segments)
+        return set(self.sim.host.paths) | set(self.sim.host.segments)
 
     def leftovers(self) -> list[str]:
         """What is still there when nothing more happens, less what is the lab's: a neighbour, and the socket files of

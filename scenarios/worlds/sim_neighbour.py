@@ -39,8 +39,8 @@ class SimNeighbour:
         prompts = [request.prompt_token_ids for request in msgspec.convert(play.workload, Workload).requests]
         self.core = self._start(core(1), lambda process: neighbour_main(
             process, stage, self.rank, prompts, self._round_is_over))
-        sim.paths[NAME] = NAME
-        sim.create_segment(SEGMENT, 64, self.core)
+        sim.host.paths[NAME] = NAME
+        sim.host.create_segment(SEGMENT, 64)
 
     def _start(self, node: Any, main: Callable[[SimProcess], Any]) -> SimProcess:
         process = self.sim.start_process(node, main)
@@ -78,7 +78,7 @@ class SimNeighbour:
 
     def seen(self) -> dict[str, Any]:
         """For `Lab.neighbour`."""
-        kept = {NAME, SEGMENT} & (set(self.sim.paths) | set(self.sim.segments))
+        kept = {NAME, SEGMENT} & (set(self.sim.host.paths) | set(self.sim.host.segments))
         return {"alive": self.core.alive, "served": self.core.alive and not self._open,
                 "touched": sorted({NAME, SEGMENT} - kept)}
 

@@ -15,7 +15,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     connect_s: float = 0.5e-3  # connect, greeting and ZMTP handshake on one host
     reconnect_s: float = 0.1  # libzmq's own default between two attempts to connect
     disconnect_s: float = 0.5e-3  # a closed connection is noticed by the peer's I/O thread
-    kernel_bytes: int = 208 << 10  # net.core.wmem_default: what a socket takes beyond both high-water marks
+    buffer_bytes: int = 208 << 10  # net.core.wmem_default: what a socket takes beyond both high-water marks
     thread_wake_s: float = 10e-6  # a queue between two threads of one process
     bell_s: float = 15e-6  # a futex wake-up; a round trip with two of them took 18-32 us
     look_s: float = 1e-6  # one look that found nothing, so that a polling loop takes time

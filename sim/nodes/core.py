@@ -90,9 +90,9 @@ class _Core:
         if config.tensor_parallel_size > 1:
             self.workers = [start_worker(stage, process, rank) for rank in range(config.tensor_parallel_size)]
         process.watch(self.frontend, self.parent_gone)
-        process.heartbeat = lambda count: stage.sim.segments[stage.segment("beat")].memory.__setitem__(
-            slice(0, 8), count.to_bytes(8, "little")) if stage.segment("beat") in stage.sim.segments else None
-        process.open_socket(core_handshake_socket(stage.address("handshake")))
+        process.heartbeat = lambda count: stage.sim.host.segments[stage.segment("beat")].memory.__setitem__(
+            slice(0, 8), count.to_bytes(8, "little")) if stage.segment("beat") in stage.sim.host.segments else None
+        process.ports.open_socket(core_handshake_socket(stage.address("handshake")))
         metadata = yield from core_hello(stage.sim.now + config.bounds.handshake_s)
         executor = yield from self.start_executor()
         num_blocks = yield from executor.initialize()
@@ -101,9 +101,9 @@ class _Core:
                               stage.max_model_len, vocab_size=stage.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)
         core = EngineCore(config, scheduler, executor, kv_log=log)
-        process.open_socket(core_request_socket(config, metadata.addresses.inputs[0]))
+        process.ports.open_socket(core_request_socket(config, metadata.addresses.inputs[0]))
         for client_index, address in enumerate(metadata.addresses.outputs):
-            process.open_socket(core_output_socket(config, address, client_index))
+            process.ports.open_socket(core_output_socket(config, address, client_index))
         clients, unsent = len(metadata.addresses.outputs), deque[Any]()
         self.output_thread = process.start("output", output_loop(clients, unsent))
         self.last_words = last_words(clients, unsent)
@@ -135,9 +135,9 @@ class _Core:
             return UniProcExecutor(config.bounds)
         spec = rpc_ring(config)
         layout, opened = add_ring(process, stage, spec, "rpc", create=True)
-        process.add_bell("rpc.bell", stage.segment("rpc.bell"), site="core.0/rpc:doorbell")
-        process.add_bell(CORE_BELL, stage.segment(CORE_BELL))
-        process.open_socket(overflow_socket(spec, stage.address("rpc"), "rpc.overflow", writer=True))
+        process.ports.add_bell("rpc.bell", stage.segment("rpc.bell"), site="core.0/rpc:doorbell")
+        process.ports.add_bell(CORE_BELL, stage.segment(CORE_BELL))
+        process.ports.open_socket(overflow_socket(spec, stage.address("rpc"), "rpc.overflow", writer=True))
         writer = QueueWriter("rpc", RingWriter(layout, opened.memory, opened.fence), len(self.workers),
                              bell="rpc.bell", space_bell=CORE_BELL, overflow_outbox="rpc.overflow")
         for worker in self.workers:
@@ -168,8 +168,8 @@ class _Core:
         process, stage, name = self.process, self.stage, f"response.{rank}"
         spec = response_ring(stage.config, rank)
         layout, opened = add_ring(process, stage, spec, name, create=False)
-        process.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
-        process.open_socket(overflow_socket(spec, stage.address(name), f"{name}.overflow", writer=False))
+        process.ports.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
+        process.ports.open_socket(overflow_socket(spec, stage.address(name), f"{name}.overflow", writer=False))
         return QueueReader(name, RingReader(layout, opened.memory, opened.fence, 0), bell=CORE_BELL,
                            space_bell=f"{name}.space", overflow_inbox=f"{name}.overflow",
                            recheck_s=stage.config.bounds.ring_recheck_s)
@@ -186,7 +186,7 @@ class _Core:
     def leave(self, reason: str) -> Loop[None]:
         process, stage, bounds = self.process, self.stage, self.stage.config.bounds
         self.leaving = True
-        yield Observe("dying", {"reason": reason, "queued": len(process.queues[OUTPUT])})
+        yield Observe("dying", {"reason": reason, "queued": len(process.ports.queues[OUTPUT])})
         try:
             yield MarkPoint(Mark.DYING)
         except (Exception, SystemExit):
@@ -200,7 +200,7 @@ class _Core:
         yield from self.end_workers()
         orphaned = not self.frontend.alive
         if orphaned:
-            for port in process.sockets.values():
+            for port in process.ports.sockets.values():
                 port.close(0.0)
             stage.remove_files()
         yield Observe("bye", {"reason": reason})

@@ -74,9 +74,9 @@ class _Frontend:
         self.core = process.start_child(stage.node(core()), lambda p: core_main(p, stage, process))
         self.core.context["engine"] = stage.engine_id
         process.watch(self.core, self.core_gone)
-        stage.sim.create_segment(stage.segment("beat"), 64, process)
+        stage.sim.host.create_segment(stage.segment("beat"), 64)
         for spec in frontend_sockets(config, stage.address):
-            process.open_socket(spec)
+            process.ports.open_socket(spec)
         parallel = {"tensor_parallel_size": config.tensor_parallel_size, "data_parallel_size": 1}
         metadata = EngineHandshakeMetadata(
             EngineZmqAddresses([stage.address("requests")], [stage.address("outputs")]), parallel)
@@ -85,7 +85,7 @@ class _Frontend:
         yield Observe("ready", {"num_gpu_blocks": ready[0], "parallel_config": parallel})
 
     def why_start_failed(self) -> Exception:
-        told = self.process.queues["core"].items
+        told = self.process.ports.queues["core"].items
         if told:
             return StartupError(told[0][1])
         return StartupError(f"core.0 died while starting (exit code {self.core.exitcode})")
@@ -145,7 +145,7 @@ class _Frontend:
         for frames in messages:
             yield from self.send(frames)
         yield from self.deliver(deliveries)
-        beat = bytes(self.stage.sim.segments[self.stage.segment("beat")].memory[:8])
+        beat = bytes(self.stage.sim.host.segments[self.stage.segment("beat")].memory[:8])
         yield from self.die(self.monitor.on_tick(int.from_bytes(beat, "little"), now))
 
     def die(self, reason: str | None) -> Loop[None]:
@@ -283,7 +283,7 @@ class _Frontend:
             yield Take("core-gone", deadline)
             if self.core.alive:
                 self.core.kill()
-        for port in self.process.sockets.values():
+        for port in self.process.ports.sockets.values():
             port.close(0.0)
         self.stage.remove_files()
         yield MarkPoint(Mark.DYING)

@@ -32,12 +32,13 @@ def start_publisher(process: SimProcess, stage: Stage, rank: int, epoch: int) ->
         return None
     log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,
                      data_parallel_rank=rank, epoch=epoch)
-    process.open_socket(kv_socket(offset_endpoint_port(stage.address(KV), rank), hwm=events.hwm,
-                                  buffer_bytes=events.socket_buffer_bytes))
+    process.ports.open_socket(kv_socket(
+        offset_endpoint_port(stage.address(KV), rank), hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
     process.start("zmq-publisher", publish_loop(log))
     if events.replay:
-        process.open_socket(replay_socket(offset_endpoint_port(stage.address(REPLAY), rank),
-                                          hwm=replay_hwm(events.buffer_steps), buffer_bytes=events.socket_buffer_bytes))
+        process.ports.open_socket(replay_socket(
+            offset_endpoint_port(stage.address(REPLAY), rank), hwm=replay_hwm(events.buffer_steps),
+            buffer_bytes=events.socket_buffer_bytes))
         process.start("zmq-replay", replay_loop(log))
     return log
 

@@ -36,7 +36,7 @@ def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], st
     for spec in subscriber_sockets(where(KV), where(REPLAY) if events.replay else None,
                                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
                                    identity=IDENTITY if rude else identity_of(process.node.index)):
-        process.open_socket(spec)
+        process.ports.open_socket(spec)
     follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
                                tag=process.life * TAGS_OF_A_LIFE)
     until = UntilCaughtUp(lambda: process.context.get("stop", False), is_ready)
@@ -49,7 +49,6 @@ def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], st
 def _start_again_if_killed(process: SimProcess, stage: Stage, where: Callable[[str], str], rude: bool) -> None:
     """What the keeper of a real subscriber does; it is no node of the play, so nobody but this watch sees it."""
     sim = stage.sim
-    keeper = SimProcess(sim, process.node, None, process.pid)
 
     def ended() -> None:
         publisher = sim.process(str(stage.node(core())))
@@ -60,4 +59,4 @@ def _start_again_if_killed(process: SimProcess, stage: Stage, where: Callable[[s
             lambda life: subscriber_main(life, stage, where, lambda: None, lambda: None, rude))
         again.watch(publisher, lambda: again.cancel(QueueCancelledError("the publisher is gone")))
 
-    keeper.watch(process, ended)
+    process.when_gone(ended)

@@ -95,8 +95,9 @@ def add_ring(process: SimProcess, stage: Stage, spec: RingSpec, name: str, *, cr
     """Open a ring under its name in this process, with its bells."""
     layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
     segment = stage.segment(name)
-    opened = process.create_ring(spec, segment, layout.total_bytes) if create else process.attach_ring(spec, segment)
-    process.add_ring(name, spec)
+    ports = process.ports
+    opened = ports.create_ring(spec, segment, layout.total_bytes) if create else ports.attach_ring(spec, segment)
+    ports.add_ring(name, spec)
     return layout, opened
 
 
@@ -139,20 +140,20 @@ def _load(process: SimProcess, stage: Stage, rank: int) -> Loop[tuple[QueueReade
     yield MarkPoint(Mark.LOADING)
     yield Sleep(sim.costs.model_load_s)
     ranks = [f"worker.{r}" for r in range(config.tensor_parallel_size)]
-    group = sim.collective(stage.segment("group"), ranks, config.bounds.collective_s)
+    group = sim.host.collective(stage.segment("group"), ranks, config.bounds.collective_s)
     process.call_handler = ModelStandIn(stage, rank, group).call
     rpc_spec, response_spec = rpc_ring(config), response_ring(config, rank)
     layout, opened = add_ring(process, stage, rpc_spec, "rpc", create=False)
-    process.add_bell("rpc.bell", stage.segment("rpc.bell"))
-    process.add_bell(CORE_BELL, stage.segment(CORE_BELL))
-    process.open_socket(overflow_socket(rpc_spec, stage.address("rpc"), "rpc.overflow", writer=False))
+    process.ports.add_bell("rpc.bell", stage.segment("rpc.bell"))
+    process.ports.add_bell(CORE_BELL, stage.segment(CORE_BELL))
+    process.ports.open_socket(overflow_socket(rpc_spec, stage.address("rpc"), "rpc.overflow", writer=False))
     rpc = QueueReader("rpc", RingReader(layout, opened.memory, opened.fence, rank), bell="rpc.bell",
                       space_bell=CORE_BELL, overflow_inbox="rpc.overflow", recheck_s=config.bounds.ring_recheck_s)
     name = f"response.{rank}"
     layout, opened = add_ring(process, stage, response_spec, name, create=True)
-    process.add_bell(f"{name}.bell", stage.segment(CORE_BELL), site=f"worker.{rank}/response:doorbell")
-    process.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
-    process.open_socket(overflow_socket(response_spec, stage.address(name), f"{name}.overflow", writer=True))
+    process.ports.add_bell(f"{name}.bell", stage.segment(CORE_BELL), site=f"worker.{rank}/response:doorbell")
+    process.ports.add_bell(f"{name}.space", stage.segment(f"{name}.space"))
+    process.ports.open_socket(overflow_socket(response_spec, stage.address(name), f"{name}.overflow", writer=True))
     response = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), 1, bell=f"{name}.bell",
                            space_bell=f"{name}.space", overflow_outbox=f"{name}.overflow")
     yield MarkPoint(Mark.READY)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from engine.effects import Effect
+from sim.transport.collectives import CollectiveGroup
 
 
 class Sleep(Effect):
@@ -21,9 +22,16 @@ class Enter(Effect):
     Raises CollectiveError where a peer is dead or does not come.
     """
 
-    group: Any  # sim.collectives.CollectiveGroup
+    group: CollectiveGroup
     count: int = 1
     operation: str = "all_reduce"
+
+
+class Until(Effect):
+    """Wait until `condition()` holds, asked whenever the process is woken, or `deadline`. -> whether it does"""
+
+    condition: Callable[[], bool]
+    deadline: float
 
 
 class Leave(Effect):

@@ -8,15 +8,12 @@ re-reading the board takes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from faults.judge import bare, home_of, is_over
 from faults.plan import Fault
-
-if TYPE_CHECKING:
-    from sim.simulation import Simulation
+from sim.kernel.kernel import Kernel
 
 
 class _Hold(msgspec.Struct, eq=False):
@@ -26,13 +23,13 @@ class _Hold(msgspec.Struct, eq=False):
 
 
 class Holds:
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         #: (node, life, site without lives) -> crossings so far; only sites that some `until` names
         self.watched: dict[tuple[str, int, str], int] = {}
         self._healed: dict[str, float] = {}
         self._waiting: list[_Hold] = []
-        for fault in sim.plan.faults:
+        for fault in kernel.plan.faults:
             if fault.until is not None and fault.until.site is not None:
                 self.watched[(*home_of(fault.until.site), bare(fault.until.site))] = 0
 
@@ -44,7 +41,7 @@ class Holds:
     def heal(self) -> None:
         """End everything that is held now, whatever it waits for."""
         for hold in self._waiting:
-            self._healed[hold.fault.id] = self._sim.now
+            self._healed[hold.fault.id] = self._kernel.now
         self._let_go()
 
     def is_over(self, fault: Fault, since: float, now: float) -> bool:
@@ -52,14 +49,18 @@ class Holds:
 
     def when_over(self, fault: Fault, release: Callable[[], None]) -> None:
         """Call `release` once what `fault` holds since now may go; only `heal` ends what the plan does not."""
-        sim = self._sim
-        hold = _Hold(fault, sim.now, release)
-        if fault.until is not None and fault.until.site is not None and self.is_over(fault, sim.now, sim.now):
-            sim.after(sim.costs.board_s, release)
+        kernel = self._kernel
+        hold = _Hold(fault, kernel.now, release)
+        if fault.until is not None and fault.until.site is not None and self.is_over(fault, kernel.now, kernel.now):
+            kernel.after(kernel.costs.board_s, release)
             return
         self._waiting.append(hold)
         if fault.until is not None and fault.until.seconds is not None:
-            sim.after(max(0.0, fault.until.seconds), self._time_is_up, hold)
+            kernel.after(max(0.0, fault.until.seconds), self._time_is_up, hold)
+
+    def untie(self) -> None:
+        """The play is over."""
+        self._waiting.clear()
 
     def _time_is_up(self, hold: _Hold) -> None:
         if hold in self._waiting:
@@ -68,11 +69,11 @@ class Holds:
             hold.release()
 
     def _let_go(self) -> None:
-        now = self._sim.now
+        now = self._kernel.now
         for hold in list(self._waiting):
             if self.is_over(hold.fault, hold.since, now):
                 self._waiting.remove(hold)
-                self._sim.after(self._sim.costs.board_s, hold.release)
+                self._kernel.after(self._kernel.costs.board_s, hold.release)
 
     def _count(self, site: str) -> int:
         return self.watched.get((*home_of(site), bare(site)), 0)

@@ -1,76 +1,33 @@
 """A process of the twin: its threads, what they share, how it stops, dies and leaves.
 
 Promises
-- A crossing is in the journal before anything follows from it, in the records that a real process writes.
 - Killed: all threads end in that instant, and what libzmq held is one of several allowed outcomes. Stopped: no thread
   and no I/O thread moves, deadlines pass meanwhile, signals and sentinels wait. Leaving on its own feet: threads end,
   sockets linger, then the process is gone.
 - Whoever watches a process is told of its end once, after the time a sentinel takes.
+
+    Play          all processes by name, and what they share     (sim.simulation)
+    SimProcess    crossings | threads | ports: sockets, rings, bells, queues by the names that effects use
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import Any, Protocol
 
 from engine.errors import QueueCancelledError
-from engine.ports import RingMemory, RingSpec, SocketSpec
-from engine.topology import Channel, Mark, Node, at, mark_site
-from faults.journal import Kind, Record
-from faults.judge import Judge, bare, decoded_of
+from engine.topology import Mark, Node, Topology, at, mark_site
 from faults.plan import Fate, Fault
-from sim.process.sockets import SocketPort
-from sim.process.thread import SimThread
-from sim.transport.ring_memory import Bell, SteppedMemory, StoppedInOperation, fence, store_place
-
-if TYPE_CHECKING:
-    from sim.simulation import Simulation
+from sim.kernel.kernel import Kernel
+from sim.process.crossings import Crossings
+from sim.process.holds import Holds
+from sim.process.kin import Kin
+from sim.process.ports import SimPorts
+from sim.process.thread import Answers, SimThread, ThreadEndedError
+from sim.transport.host import Host
 
 SIGKILL, SIGTERM = -9, -15
-_CROSSING = Kind.CROSSING
-
-
-class SimQueue:
-    """A queue between the threads of one process."""
-
-    __slots__ = ("_delay_s", "items", "waiter")
-
-    def __init__(self, delay_s: float) -> None:
-        self.items: deque[Any] = deque()
-        self.waiter: SimThread | None = None
-        self._delay_s = delay_s
-
-    def put(self, item: Any) -> None:
-        self.items.append(item)
-        if self.waiter is not None:
-            self.waiter.wake_after(self._delay_s)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-
-class BellEnd:
-    """One process's end of a doorbell; `site` where ringing it is counted."""
-
-    __slots__ = ("bell", "site")
-
-    def __init__(self, bell: Bell, site: str | None) -> None:
-        self.bell = bell
-        self.site = site
-
-
-class _Queues(dict):
-    """Queues by name, made when they are first used."""
-
-    def __init__(self, delay_s: float) -> None:
-        super().__init__()
-        self._delay_s = delay_s
-
-    def __missing__(self, name: str) -> SimQueue:
-        queue = self[name] = SimQueue(self._delay_s)
-        return queue
 
 
 @lru_cache(maxsize=64)
@@ -79,16 +36,43 @@ def mark_sites(name: str) -> dict[Mark, str]:
     return {mark: mark_site(name, mark) for mark in Mark}
 
 
-class SimProcess:
-    """What the threads of one process share. Registries carry the names that effects use."""
+class Play(Protocol):
+    """What a process knows of the play that it belongs to."""
 
-    def __init__(self, sim: Simulation, node: Node, parent: SimProcess | None, pid: int) -> None:
+    topology: Topology
+    kernel: Kernel
+    host: Host
+    holds: Holds
+    answers: Answers
+    given: Any  # what the engines of the play run: see `sim.nodes.model.Given`
+
+    def process(self, name: str) -> SimProcess | None:
+        """The process of that name; of a name without a life the latest one."""
+
+    def is_alive(self, name: str) -> bool: ...
+    def process_of(self, pid: int) -> SimProcess | None: ...
+    def living(self) -> Iterable[SimProcess]: ...
+
+    def start_process(self, node: Node | str, main: Callable[[SimProcess], Any] | None = None, *,
+                      parent: SimProcess | None = None, delay_s: float | None = None) -> SimProcess:
+        """A new process. Its main thread runs the loop that `main(process)` returns, after the time a start takes."""
+
+
+class SimProcess:
+    """What the threads of one process share."""
+
+    def __init__(self, sim: Play, node: Node, parent: SimProcess | None, pid: int) -> None:
         self.sim = sim
-        self.env = sim.env
-        self.recording = sim.record
+        self.kernel = sim.kernel
+        self.host = sim.host
+        self.answers = sim.answers
         self.bystander = False  # no node of the play: what it records is no journal of it
+        self.crossings = Crossings(sim.kernel, sim.holds, node, sim.is_alive)
+        self.note = self.crossings.note
+        self.observe = self.crossings.observe
+        self.recording, self.records = self.crossings.recording, self.crossings.records
         self.node = node
-        self.name = bare(str(node))  # without life, as sites are named
+        self.name = self.crossings.name  # without life, as sites are named
         self.life = node.life
         self.label = str(node)
         self.pid = pid
@@ -97,14 +81,13 @@ class SimProcess:
         if parent is not None:
             parent.children.append(self)
 
-        self.sockets: dict[str, SocketPort] = {}
-        self.queues: dict[str, SimQueue] = _Queues(sim.costs.thread_wake_s)
-        self.bells: dict[str, BellEnd] = {}
-        self.rings: dict[str, RingSpec] = {}
+        self.ports = SimPorts(self, sim.host, sim.topology, self.crossings)
+        self.mark_sites = mark_sites(self.name)
+        self.collective_site = at(f"{self.name}/collective", "enter")
         self.recheck_s = 1.0
         self.heartbeat: Callable[[int], None] | None = None
         #: (thread, method, args, kwargs) -> result, or a loop of effects that returns it: answers `Call`
-        self.call_handler: Callable[[SimThread, str, tuple, dict], Any] | None = None
+        self.call_handler: Callable[[SimThread, str, tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.on_terminate: Callable[[], None] | None = None
         self.context: dict[str, Any] = {}  # whatever the node's own code wants to keep
 
@@ -113,68 +96,19 @@ class SimProcess:
         self.running = True  # alive and not stopped
         self.leaving = False
         self.cancelled: Exception | None = None
-        self.death_errors: list[Callable[[], Exception]] = []
-        self.started_at = sim.now
+        self.kin = Kin()
+        self.named: dict[str, SimThread] = {}  # threads that a loop has started
+        self.started_at = sim.kernel.now
         self.ended_at: float | None = None
         self.exitcode: int | None = None
         self.error: BaseException | None = None  # what its main thread ended with
         self.thread_errors: list[tuple[str, BaseException]] = []
         self._stops = 0
         self._postponed: list[Callable[[], Any]] = []  # what reaches a stopped process when it goes on
-        self._watchers: list[tuple[SimProcess, Callable[[], Any]]] = []
+        self._watchers: list[Callable[[], Any]] = []
         self._exit_with = 0
 
-        self.records: list[Record] = []  # its journal; becomes bytes when somebody writes it to disk
-        self.counts: defaultdict[str, int] = defaultdict(int)
-        self._occurrences: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.judge = Judge(sim.plan, self.name, self.life)
-        for fault_id in sim.fired:
-            self.judge.notice(fault_id)
-        self._judged = frozenset(self.judge.sites())
-        self._watched = frozenset(site for node, life, site in sim.holds.watched
-                                  if (node, life) == (self.name, self.life))
-        self._special = self._judged | self._watched  # nearly every crossing is at another site
-        self.mark_sites = mark_sites(self.name)
-        self.collective_site = at(f"{self.name}/collective", "enter")
-        self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
-        self.current_thread: SimThread | None = None
-        self.ring_sites: dict[tuple[str, str], tuple[str, ...]] = {}
-
-    # -- building it
-
-    def open_socket(self, spec: SocketSpec) -> SocketPort:
-        """Known to the loops by `spec.name`. Raises OSError where the address is taken."""
-        port = self.sockets[spec.name] = SocketPort(self, self.sim.network.open(self, spec), spec)
-        return port
-
-    def create_ring(self, spec: RingSpec, name: str, size: int) -> RingMemory:
-        """A segment of this name, zeroed. Raises FileExistsError."""
-        self.sim.create_segment(name, size, self)
-        return self.attach_ring(spec, name)
-
-    def attach_ring(self, spec: RingSpec, name: str) -> RingMemory:
-        """Raises FileNotFoundError. The memory is bare unless the plan names a store of this process into the ring."""
-        segment = self.sim.segments.get(name)
-        if segment is None:
-            raise FileNotFoundError(f"no segment {name}")
-        place = store_place(spec, self.name)
-        names = [at(place, f"store.{store}") for store in ("reset", "data", "readers", "written", "read")]
-        if not any(site in self._judged or site in self._watched for site in names):
-            return RingMemory(segment.memory, fence)
-        from engine.ipc.ring import RingLayout
-
-        layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
-        stepped = SteppedMemory(segment.memory, layout, lambda store: self._store(at(place, f"store.{store}")))
-        self.stepped[place] = stepped
-        return RingMemory(stepped, fence)
-
-    def add_ring(self, name: str, spec: RingSpec) -> None:
-        """Under which name the effects speak of this ring."""
-        self.rings[name] = spec
-
-    def add_bell(self, name: str, key: str, site: str | None = None) -> None:
-        """`key` names the bell for all processes; `site` is where this process's ringing is counted."""
-        self.bells[name] = BellEnd(self.sim.bell(key), site)
+    # -- its beginning
 
     def start(self, name: str, loop: Any, *, main: bool = False) -> SimThread:
         """A thread that runs `loop` from now on. When the main thread's loop is over, the process leaves."""
@@ -187,112 +121,66 @@ class SimProcess:
         """The process's first instruction."""
         self.deliver(lambda: self.start("main", main(self), main=True))
 
-    def start_child(self, node: Node | str, main: Callable[[SimProcess], Any] | None = None,
-                    delay_s: float | None = None) -> SimProcess:
-        return self.sim.start_process(node, main, parent=self, delay_s=delay_s)
-
     def put(self, queue: str, item: Any) -> None:
         """From a signal handler, a sentinel or a pipe."""
-        self.queues[queue].put(item)
+        self.ports.queues[queue].put(item)
 
-    def send_to(self, other: SimProcess, queue: str, item: Any) -> None:
-        """Through a pipe between parent and child: lost if the other dies, kept if this one does."""
-        self.sim.after(self.sim.costs.hop_s, other.deliver, lambda: other.put(queue, item))
+    # -- what befalls it
 
-    # -- crossings
+    def befall(self, thread: SimThread, fault: Fault, site: str, nth: int) -> bool:
+        """Meet a process fate at a crossing. -> True if the thread stops here, to `go_on_with` the rest later
 
-    def note(self, site: str, thread: str, digest: str = "", data: dict[str, Any] | None = None,
-             channel: Channel | None = None, frames: Any = None) -> tuple[Fault | None, int]:
-        """Count, judge and record one crossing. -> (the fault that fires here, nth)
-
-        `channel` and `frames`: the message, for faults that match on what it says.
+        Raises RuntimeError for `raise`, SystemExit for `exit`, and what ends a thread that is dead.
         """
-        counts = self.counts
-        nth = counts[site] = counts[site] + 1
-        if site in self._special:
-            return self._note_special(site, nth, thread, digest, data, channel, frames)
-        if self.recording:
-            occurrence = 0
-            if digest:
-                key = site, digest
-                occurrence = self._occurrences[key]
-                self._occurrences[key] = occurrence + 1
-            records = self.records
-            records.append(Record(len(records), self.env._now, thread, _CROSSING, site, nth, digest, occurrence,
-                                  data or {}))
-        return None, nth
+        fate = fault.fate
+        if fate is Fate.RAISE:
+            raise RuntimeError(fault.text)
+        if fate is Fate.EXIT:
+            raise SystemExit(fault.code)
+        if fate is Fate.HANG:
+            thread.hung += 1
+            self.sim.holds.when_over(fault, lambda: self._let_go(thread, fault, site, nth))
+            return True
+        victim = self
+        if fault.victim is not None:
+            found = self.sim.process(fault.victim)
+            assert found is not None, "nothing befalls anybody whose victim is not there"
+            victim = found
+        if fate is Fate.KILL:
+            victim.kill()
+            if victim is self:
+                raise ThreadEndedError
+        elif fate is Fate.STALL:
+            victim.freeze(fault, thread.name, site if victim is self else "", nth)
+            return victim is self
+        elif fate is Fate.TERMINATE:
+            if victim is not self:
+                victim.terminate()
+            else:
+                self.terminate_now()
+                if not self.alive:
+                    raise ThreadEndedError
+        return False
 
-    def _note_special(self, site: str, nth: int, thread: str, digest: str, data: dict[str, Any] | None,
-                      channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
-        """As `note`, at a site that the plan names."""
-        fault = None
-        if site in self._judged:
-            fault = self._befalling(
-                self.judge.crossing(site, None if channel is None else lambda: decoded_of(channel, frames)))
-        if self.recording:
-            occurrence = self._occurrences[site, digest]
-            self._occurrences[site, digest] += bool(digest)
-            if fault is not None:
-                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
-            self.records.append(Record(len(self.records), self.env._now, thread, _CROSSING, site, nth, digest,
-                                       occurrence, data or {}))
-        if fault is not None:
-            self.receipt(fault, site, nth, thread)
-        if site in self._watched:
-            self.sim.holds.crossed(self.name, self.life, site, nth)
-        return fault, nth
+    def _let_go(self, thread: SimThread, fault: Fault, site: str, nth: int) -> None:
+        thread.hung -= 1
+        self.crossings.released(fault, thread.name, site, nth)
+        thread.wake_after(0.0)
 
-    def _befalling(self, fault: Fault | None) -> Fault | None:
-        """The fault, if its victim is there: else nothing befalls anybody."""
-        if fault is not None and fault.victim is not None:
-            victim = self.sim.process(fault.victim)
-            if victim is None or not victim.alive:
-                return None
+    def may_cut(self, site: str) -> bool:
+        """Whether the plan cuts the wire at this site."""
+        return self.crossings.may_fire_at(site)
+
+    def cut(self, site: str, mended: Callable[[], Any]) -> Fault | None:
+        """Count a message on the wire. -> the fault that cuts it here; `mended()` once that lets go"""
+        fault, nth = self.note(site, "wire")
+        if fault is not None and fault.until is not None:
+            def let_go() -> None:
+                self.crossings.released(fault, "wire", site, nth)
+                mended()
+
+            self.sim.holds.when_over(fault, let_go)
         return fault
-
-    def count_crossing(self, site: str) -> int:
-        """Count without judging."""
-        nth = self.counts[site] = self.counts[site] + 1
-        if site in self._watched:
-            self.sim.holds.crossed(self.name, self.life, site, nth)
-        return nth
-
-    def receipt(self, fault: Fault, site: str, nth: int, thread: str) -> None:
-        if self.recording:
-            self.record(Kind.RECEIPT, fault.id, thread, nth, {
-                "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
-        self.sim.notice_fault(fault)
-
-    def released(self, fault: Fault, thread: str, site: str = "", nth: int = 0) -> None:
-        """On record: what the fault held was let go."""
-        if self.recording and self.alive:
-            data = {"site": site, "nth": nth} if site else {"at": self.sim.now}
-            self.record(Kind.RELEASE, fault.id, thread, nth, data)
-
-    def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
-        if self.recording:
-            self.record(Kind.OBSERVATION, name, thread, 0, data)
-
-    def record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
-        records = self.records
-        records.append(Record(len(records), self.env._now, thread, kind, site, nth, "", 0, data))
-
-    def _store(self, site: str) -> Fault | None:
-        """A store of a ring operation is about to be done: counted and judged, recorded only if a fault befalls it."""
-        thread = self.current_thread
-        assert thread is not None, "a ring operation runs inside of an Attempt"
-        nth = self.count_crossing(site)
-        fault = self._befalling(self.judge.crossing(site)) if site in self._judged else None
-        if fault is None:
-            return None
-        if self.recording:
-            self.record(_CROSSING, site, thread.name, nth, {"fate": fault.fate.value, "fault": fault.id})
-        self.receipt(fault, site, nth, thread.name)
-        if fault.fate is Fate.CORRUPT:
-            return fault
-        if thread.befall(fault, site, nth):
-            raise StoppedInOperation(resumes=self.alive)
-        return None
 
     # -- stops, deaths, exits
 
@@ -314,17 +202,17 @@ class SimProcess:
     def _thaw(self, fault: Fault, thread: str, site: str, nth: int) -> None:
         if not self.alive:
             return
-        self.released(fault, thread, site, nth)
+        self.crossings.released(fault, thread, site, nth)
         self._stops -= 1
         if self._stops:
             return
         self.running = True
-        self.sim.network.thawed(self)
+        self.host.network.thawed(self)
         for stopped in list(self.threads):
             stopped.wake_after(0.0)
         postponed, self._postponed = self._postponed, []
         for what in postponed:
-            self.sim.after(0.0, self.deliver, what)
+            self.kernel.after(0.0, self.deliver, what)
 
     def kill(self) -> None:
         """SIGKILL, here and now."""
@@ -336,7 +224,7 @@ class SimProcess:
 
     def terminate(self) -> None:
         """SIGTERM of another process: it arrives a little later."""
-        self.sim.after(self.sim.costs.signal_s, self.deliver, self.terminate_now)
+        self.kernel.after(self.kernel.costs.signal_s, self.deliver, self.terminate_now)
 
     def terminate_now(self) -> None:
         """SIGTERM: the handler runs, or without one the process dies. Raises what a handler raises in its thread."""
@@ -352,6 +240,18 @@ class SimProcess:
             raise error
         main.throw(error)
 
+    def thread_ended(self, thread: SimThread) -> None:
+        """Its loop is over; with the main thread's, the process leaves."""
+        error = thread.error
+        if error is not None:
+            self.thread_errors.append((thread.name, error))
+        if thread.on_finish is not None:
+            thread.on_finish(thread)
+        if thread.is_main:
+            self.error = error
+            code = 0 if error is None else error.code if isinstance(error, SystemExit) else 1
+            self.leave(code if isinstance(code, int) else 0 if code is None else 1)
+
     def leave(self, code: int = 0) -> None:
         """End on its own feet: no thread goes on, sockets keep what is unsent for their linger, then it is gone."""
         if not self.alive or self.leaving:
@@ -359,31 +259,31 @@ class SimProcess:
         self.leaving = True
         self._exit_with = code
         self.forget_threads()
-        for port in self.sockets.values():
-            if not port.socket.closed:
-                port.socket.close()
+        self.ports.close()
         self._end_if_sent()
 
     def socket_is_done(self) -> None:
         """A closed socket holds nothing any more."""
         if self.leaving:
-            self.sim.after(0.0, self._end_if_sent)
+            self.kernel.after(0.0, self._end_if_sent)
+        else:
+            self.wake(self.threads)  # one may wait for this
 
     def _end_if_sent(self) -> None:
-        if self.alive and not any(port.socket.lingering is not None for port in self.sockets.values()):
+        if self.alive and not self.ports.lingering:
             self._gone(self._exit_with)
 
     def _gone(self, code: int) -> None:
         if not self.alive:
             return
         self.alive = self.running = False
+        self.crossings.gone = True
         self.exitcode = code
-        self.ended_at = self.sim.now
-        self.sim.network.owner_died(self)
-        for group in self.sim.groups():
-            group.died(self.name)
-        for watcher, told in self._watchers:
-            self.sim.after(self.sim.costs.sentinel_s, watcher.deliver, told)
+        self.ended_at = self.kernel.now
+        self.host.network.owner_died(self)
+        self.host.rank_died(self.name)
+        for told in self._watchers:
+            self.kernel.after(self.kernel.costs.sentinel_s, told)
         self._watchers.clear()
 
     def forget_threads(self) -> None:
@@ -394,33 +294,29 @@ class SimProcess:
         """The play is over: keep what it left, and nothing that leads to other processes."""
         for thread in self.threads:
             thread.untie()
-        for port in self.sockets.values():
-            port.socket.untie()
-        for ties in (self.threads, self.sockets, self.queues, self.bells, self.rings, self.context, self.children,
-                     self._watchers, self._postponed, self._occurrences, self.death_errors, self.stepped):
+        self.ports.untie()
+        self.crossings.untie()
+        for ties in (self.threads, self.context, self.children, self._watchers, self._postponed, self.named):
             ties.clear()
-        self.parent = self.heartbeat = self.call_handler = self.on_terminate = self.current_thread = None
+        self.parent = self.heartbeat = self.call_handler = self.on_terminate = None
         for error in (self.cancelled, *(error for _, error in self.thread_errors)):
             if error is not None:
                 error.__traceback__ = None  # its frames hold everything
-        del self.sim
+        self.kin.untie()
+        del self.sim, self.host
 
     # -- what it learns of others
 
     def watch(self, other: SimProcess, told: Callable[[], Any]) -> None:
         """A sentinel or a death pipe: `told()` runs in this process once the other is gone, however it went."""
-        if other.alive:
-            other._watchers.append((self, told))
+        other.when_gone(partial(self.deliver, told))
+
+    def when_gone(self, told: Callable[[], Any]) -> None:
+        """`told()` once this process is gone: for a watcher that is no process of the play, as the lab."""
+        if self.alive:
+            self._watchers.append(told)
         else:
-            self.sim.after(self.sim.costs.sentinel_s, self.deliver, told)
-
-    def sentinel(self, other: SimProcess, error: Callable[[], Exception]) -> None:
-        """From the other's death on every `Receive` that finds no message raises `error()`."""
-        def told() -> None:
-            self.death_errors.append(error)
-            self.wake(self.threads)
-
-        self.watch(other, told)
+            self.kernel.after(self.kernel.costs.sentinel_s, told)
 
     def cancel(self, error: Exception) -> None:
         """End every wait for a message or a bell with `error`, now and later; the first reason stays."""
@@ -435,7 +331,7 @@ class SimProcess:
 
     def wake(self, threads: Iterable[SimThread]) -> None:
         for thread in threads:
-            thread.wake_after(self.sim.costs.thread_wake_s)
+            thread.wake_after(self.kernel.costs.thread_wake_s)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped" if self.alive else f"gone ({self.exitcode})"

@@ -5,22 +5,18 @@ The decisions are `faults.judge`'s and `faults.arrivals`'s, as in a real process
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Channel, Edge, Node, NodeKind, Topology, at
 from faults.arrivals import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
+from sim.process.crossings import Crossings
+from sim.process.thread import WAIT, SimThread
 from sim.transport.zmq_model import SimSocket
-
-if TYPE_CHECKING:
-    from sim.process.process import SimProcess
-    from sim.process.thread import SimThread
-
-#: The thread that asked must stop here; what it asked for comes when it goes on.
-WAIT: Any = object()
 
 
 @lru_cache(maxsize=1024)
@@ -37,21 +33,24 @@ def _peers_of(topology: Topology, node: Node, kind: NodeKind) -> tuple[Node, ...
 class SocketPort:
     """Wraps one `SimSocket` of one process."""
 
-    def __init__(self, process: SimProcess, socket: SimSocket, spec: SocketSpec) -> None:
-        self.process = process
+    def __init__(self, socket: SimSocket, spec: SocketSpec, topology: Topology, crossings: Crossings,
+                 deliver: Callable[[Callable[[], Any]], None]) -> None:
+        """`deliver` does something to the process: now, when it goes on, or never if it is gone."""
+        self.crossings = crossings
         self.socket = socket
         self.spec = spec
         self.address = socket.address
         self.name = spec.name
-        self._me = process.node.first_life
-        self._peers = _peers_of(process.sim.topology, self._me, spec.peer_kind)
+        self._me = crossings.node.first_life
+        self._peers = _peers_of(topology, self._me, spec.peer_kind)
         self._send_sites: dict[Any, tuple[str, ...]] = {}
         self._receive_sites: dict[Any, str] = {}
         self._inbox: Inbox | None = None
+        self._deliver = deliver
         channel = spec.receive_channel
         if channel is not None and any(
-                fault.site.endswith(f"/{channel.value}:receive") for fault in process.sim.plan.faults):
-            self._inbox = Inbox(process.sim.holds.is_over, self._let_go)
+                fault.site.endswith(f"/{channel.value}:receive") for fault in crossings.kernel.plan.faults):
+            self._inbox = Inbox(crossings.holds.is_over, self._let_go)
 
     # -- sending
 
@@ -61,11 +60,11 @@ class SocketPort:
         if channel is None:
             self.socket.send(frames, peer)
             return None
-        process = self.process
-        digest = digest_of(frames) if process.sim.record else ""
+        note = self.crossings.note
+        digest = digest_of(frames) if self.crossings.recording else ""
         met = None
         for site in self._sites_to(peer, channel):
-            fault, nth = process.note(site, thread.name, digest, None, channel, frames)
+            fault, nth = note(site, thread.name, digest, None, channel, frames)
             if fault is not None:
                 met = [*(met or ()), (fault, site, nth)]
         if met is not None:
@@ -76,8 +75,7 @@ class SocketPort:
         while met:
             fault, site, nth = met.pop(0)
             if thread.befall(fault, site, nth):
-                thread.go_on_with(self._send_after, thread, met, frames, peer, digest)
-                return WAIT
+                return thread.go_on_with(self._send_after, thread, met, frames, peer, digest)
         return self._send_now(thread, frames, peer, digest)
 
     def _send_now(self, thread: SimThread, frames: list[Any], peer: Any, digest: str) -> None:
@@ -85,7 +83,7 @@ class SocketPort:
             self.socket.send(frames, peer, digest)
         except Unroutable:
             site = self._sites_to(peer, self.spec.send_channel)[0]
-            self.process.observe("not-sent", {"site": site, "nth": self.process.counts[site]}, thread.name)
+            self.crossings.observe("not-sent", {"site": site, "nth": self.crossings.counts[site]}, thread.name)
             raise
 
     def _sites_to(self, peer: Any, channel: Any) -> tuple[str, ...]:
@@ -95,7 +93,7 @@ class SocketPort:
             if self.spec.kind in ("PUB", "XPUB"):
                 peers = self._peers
             else:
-                peers = [self._node(peer if self.spec.kind == "ROUTER" else self.spec.peer)]
+                peers = (self._node(peer if self.spec.kind == "ROUTER" else self.spec.peer),)
             sites = self._send_sites[peer] = tuple(edge_site(self._me, node, channel, "send") for node in peers)
         return sites
 
@@ -103,7 +101,7 @@ class SocketPort:
 
     def take(self, thread: SimThread) -> Any:
         """-> (peer, frames), None when nothing is there, or WAIT."""
-        inbox, process, channel = self._inbox, self.process, self.spec.receive_channel
+        inbox, crossings, channel = self._inbox, self.crossings, self.spec.receive_channel
         while True:
             if inbox is not None:
                 ready = inbox.take()
@@ -120,21 +118,25 @@ class SocketPort:
             if site is None:
                 site = self._receive_sites[peer] = edge_site(self._node(peer), self._me, channel, "receive")
             digest = message.digest
-            if not digest and process.sim.record:
+            if not digest and crossings.recording:
                 digest = digest_of(arrived[1])
-            fault, nth = process.note(site, thread.name, digest, None, channel, arrived[1])
+            fault, nth = crossings.note(site, thread.name, digest, None, channel, arrived[1])
             if inbox is None:
                 return arrived
             hits_process = fault is not None and fault.fate in PROCESS_FATES
-            inbox.arrive(site, arrived, None if hits_process else fault, nth, process.sim.now)
+            inbox.arrive(site, arrived, None if hits_process else fault, nth, crossings.kernel.now)
             if fault is None:
                 continue
             if hits_process:
                 if thread.befall(fault, site, nth):
-                    thread.go_on_with(thread.take_from, self)  # the message is still there
-                    return WAIT
+                    return thread.go_on_with(self._take_up, thread)  # the message is still there
             elif fault.fate is Fate.DELAY:
-                process.sim.holds.when_over(fault, self._release)
+                crossings.holds.when_over(fault, self._release)
+
+    def _take_up(self, thread: SimThread) -> Any:
+        """Go on with a `Receive` that was stopped at a message of this socket."""
+        found = self.take(thread)
+        return WAIT if found is WAIT else (self.name, *found)
 
     def _node(self, peer: Any) -> Node:
         """The node at the other end, by its index or, on a router of strangers, its identity."""
@@ -145,14 +147,14 @@ class SocketPort:
         return node or Node(self.spec.peer_kind, index)
 
     def _release(self) -> None:
-        self.process.deliver(self._release_now)
+        self._deliver(self._release_now)
 
     def _release_now(self) -> None:
-        if self._inbox is not None and self._inbox.release(self.process.sim.now):
+        if self._inbox is not None and self._inbox.release(self.crossings.kernel.now):
             self.socket.announce()
 
     def _let_go(self, held: Held) -> None:
-        self.process.released(held.fault, "main", held.edge, held.nth)
+        self.crossings.released(held.fault, "main", held.edge, held.nth)
 
     # -- the rest of a socket
 

@@ -9,11 +9,7 @@ Promises
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sim.process.thread import SimThread
-    from sim.simulation import Simulation
+from sim.kernel.kernel import Kernel, Sleeper
 
 
 class Part:
@@ -21,7 +17,7 @@ class Part:
 
     __slots__ = ("data", "entered", "error", "group", "left", "thread")
 
-    def __init__(self, thread: SimThread, group: CollectiveGroup, count: int, operation: str) -> None:
+    def __init__(self, thread: Sleeper, group: CollectiveGroup, count: int, operation: str) -> None:
         self.thread = thread
         self.group = group
         self.left = count
@@ -37,8 +33,8 @@ class CollectiveError(RuntimeError):
 class CollectiveGroup:
     """The nth collective of each rank belongs together."""
 
-    def __init__(self, sim: Simulation, name: str, ranks: list[str], timeout_s: float) -> None:
-        self._sim = sim
+    def __init__(self, kernel: Kernel, name: str, ranks: list[str], timeout_s: float) -> None:
+        self._kernel = kernel
         self.name = name
         self.ranks = ranks
         self.timeout_s = timeout_s
@@ -55,7 +51,7 @@ class CollectiveGroup:
     def enter(self, rank: str, part: Part) -> None:
         """`rank` takes part in its next collective. Its thread is woken when that is over."""
         part.entered = True
-        sim = self._sim
+        kernel = self._kernel
         number = self._entered[rank]
         self._entered[rank] = number + 1
         inside = self._inside.get(number)
@@ -63,13 +59,13 @@ class CollectiveGroup:
             inside = self._inside[number] = {}
         inside[rank] = part
         if len(inside) == self._size:
-            sim.after(sim.costs.collective_s, self._all_come_out, number)
+            kernel.after(kernel.costs.collective_s, self._all_come_out, number)
             return
-        until = sim.env._now + self.timeout_s
+        until = kernel.now + self.timeout_s
         self._waits[rank] = number, until
         if rank not in self._alarmed:
             self._alarmed.add(rank)
-            sim.call_at(until, self._alarm, rank)
+            kernel.call_at(until, self._alarm, rank)
         for dead in self._dead:
             if self._entered[dead] <= number:
                 self._told_of_death(number, rank, dead)
@@ -89,21 +85,21 @@ class CollectiveGroup:
         size = len(self.ranks)
         distance = (self.ranks.index(rank) - self.ranks.index(dead)) % size
         neighbour = distance in (1, size - 1)
-        if neighbour or self._sim.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
+        if neighbour or self._kernel.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
             error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
-            self._sim.after(self._sim.costs.collective_death_s, self._fail, number, rank, error)
+            self._kernel.after(self._kernel.costs.collective_death_s, self._fail, number, rank, error)
 
     def _alarm(self, rank: str) -> None:
         """The rank's collective of then has timed out; where it sits in a later one, that one's time comes later."""
         number, until = self._waits[rank]
         if rank not in self._inside.get(number, ()):
             self._alarmed.discard(rank)
-        elif until > self._sim.now:
-            self._sim.call_at(until, self._alarm, rank)
+        elif until > self._kernel.now:
+            self._kernel.call_at(until, self._alarm, rank)
         else:
             self._alarmed.discard(rank)
             error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
-            self._sim.after(0.0, self._fail, number, rank, error)
+            self._kernel.after(0.0, self._fail, number, rank, error)
 
     def _all_come_out(self, number: int) -> None:
         """Whoever is still inside, of all that were."""

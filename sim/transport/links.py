@@ -1,14 +1,14 @@
-"""One direction of one ZMQ connection: the sender's pipe, the kernel's buffer, the receiver's pipe.
+"""One direction of one ZMQ connection: the sender's pipe, the system's buffer, the receiver's pipe.
 
     sender's pipe   messages that `send` accepted and the sender's I/O thread has not handed on      (send HWM)
-    kernel          what a socket takes beyond both pipes; how much is one of several allowed answers
+    buffer          what the system takes beyond both pipes; how much is one of several allowed answers
     receiver's pipe messages that `try_receive` has not taken yet, kept in the socket               (receive HWM)
 
 Promises, as measured against libzmq (tests/contracts/test_zmq_model.py)
 - Order is kept. A high-water mark of 0 is no bound. A full pipe opens again once half of it was taken, so what a
   PUB drops lies in several gaps.
 - A stopped receiver's I/O thread is stopped too: nothing reaches its pipe, the sender's fills.
-- At the sender's death any prefix of what had not left its pipe arrives, what the kernel held arrives; at the
+- At the sender's death any prefix of what had not left its pipe arrives, what the buffer held arrives; at the
   receiver's death all of it is lost, and of a connecting sender's pipe any prefix.
 
 A burst costs one happening, not one per message.
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from sim.transport.zmq_model import SimSocket
+from engine.ports import SocketSpec
+from sim.kernel.kernel import Kernel
 
 #: Frames from here on take time by their length (and travel without a copy in a real process).
 LARGE_BYTES = 64 << 10
@@ -43,22 +43,47 @@ class Message:
         self.size = size
 
 
+class Owner(Protocol):
+    """What a link knows of the process at one of its ends."""
+
+    name: str
+    running: bool  # alive and not stopped
+
+
+class Endpoint(Protocol):
+    """What a link knows of the socket at one of its ends."""
+
+    spec: SocketSpec
+    arrived: deque[tuple[Link | None, Message]]
+
+    @property
+    def owner(self) -> Owner: ...
+
+    def announce(self) -> None:
+        """Something has arrived."""
+
+    def link_is_empty(self, link: Link) -> None:
+        """All that this socket gave the link is on its way."""
+
+
 class Link:
     """From `source` to `target`, which is None while there is no connection. `peer` is how the target knows us."""
 
-    __slots__ = ("_busy_until", "_capacity", "_in_kernel", "_kernel_full", "_ready_before", "_reading", "_sent",
-                 "_taken", "accepts", "blocked", "cut_site", "hwm", "kernel", "last_words", "network", "peer", "pipe",
-                 "pumping", "read", "source", "target", "topics", "when_empty")
+    __slots__ = ("_buffer_full", "_busy_until", "_capacity", "_cut_befalls", "_in_buffer", "_kernel", "_ready_before",
+                 "_reading", "_sent", "_taken", "accepts", "blocked", "buffer", "cut_site", "hwm", "last_words", "peer",
+                 "pipe", "pumping", "read", "source", "target", "topics", "when_empty")
 
-    def __init__(self, network: Any, source: SimSocket) -> None:
-        self.network = network
+    def __init__(self, kernel: Kernel, source: Endpoint, cut_befalls: Callable[[Link], bool]) -> None:
+        """`cut_befalls` counts a message at the link's `cut_site`. -> whether the connection is cut there"""
+        self._kernel = kernel
+        self._cut_befalls = cut_befalls
         self.source = source
-        self.target: SimSocket | None = None
+        self.target: Endpoint | None = None
         self.peer: Any = 0
         self.hwm = source.spec.send_hwm
         self.topics: list[bytes] | None = None  # what the target subscribed to; None: takes everything
         self.pipe: deque[tuple[float, Message]] = deque()
-        self.kernel: deque[Message] = deque()
+        self.buffer: deque[Message] = deque()
         self.when_empty: Callable[[], None] | None = None  # called once, when last words are through
         self.last_words = False  # the source is gone; what is here still arrives, then nothing
         self.accepts = True  # False: the target is gone, and nobody has noticed yet
@@ -71,8 +96,8 @@ class Link:
         self._reading = 0
         self._busy_until = 0.0
         self._ready_before = 0.0
-        self._in_kernel = 0
-        self._kernel_full = False
+        self._in_buffer = 0
+        self._buffer_full = False
         self._capacity: int | None = None
 
     # -- the sender's side
@@ -88,21 +113,21 @@ class Link:
         """Accept a message, or not, where the pipe is full."""
         if self.hwm and self.full():
             return False
-        sim = self.network.sim
-        now = sim.env._now
+        kernel = self._kernel
+        now = kernel.time._now
         if message.size >= LARGE_BYTES:
             begin = self._busy_until if self._busy_until > now else now
-            self._busy_until = begin + message.size / sim.costs.bytes_per_s
-            ready = self._busy_until + sim.costs.hop_s
+            self._busy_until = begin + message.size / kernel.costs.bytes_per_s
+            ready = self._busy_until + kernel.costs.hop_s
         else:
-            ready = now + sim.costs.hop_s
+            ready = now + kernel.costs.hop_s
         ready = max(ready, self._ready_before)
         self._ready_before = ready
         self._sent += 1
         self.pipe.append((ready, message))
-        if not self.pumping and not (self.blocked and self._kernel_full) and self.target is not None:
+        if not self.pumping and not (self.blocked and self._buffer_full) and self.target is not None:
             self.pumping = True
-            sim.call_at(ready, self.pump)
+            kernel.call_at(ready, self.pump)
         return True
 
     # -- on its way
@@ -110,31 +135,30 @@ class Link:
     def pump(self) -> None:
         """Move what is due, as far as it goes."""
         self.pumping = False
-        target, pipe, kernel = self.target, self.pipe, self.kernel
+        target, pipe, buffer = self.target, self.pipe, self.buffer
         if target is None or not self.accepts:
             return
-        sim = self.network.sim
-        now = sim.env._now
+        now = self._kernel.time._now
         mark = target.spec.receive_hwm
-        self.blocked = self._kernel_full = False
+        self.blocked = self._buffer_full = False
         delivered = False
         if target.owner.running:
-            while kernel or pipe:
+            while buffer or pipe:
                 if mark and self._reading - self.read // ((mark + 1) // 2) * ((mark + 1) // 2) >= mark:
                     self.blocked = True
                     break
-                if kernel:
-                    message = kernel.popleft()
-                    self._in_kernel -= message.size
+                if buffer:
+                    message = buffer.popleft()
+                    self._in_buffer -= message.size
                 else:
                     ready, message = pipe[0]
                     if ready > now:
                         self.pumping = True
-                        sim.call_at(ready, self.pump)
+                        self._kernel.call_at(ready, self.pump)
                         break
                     pipe.popleft()
                     self._taken += 1
-                if self.cut_site and self.network.cut_befalls(self):
+                if self.cut_site and self._cut_befalls(self):
                     break
                 self._reading += 1
                 target.arrived.append((self, message))
@@ -142,21 +166,20 @@ class Link:
         else:
             self.blocked = True
         if self.blocked and pipe:
-            self._fill_kernel(now)
+            self._fill_buffer(now)
         if delivered:
             target.announce()
         if not pipe:
             self.source.link_is_empty(self)
-            if not kernel and self.when_empty is not None:
+            if not buffer and self.when_empty is not None:
                 told, self.when_empty = self.when_empty, None
                 told()
 
     def look_again(self) -> None:
         """The receiver read, or goes on after a stop."""
-        if not self.pumping and self.target is not None and (self.pipe or self.kernel):
+        if not self.pumping and self.target is not None and (self.pipe or self.buffer):
             self.pumping = True
-            sim = self.network.sim
-            sim.call_at(sim.now + sim.costs.hop_s, self.pump)
+            self._kernel.after(self._kernel.costs.hop_s, self.pump)
 
     def took(self) -> None:
         """The receiver's process took one message of this link."""
@@ -166,26 +189,26 @@ class Link:
             if not half or self.read % half == 0:
                 self.look_again()
 
-    def _fill_kernel(self, now: float) -> None:
+    def _fill_buffer(self, now: float) -> None:
         capacity = self._capacity
         if capacity is None:
             bounded = self.hwm or (self.target is not None and self.target.spec.receive_hwm)
-            usual = self.network.sim.costs.kernel_bytes
+            usual = self._kernel.costs.buffer_bytes
             options = (usual, 0, usual // 4)
-            picked = self.network.sim.choose(len(options), f"kernel buffer of {self}") if bounded else 0
+            picked = self._kernel.choose(len(options), f"system buffer of {self}") if bounded else 0
             capacity = self._capacity = options[picked]
         while self.pipe and self.pipe[0][0] <= now:
             size = self.pipe[0][1].size + _FRAME_BYTES
-            if self._in_kernel + size > capacity:
-                self._kernel_full = True
+            if self._in_buffer + size > capacity:
+                self._buffer_full = True
                 break
             message = self.pipe.popleft()[1]
             self._taken += 1
-            self._in_kernel += message.size
-            self.kernel.append(message)
+            self._in_buffer += message.size
+            self.buffer.append(message)
         if self.pipe and self.pipe[0][0] > now and not self.pumping:
             self.pumping = True
-            self.network.sim.call_at(self.pipe[0][0], self.pump)
+            self._kernel.call_at(self.pipe[0][0], self.pump)
 
     # -- ends
 
@@ -196,26 +219,26 @@ class Link:
         self.last_words = True
 
     def lose(self, amount: int) -> None:
-        """The connection is gone: what the kernel held, and the first `amount` messages of the pipe."""
-        self.kernel.clear()
-        self._in_kernel = 0
+        """The connection is gone: what the buffer held, and the first `amount` messages of the pipe."""
+        self.buffer.clear()
+        self._in_buffer = 0
         for _ in range(min(amount, len(self.pipe))):
             self.pipe.popleft()
             self._taken += 1
 
-    def connect_to(self, target: SimSocket, peer: Any) -> None:
+    def connect_to(self, target: Endpoint, peer: Any) -> None:
         """A connection stands (again): the pipe's content follows."""
         self.target, self.peer, self.accepts, self.blocked = target, peer, True, False
         self._reading = self.read = 0
         self._ready_before = 0.0
         if self.pipe:
-            now = self.network.sim.now
-            hop_s = self.network.sim.costs.hop_s
+            now = self._kernel.now
+            hop_s = self._kernel.costs.hop_s
             self.pipe = deque((max(ready, now + hop_s), message) for ready, message in self.pipe)
             self._ready_before = self.pipe[-1][0]
             if not self.pumping:
                 self.pumping = True
-                self.network.sim.call_at(self.pipe[0][0], self.pump)
+                self._kernel.call_at(self.pipe[0][0], self.pump)
 
     def wants(self, frames: list[Any]) -> bool:
         """Whether the target subscribed to this message."""

@@ -16,52 +16,67 @@ Promises
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ports import RingSpec
 from engine.topology import Channel
 from faults.memory import FaultyMemory
 from faults.plan import Fault
-
-if TYPE_CHECKING:
-    from sim.process.thread import SimThread
-    from sim.simulation import Simulation
+from sim.kernel.kernel import Kernel, Sleeper
 
 
 class Segment:
     """One named piece of shared memory. Outlives its processes until it is unlinked."""
 
-    __slots__ = ("buffer", "memory", "name", "owner")
+    __slots__ = ("buffer", "memory", "name")
 
-    def __init__(self, name: str, buffer: bytearray, owner: str) -> None:
+    def __init__(self, name: str, buffer: bytearray) -> None:
         self.name = name
         self.buffer = buffer
         self.memory = memoryview(buffer)
-        self.owner = owner
 
 
 #: A full fence: the twin keeps stores in order anyway, so this is the cheapest call that does nothing.
-fence = bool
+fence: Callable[..., Any] = bool
+
+
+class Bells:
+    """All doorbells of a play, by the name that their processes share."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.rings = 0  # of all of them so far
+        self.wake_up_s = kernel.costs.bell_s
+        self._by_key: dict[str, Bell] = {}
+
+    def bell(self, key: str) -> Bell:
+        bell = self._by_key.get(key)
+        if bell is None:
+            bell = self._by_key[key] = Bell(self)
+        return bell
+
+    def untie(self) -> None:
+        """The play is over."""
+        self._by_key.clear()
 
 
 class Bell:
     """A doorbell between processes. Rings reach threads that sleep on it after the time of a wake-up."""
 
-    __slots__ = ("_sim", "rung_at", "sleepers")
+    __slots__ = ("_bells", "rung_at", "sleepers")
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
+    def __init__(self, bells: Bells) -> None:
+        self._bells = bells
         self.rung_at = 0  # count of rings of all bells: a thread compares it with what it was at its last look
-        self.sleepers: list[SimThread] = []
+        self.sleepers: list[Sleeper] = []
 
     def ring(self) -> None:
-        sim = self._sim
-        sim.env.rings += 1
-        self.rung_at = sim.env.rings
+        bells = self._bells
+        bells.rings += 1
+        self.rung_at = bells.rings
         if self.sleepers:
             sleepers, self.sleepers = self.sleepers, []
             for thread in sleepers:
-                thread.wake_after(sim.costs.bell_s)
+                thread.wake_after(bells.wake_up_s)
 
 
 class StoppedInOperation(BaseException):

@@ -29,7 +29,7 @@ from scenarios.history.run import Judgement, Play, Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.simulation import Choices
+from sim.kernel.choices import Choices
 
 pytest.importorskip("pytest_benchmark")
 

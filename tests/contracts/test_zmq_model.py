@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sim.simulation import Choices, enumerate_choices
+from sim.kernel.choices import Choices, enumerate_choices
 from tests.contracts.zmq_worlds import RealWorld, SimWorld
 
 REPEATS = 2

@@ -48,13 +48,13 @@ class SimMaker:
         if "://" not in address:
             address = f"ipc:///run/{address}"
         spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
-        return self._sim.network.open(self._binder if bind else self._connector, spec)
+        return self._sim.host.network.open(self._binder if bind else self._connector, spec)
 
     def receive(self, socket, timeout_s=2.0):
         until = self._sim.now + timeout_s
         while not socket.arrived and self._sim.now < until:
             self._sim.after(0.001, lambda: None)
-            self._sim.env.advance(self._sim.now + 0.001)
+            self._sim.kernel.time.advance(self._sim.now + 0.001)
         return socket.try_receive()
 
     def close(self):

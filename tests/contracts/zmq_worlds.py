@@ -20,7 +20,8 @@ from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Node, NodeKind, tensor_parallel
-from sim.simulation import Choices, Simulation
+from sim.kernel.choices import Choices
+from sim.simulation import Simulation
 from sim.transport.zmq_model import SimSocket, SocketFullError
 
 NODES = {"a": NodeKind.FRONTEND, "b": NodeKind.CORE, "c": NodeKind.WORKER}
@@ -124,14 +125,14 @@ class SimWorld:
         while is_over is None or not is_over():
             self.sim.after(min(0.001, until - self.sim.now), lambda: None)
             before = self.sim.now
-            self.sim.env.advance(min(before + 0.001, until))
+            self.sim.kernel.time.advance(min(before + 0.001, until))
             if self.sim.now >= until:
                 return is_over is None or is_over()
         return True
 
     def open(self, node: str, key: str, **spec: Any) -> str:
         process = self._process(node)
-        socket = self.sim.network.open(process, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
+        socket = self.sim.host.network.open(process, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
         self._known.pop((node, key), None)
         self._sockets[node, key] = socket
         return socket.address
@@ -155,7 +156,7 @@ class SimWorld:
         if not hwm or sent % max(1, hwm // 2) or not sent:
             return False
         if self._keeps_up is None:
-            self._keeps_up = self.sim.choose(2, "the I/O thread keeps up with the burst") == 1
+            self._keeps_up = self.sim.kernel.choose(2, "the I/O thread keeps up with the burst") == 1
         return self._keeps_up
 
     def drain(self, node: str, key: str, quiet_s: float = 0.1, most: int = 1 << 30) -> list[tuple[int, str]]:
@@ -170,7 +171,8 @@ class SimWorld:
 
     def await_event(self, node: str, key: str, event: str) -> bool:
         socket = self._sockets[node, key]
-        if event == "disconnected" and self.sim.choose(2, "told by the I/O thread before the socket has noticed"):
+        if event == "disconnected" and self.sim.kernel.choose(
+                2, "told by the I/O thread before the socket has noticed"):
             return self._advance(3.0, lambda: not all(connection.alive for connection in socket.connections))
         if event == "disconnected":
             return self._advance(3.0, lambda: not socket.connected())
@@ -203,7 +205,7 @@ class SimWorld:
 
     def go_on(self, node: str) -> None:
         self._processes[node].running = True
-        self.sim.network.thawed(self._processes[node])
+        self.sim.host.network.thawed(self._processes[node])
 
     def end(self) -> None:
         pass

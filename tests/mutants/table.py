@@ -162,8 +162,8 @@ NO_RECHECK = Mutant(
         Edit("engine/worker/worker_loop.py", "rpc.dequeue((yield Now()) + bounds.ring_recheck_s)", "rpc.dequeue(None)"),
         Edit("engine/process/shell.py",
              "self._left(effect.deadline, self.recheck_s))", "self._left(effect.deadline, 1e6))"),
-        Edit("sim/process/thread.py",
-             "            until = now + process.recheck_s\n", "            until = now + 1e6\n")))
+        Edit("sim/process/answers/rings.py",
+             "        until = now + process.recheck_s\n", "        until = now + 1e6\n")))
 
 EXPIRED_DEADLINE = Mutant(
     id="H19", scenario="test_payload_of_an_answer_is_lost",

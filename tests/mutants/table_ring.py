@@ -28,9 +28,9 @@ WAITS_FOR_THE_DEAD = Mutant(
              "        if self.cancelled is not None:\n            raise self.cancelled if isinstance",
              "        if self.cancelled is not None and effect.deadline is not None:\n"
              "            raise self.cancelled if isinstance"),
-        Edit("sim/process/thread.py",
-             "        if process.cancelled is not None:\n            raise process.cancellation()",
-             "        if process.cancelled is not None and effect.deadline is not None:\n"
-             "            raise process.cancellation()")))
+        Edit("sim/process/answers/rings.py",
+             "    if process.cancelled is not None:\n        raise process.cancellation()",
+             "    if process.cancelled is not None and effect.deadline is not None:\n"
+             "        raise process.cancellation()")))
 
 RING_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

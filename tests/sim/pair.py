@@ -31,7 +31,7 @@ class Pair:
         self.answers: list[bytes] = []
         self.read: list[bytes] = []
         self.asked: list[float] = []
-        self.sim.create_segment("ring", LAYOUT.total_bytes)
+        self.sim.host.create_segment("ring", LAYOUT.total_bytes)
         self.frontend = self.sim.start_process(frontend(), self._frontend)
         self.core = self.sim.start_process(core(), self._core)
         self.worker = self.sim.start_process(worker(0), self._worker)
@@ -44,7 +44,7 @@ class Pair:
         return parse_journal(self.sim.journals()[f"{node}@0.journal"], node, 0).records
 
     def _frontend(self, process):
-        process.open_socket(SocketSpec(
+        process.ports.open_socket(SocketSpec(
             name="requests", kind="ROUTER", peer_kind=NodeKind.CORE, send_channel=Channel.REQUESTS,
             receive_channel=Channel.REQUESTS, bind=True, address=ADDRESS))
         hello = yield Receive(("requests",), None)
@@ -59,12 +59,12 @@ class Pair:
         yield Observe("bye", {"reason": "done"})
 
     def _core(self, process):
-        process.open_socket(SocketSpec(
+        process.ports.open_socket(SocketSpec(
             name="input", kind="DEALER", peer_kind=NodeKind.FRONTEND, send_channel=Channel.REQUESTS,
             receive_channel=Channel.REQUESTS, bind=False, address=ADDRESS, identity=b"\x00\x00"))
-        ring = process.attach_ring(RING, "ring")
-        process.add_ring("rpc", RING)
-        process.add_bell("rpc", "ring/readers", "core.0/rpc:doorbell")
+        ring = process.ports.attach_ring(RING, "ring")
+        process.ports.add_ring("rpc", RING)
+        process.ports.add_bell("rpc", "ring/readers", "core.0/rpc:doorbell")
         writer = RingWriter(LAYOUT, ring.memory, ring.fence)
         yield Send("input", [b"hello"])
         while True:
@@ -78,9 +78,9 @@ class Pair:
             yield Send("input", [bytes(frames[0]).replace(b"request", b"answer")])
 
     def _worker(self, process):
-        ring = process.attach_ring(RING, "ring")
-        process.add_ring("rpc", RING)
-        process.add_bell("rpc", "ring/readers")
+        ring = process.ports.attach_ring(RING, "ring")
+        process.ports.add_ring("rpc", RING)
+        process.ports.add_bell("rpc", "ring/readers")
         process.recheck_s = self.recheck_s
         reader = RingReader(LAYOUT, ring.memory, ring.fence, 0)
         while True:

@@ -11,7 +11,7 @@ from scenarios.history.run import Play
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.simulation import Choices
+from sim.kernel.choices import Choices
 
 FAULTS = {
     "calm": (),

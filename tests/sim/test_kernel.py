@@ -7,9 +7,11 @@ from engine.errors import PeerDeadError, QueueCancelledError
 from engine.ports import SocketSpec
 from engine.topology import Channel, NodeKind, core, frontend, tensor_parallel, worker
 from faults.plan import Until, cut, hang, kill, plan, stall
+from sim.kernel.choices import Choices, enumerate_choices
+from sim.kernel.time import Ended
 from sim.process.effects import Enter, Leave, Sleep
 from sim.process.thread import LivelockError
-from sim.simulation import Choices, Ended, Simulation, enumerate_choices
+from sim.simulation import Simulation
 from sim.transport.collectives import CollectiveError
 
 
@@ -40,7 +42,7 @@ class Outputs:
         self.told_at = self.sim.now
 
     def _frontend(self, process):
-        process.open_socket(pull_spec())
+        process.ports.open_socket(pull_spec())
         while True:
             found = yield Receive(("outputs",), self.deadline)
             if found is None:
@@ -48,7 +50,7 @@ class Outputs:
             self.got.append(int(found[2][0]))
 
     def _core(self, process):
-        process.open_socket(push_spec(linger_s=self.linger_s))
+        process.ports.open_socket(push_spec(linger_s=self.linger_s))
         yield Sleep(0.2)
         for number in range(self.count):
             yield Send("outputs", [b"%d" % number])
@@ -88,7 +90,7 @@ def test_choices_drawn_from_the_seed_repeat():
 
     def picks(seed):
         sim = Simulation(tensor_parallel(2), the_plan, seed, None)
-        return [sim.choose(5, "any") for _ in range(20)]
+        return [sim.kernel.choose(5, "any") for _ in range(20)]
 
     assert picks(1) == picks(1) != picks(2)
 
@@ -124,7 +126,7 @@ class Ranks:
     def __init__(self, the_plan=None, choices=(), tp=2, timeout_s=1.0):
         self.sim = Simulation(tensor_parallel(tp), the_plan, 0, choices)
         nodes = [worker(rank) for rank in range(tp)]
-        self.group = self.sim.collective("tp", nodes, timeout_s)
+        self.group = self.sim.host.collective("tp", nodes, timeout_s)
         self.over = {}
         for node in nodes:
             process = self.sim.start_process(node, self._main)
@@ -220,7 +222,7 @@ def test_a_bell_that_rang_between_look_and_sleep_is_not_lost():
     woken = []
 
     def main(process):
-        process.add_bell("b", "shared")
+        process.ports.add_bell("b", "shared")
         yield Attempt("ring", lambda: False)
         yield Observe("between", {})
         yield RingBell("b")
@@ -235,7 +237,7 @@ def test_a_sleeping_reader_looks_again_within_its_recheck_bound():
     answers = []
 
     def main(process):
-        process.add_bell("b", "shared")
+        process.ports.add_bell("b", "shared")
         process.recheck_s = 0.25
         answers.append((yield WaitBell("b", None)))
         answers.append(process.sim.now)
@@ -250,8 +252,8 @@ def test_cancel_ends_waits_for_bells_and_messages():
     raised = []
 
     def main(process):
-        process.add_bell("b", "shared")
-        process.open_socket(pull_spec())
+        process.ports.add_bell("b", "shared")
+        process.ports.open_socket(pull_spec())
 
         def listen():
             try:
@@ -295,7 +297,7 @@ def test_a_stop_holds_all_threads_of_the_process_and_no_other():
     times = {}
 
     def main(process):
-        process.open_socket(push_spec())
+        process.ports.open_socket(push_spec())
 
         def other():
             yield Sleep(0.05)
@@ -317,7 +319,7 @@ def test_a_stop_holds_all_threads_of_the_process_and_no_other():
 def test_a_killed_process_leaves_its_files_and_a_clean_one_does_not():
     """Bound ipc paths outlive a SIGKILL."""
     def main(process):
-        process.open_socket(pull_spec())
+        process.ports.open_socket(pull_spec())
         yield Sleep(0.1)
 
     sim, process = one(main)

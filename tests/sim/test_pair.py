@@ -19,7 +19,7 @@ from faults.plan import (
     terminate,
     until,
 )
-from sim.simulation import Ended
+from sim.kernel.time import Ended
 from tests.sim.pair import OUTPUTS, REQUESTS, Pair
 
 ANSWERS = [b"answer %d" % number for number in range(5)]
@@ -167,7 +167,7 @@ def test_a_writer_killed_before_its_flag_has_published_nothing():
     for store in ("reset", "data", "readers", "written"):
         pair = Pair(plan(kill("core.0", at=f"core.0/rpc:store.{store}", nth=3))).run()
         assert pair.read == STEPS[:2], store
-        data = pair.sim.segments["ring"].buffer[2 * 64 + 1:2 * 64 + 7]
+        data = pair.sim.host.segments["ring"].buffer[2 * 64 + 1:2 * 64 + 7]
         assert (data == b"step 2") == (store in ("readers", "written"))
 
 

@@ -26,22 +26,22 @@ class Broadcast:
         self.sim = Simulation(tensor_parallel(2), the_plan)
         self.write_s = write_s
         self.read = {node: [] for node in map(str, READERS)}
-        self.sim.create_segment("rpc", LAYOUT.total_bytes)
+        self.sim.host.create_segment("rpc", LAYOUT.total_bytes)
         self.core = self.sim.start_process(core(), self._write)
         for node in READERS:
             self.sim.start_process(node, self._read)
         self.sim.run(20.0)
 
     def _ends(self, process):
-        process.add_ring("rpc", SPEC)
-        process.add_bell("rpc", "rpc/readers", "core.0/rpc:doorbell" if process is self.core else None)
-        process.add_bell("rpc space", "rpc/writer")
+        process.ports.add_ring("rpc", SPEC)
+        process.ports.add_bell("rpc", "rpc/readers", "core.0/rpc:doorbell" if process is self.core else None)
+        process.ports.add_bell("rpc space", "rpc/writer")
         process.recheck_s = 0.1
-        return process.attach_ring(SPEC, "rpc")
+        return process.ports.attach_ring(SPEC, "rpc")
 
     def _write(self, process):
         ring = self._ends(process)
-        process.open_socket(SocketSpec(name="overflow", kind="XPUB", peer_kind=NodeKind.WORKER, bind=True,
+        process.ports.open_socket(SocketSpec(name="overflow", kind="XPUB", peer_kind=NodeKind.WORKER, bind=True,
                                        send_channel=Channel.OVERFLOW, address="ipc:///run/overflow"))
         writer = QueueWriter("rpc", RingWriter(LAYOUT, ring.memory, ring.fence), 2, bell="rpc", space_bell="rpc space",
                              overflow_outbox="overflow")
@@ -53,7 +53,7 @@ class Broadcast:
 
     def _read(self, process):
         ring = self._ends(process)
-        process.open_socket(SocketSpec(name="overflow", kind="SUB", peer_kind=NodeKind.CORE, bind=False,
+        process.ports.open_socket(SocketSpec(name="overflow", kind="SUB", peer_kind=NodeKind.CORE, bind=False,
                                        receive_channel=Channel.OVERFLOW, address="ipc:///run/overflow"))
         reader = QueueReader("rpc", RingReader(LAYOUT, ring.memory, ring.fence, process.node.index), bell="rpc",
                              space_bell="rpc space", overflow_inbox="overflow", recheck_s=0.1)

@@ -21,7 +21,7 @@ from scenarios.history.run import Play, Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.simulation import Choices
+from sim.kernel.choices import Choices
 
 PLANS = int(os.environ.get("RANDOM_PLANS", "20"))
 TOPOLOGIES = {"two workers": tensor_parallel(2), "a subscriber": tensor_parallel(2, subscribers=1),

@@ -1,0 +1,214 @@
+"""Answers to effects that open something, and give it back: files, sockets, ring ends, heartbeats, the model."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from engine.effects import (
+    AwaitRing,
+    ClaimFiles,
+    Close,
+    CreateRing,
+    EndPublisher,
+    HoldFiles,
+    Loop,
+    MakeWorker,
+    OpenHeartbeat,
+    OpenRing,
+    OpenSocket,
+    ReadHeartbeat,
+    ReadModel,
+    Receive,
+    RemoveFiles,
+    Send,
+    StartPublisher,
+)
+from engine.errors import QueueTimeoutError
+from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.ring import RingLayout, RingReader, RingWriter
+from engine.ports import RingSpec
+from engine.process.files import PREFIX, EngineFiles
+from engine.topology import at
+from engine.wire.wiring import overflow_socket
+from sim.process.process import SimProcess
+from sim.process.thread import NEVER, Answers, SimThread
+from sim.transport.host import Host
+from sim.transport.ring_memory import store_place
+
+_BEAT = struct.Struct("<Qd")
+_BEAT_BYTES = 64
+
+# -- files
+
+
+def _claim_files(process: SimProcess, thread: SimThread, effect: ClaimFiles) -> EngineFiles:
+    host = process.host
+    alive = {other.context.get("engine") for other in process.sim.living()}
+    for path in [path for path in host.paths if "/" not in path and host.paths[path] == path and path not in alive]:
+        remove_files(host, path)
+    host.claims += 1
+    engine_id = f"e{host.claims - 1}"
+    process.context["engine"] = host.paths[engine_id] = engine_id
+    return EngineFiles(engine_id, engine_id)
+
+
+def _hold_files(process: SimProcess, thread: SimThread, effect: HoldFiles) -> None:
+    """They are looked for by their processes."""
+
+
+def _remove_files(process: SimProcess, thread: SimThread, effect: RemoveFiles) -> None:
+    remove_files(process.host, effect.files.engine_id)
+
+
+def remove_files(host: Host, engine_id: str) -> None:
+    for name in files_of(host, engine_id):
+        host.unlink_segment(name)
+        host.paths.pop(name, None)
+
+
+def files_of(host: Host, engine_id: str) -> set[str]:
+    """Segments, sockets, directory and lock of an engine."""
+    return {name for name in host.segments if name.startswith(f"{PREFIX}{engine_id}-")} | {
+        path for path in host.paths if path == engine_id or path.startswith(f"{engine_id}/")}
+
+
+# -- shared memory
+
+
+def _open_heartbeat(process: SimProcess, thread: SimThread, effect: OpenHeartbeat) -> None:
+    if effect.create:
+        process.host.create_segment(effect.name, _BEAT_BYTES)
+    memory = process.host.segments[effect.name].memory
+    process.heartbeat = lambda count: _BEAT.pack_into(memory, 0, count, process.kernel.now)
+    process.context["beat"] = memory
+
+
+def _read_heartbeat(process: SimProcess, thread: SimThread, effect: ReadHeartbeat) -> tuple[int, float | None]:
+    count, at_s = _BEAT.unpack_from(process.context["beat"])
+    return count, at_s if count else None
+
+
+class _Handle(msgspec.Struct, frozen=True):
+    """What a reader needs to open its end."""
+
+    segment: str
+    bell: str
+    overflow_address: str
+
+
+def _layout(spec: RingSpec) -> RingLayout:
+    return RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
+
+
+def _create_ring(process: SimProcess, thread: SimThread, effect: CreateRing) -> tuple[QueueWriter, bytes]:
+    name, spec, ports = effect.name, effect.spec, process.ports
+    layout = _layout(spec)
+    opened = ports.create_ring(spec, effect.segment, layout.total_bytes)
+    bell = process.context["spaces"][effect.rings] if effect.rings else f"{effect.segment}/bell"
+    _enter_ring(process, name, spec, effect.segment)
+    space_bell = effect.space_bell or f"{name}.space"
+    ports.add_bell(space_bell, f"{effect.segment}/space")
+    ports.add_bell(f"{name}.bell", bell, site=at(store_place(spec, process.name), "doorbell"))
+    ports.open_socket(overflow_socket(spec, effect.overflow_address, f"{name}.overflow", writer=True))
+    writer = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), len(spec.readers),
+                         bell=f"{name}.bell", space_bell=space_bell, overflow_outbox=f"{name}.overflow")
+    return writer, msgspec.msgpack.encode(_Handle(effect.segment, bell, effect.overflow_address))
+
+
+def _open_ring(process: SimProcess, thread: SimThread, effect: OpenRing) -> QueueReader:
+    name, spec, ports = effect.name, effect.spec, process.ports
+    handle = msgspec.msgpack.decode(effect.handle, type=_Handle)
+    opened = ports.attach_ring(spec, handle.segment)
+    _enter_ring(process, name, spec, handle.segment)
+    bell = effect.bell or f"{name}.bell"
+    if bell not in ports.bells:
+        ports.add_bell(bell, handle.bell)
+    ports.add_bell(f"{name}.space", f"{handle.segment}/space")
+    ports.open_socket(overflow_socket(spec, handle.overflow_address, f"{name}.overflow", writer=False))
+    return QueueReader(name, RingReader(_layout(spec), opened.memory, opened.fence, effect.rank), bell=bell,
+                       space_bell=f"{name}.space", overflow_inbox=f"{name}.overflow", recheck_s=process.recheck_s)
+
+
+def _enter_ring(process: SimProcess, name: str, spec: RingSpec, segment: str) -> None:
+    process.ports.add_ring(name, spec)
+    process.context.setdefault("spaces", {})[name] = f"{segment}/space"
+
+
+def _await_ring(process: SimProcess, thread: SimThread, effect: AwaitRing) -> Any:
+    spec, socket = process.ports.rings[effect.name], f"{effect.name}.overflow"
+    writes = str(spec.writer.first_life) == process.name
+    return thread.enter(_readers_come(socket, len(spec.readers), effect.deadline) if writes
+                        else _writer_says_ready(socket, effect.deadline))
+
+
+def _readers_come(socket: str, count: int, deadline: float) -> Loop[None]:
+    for _ in range(count):
+        if (yield Receive((socket,), deadline)) is None:
+            raise QueueTimeoutError(f"{socket}: a reader did not come in time")
+    yield Send(socket, [READY])
+
+
+def _writer_says_ready(socket: str, deadline: float) -> Loop[None]:
+    got = yield Receive((socket,), deadline)
+    if got is None or got[2] != [READY]:
+        raise QueueTimeoutError(f"{socket}: the writer did not say that all readers are there")
+
+
+# -- sockets, and the end
+
+
+def _open_socket(process: SimProcess, thread: SimThread, effect: OpenSocket) -> str:
+    return process.ports.open_socket(effect.spec).address
+
+
+def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
+    for port in process.ports.sockets.values():
+        if not port.socket.closed:
+            port.close(effect.linger_s)
+    return _closed(process, thread)
+
+
+def _closed(process: SimProcess, thread: SimThread) -> Any:
+    if process.ports.lingering:
+        return thread.ask_again(_closed, (process, thread), NEVER)
+    return None
+
+
+# -- the model and its events
+
+
+def _read_model(process: SimProcess, thread: SimThread, effect: ReadModel) -> Any:
+    return process.sim.given.model_config
+
+
+def _make_worker(process: SimProcess, thread: SimThread, effect: MakeWorker) -> None:
+    process.call_handler = process.sim.given.make_worker(process, effect)
+
+
+def _start_publisher(process: SimProcess, thread: SimThread, effect: StartPublisher) -> Any:
+    return process.sim.given.start_publisher(process, effect)
+
+
+def _end_publisher(process: SimProcess, thread: SimThread, effect: EndPublisher) -> None:
+    """Its threads end with the process."""
+
+
+ANSWERS: Answers = {
+    ClaimFiles: _claim_files,
+    HoldFiles: _hold_files,
+    RemoveFiles: _remove_files,
+    OpenHeartbeat: _open_heartbeat,
+    ReadHeartbeat: _read_heartbeat,
+    CreateRing: _create_ring,
+    OpenRing: _open_ring,
+    AwaitRing: _await_ring,
+    OpenSocket: _open_socket,
+    Close: _close,
+    ReadModel: _read_model,
+    MakeWorker: _make_worker,
+    StartPublisher: _start_publisher,
+    EndPublisher: _end_publisher,
+}

@@ -1,0 +1,170 @@
+"""Answers to effects on other processes: children, whoever started this one, and others by their identity."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from engine.core.life import core_life
+from engine.effects import (
+    AwaitEnds,
+    AwaitParent,
+    EndChild,
+    EndProcesses,
+    ExitNow,
+    Gone,
+    HearChildren,
+    Identity,
+    IsAlive,
+    Loop,
+    StartChild,
+    Take,
+    TellChild,
+    TellParent,
+    WhoAmI,
+)
+from engine.process.recipes import CoreRecipe, WorkerRecipe
+from engine.worker.life import worker_life
+from sim.process.process import SimProcess
+from sim.process.thread import NEVER, Answers, SimThread, ThreadEndedError
+
+_LIVES: dict[type, Any] = {CoreRecipe: core_life, WorkerRecipe: worker_life}
+_RECIPE = "recipe"
+
+
+def _who_am_i(process: SimProcess, thread: SimThread, effect: WhoAmI) -> Identity:
+    return Identity(process.pid, process.pid, process.parent.pid if process.parent else 1)
+
+
+# -- children
+
+
+def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> Identity:
+    node, kin = effect.node, process.kin
+
+    def ended() -> None:
+        kin.ended[node] = child.exitcode
+        process.wake(process.threads)
+
+    child = kin.children[node] = process.sim.start_process(node, _live, parent=process)
+    child.context.update(process.context)
+    process.watch(child, ended)
+    return Identity(child.pid, child.pid, process.pid)
+
+
+def _live(process: SimProcess) -> Loop[None]:
+    """A child sleeps until its recipe comes; one whose parent goes before has nothing to do."""
+    assert process.parent is not None
+    process.watch(process.parent, partial(_lose_parent, process))
+    process.kin.recipe = (yield Take(_RECIPE, None))[0]
+    process.recheck_s = process.kin.recipe.config.bounds.ring_recheck_s
+    yield from _LIVES[type(process.kin.recipe)](process.node, process.kin.recipe)
+
+
+def _lose_parent(process: SimProcess) -> None:
+    process.kin.parent_lost = True
+    if process.kin.recipe is None:
+        process.exit_now()
+    else:
+        process.wake(process.threads)
+
+
+def _tell_child(process: SimProcess, thread: SimThread, effect: TellChild) -> None:
+    child = process.kin.children[effect.node]
+    process.kernel.after(process.kernel.costs.hop_s, child.deliver, partial(child.put, _RECIPE, effect.recipe))
+
+
+def _hear_children(process: SimProcess, thread: SimThread, effect: HearChildren) -> Any:
+    kin = process.kin
+    for node in effect.nodes:
+        if kin.heard[node]:
+            return node, kin.heard[node].popleft()
+        if node in kin.ended:
+            return node, Gone(kin.ended[node])
+    if effect.deadline <= process.kernel.now:
+        return None
+    return thread.ask_again(_hear_children, (process, thread, effect), effect.deadline)
+
+
+def _await_ends(process: SimProcess, thread: SimThread, effect: AwaitEnds) -> Any:
+    ended = process.kin.ended
+    gone = {node: Gone(ended[node]) for node in effect.nodes if node in ended}
+    until = NEVER if effect.deadline is None else effect.deadline
+    if gone or until <= process.kernel.now:
+        return gone
+    return thread.ask_again(_await_ends, (process, thread, effect), until)
+
+
+def _end_child(process: SimProcess, thread: SimThread, effect: EndChild) -> None:
+    child = process.kin.children[effect.node]
+    if effect.how == "hang-up":
+        process.kernel.after(process.kernel.costs.hop_s, child.deliver, partial(_lose_parent, child))
+    elif effect.how == "terminate":
+        child.terminate()
+    else:
+        child.kill()
+
+
+# -- whoever started it
+
+
+def _await_parent(process: SimProcess, thread: SimThread, effect: AwaitParent) -> Any:
+    if process.kin.parent_lost:
+        return None
+    return thread.ask_again(_await_parent, (process, thread, effect), NEVER)
+
+
+def _tell_parent(process: SimProcess, thread: SimThread, effect: TellParent) -> None:
+    parent = process.parent
+    assert parent is not None
+
+    def hear() -> None:
+        parent.kin.heard[process.node].append(effect.message)
+        parent.wake(parent.threads)
+
+    process.kernel.after(process.kernel.costs.hop_s, parent.deliver, hear)
+
+
+# -- others
+
+
+def _is_alive(process: SimProcess, thread: SimThread, effect: IsAlive) -> bool:
+    other = process.sim.process_of(effect.process.pid)
+    return other is not None and other.alive
+
+
+def _end_processes(process: SimProcess, thread: SimThread, effect: EndProcesses) -> Any:
+    found = [process.sim.process_of(identity.pid) for identity in effect.processes]
+    others = [other for other in found if other is not None]
+    for other in others:
+        process.watch(other, lambda: process.wake(process.threads))
+    return _until_ended(process, thread, others, process.kernel.now + effect.patience_s)
+
+
+def _until_ended(process: SimProcess, thread: SimThread, others: list[SimProcess], until: float) -> Any:
+    left = [other for other in others if other.alive]
+    if left and process.kernel.now < until:
+        return thread.ask_again(_until_ended, (process, thread, others, until), until)
+    for other in left:
+        other.kill()
+    return None
+
+
+def _exit_now(process: SimProcess, thread: SimThread, effect: ExitNow) -> None:
+    process.exit_now(effect.code)
+    raise ThreadEndedError
+
+
+ANSWERS: Answers = {
+    WhoAmI: _who_am_i,
+    StartChild: _start_child,
+    TellChild: _tell_child,
+    HearChildren: _hear_children,
+    AwaitEnds: _await_ends,
+    EndChild: _end_child,
+    AwaitParent: _await_parent,
+    TellParent: _tell_parent,
+    IsAlive: _is_alive,
+    EndProcesses: _end_processes,
+    ExitNow: _exit_now,
+}

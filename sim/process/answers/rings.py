@@ -1,0 +1,109 @@
+"""Answers to effects on rings and their doorbells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from engine.effects import Attempt, RingBell, RingCrossing, WaitBell
+from faults.journal import digest_of
+from faults.plan import Fate
+from sim.process.process import SimProcess
+from sim.process.thread import Answers, SimThread, ThreadEndedError
+from sim.transport.ring_memory import SteppedMemory, StoppedInOperation
+
+
+def _attempt(process: SimProcess, thread: SimThread, effect: Attempt) -> Any:
+    ports = process.ports
+    thread.looked = ports.doorbells.rings
+    memory = ports.stepped_memory(effect.ring) if ports.stepped else None
+    if memory is None:
+        return effect.operation()
+    memory.begin()
+    return _operate(process, thread, effect, memory)
+
+
+def _operate(process: SimProcess, thread: SimThread, effect: Attempt, memory: SteppedMemory) -> Any:
+    ports = process.ports
+    ports.current_thread = thread
+    try:
+        return effect.operation()
+    except StoppedInOperation as stopped:
+        if not stopped.resumes:
+            raise ThreadEndedError from None
+        return thread.go_on_with(_operate_again, process, thread, effect, memory)
+    finally:
+        ports.current_thread = None
+
+
+def _operate_again(process: SimProcess, thread: SimThread, effect: Attempt, memory: SteppedMemory) -> Any:
+    memory.repeat()
+    return _operate(process, thread, effect, memory)
+
+
+def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing) -> Any:
+    ports = process.ports
+    channel = ports.rings[effect.ring].channel
+    data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
+    digest = _digest_of(effect.parts) if process.recording else ""
+    met = None
+    for site in ports.ring_sites(effect.ring, effect.operation):
+        fault, nth = process.note(site, thread.name, digest, data, channel, effect.parts)
+        if fault is not None:
+            met = [*(met or ()), (fault, site, nth)]
+    return thread.befall_all(met) if met else None
+
+
+def _digest_of(parts: Sequence[Any]) -> str:
+    return _known_digest(parts[0]) if len(parts) == 1 and type(parts[0]) is bytes else digest_of(parts)
+
+
+@lru_cache(maxsize=64)
+def _known_digest(message: bytes) -> str:
+    """Every reader of a ring asks for the digest of what its writer has asked for a moment ago."""
+    return digest_of((message,))
+
+
+def _ring_bell(process: SimProcess, thread: SimThread, effect: RingBell) -> Any:
+    end = process.ports.bells[effect.bell]
+    if end.site is not None:
+        fault, nth = process.note(end.site, thread.name)
+        if fault is not None:
+            if fault.fate is Fate.DROP:
+                return None
+            if thread.befall(fault, end.site, nth):
+                return thread.go_on_with(end.bell.ring)
+    end.bell.ring()
+    return None
+
+
+def _wait_bell(process: SimProcess, thread: SimThread, effect: WaitBell) -> Any:
+    """Rings since the thread last looked at a ring count, so none is lost in between."""
+    if process.cancelled is not None:
+        raise process.cancellation()
+    bell = process.ports.bells[effect.bell].bell
+    if bell.rung_at > thread.looked:
+        return True
+    now = process.kernel.time._now
+    if thread.first:
+        until = now + process.recheck_s
+        if effect.deadline is not None and effect.deadline < until:
+            until = effect.deadline if effect.deadline > now else now + process.kernel.costs.look_s
+    else:
+        until = thread.until
+        if until <= now:
+            if thread in bell.sleepers:
+                bell.sleepers.remove(thread)
+            return False
+    if thread not in bell.sleepers:
+        bell.sleepers.append(thread)
+    return thread.ask_again(_wait_bell, (process, thread, effect), until)
+
+
+ANSWERS: Answers = {
+    Attempt: _attempt,
+    RingCrossing: _ring_crossing,
+    RingBell: _ring_bell,
+    WaitBell: _wait_bell,
+}

@@ -1,0 +1,73 @@
+"""Answers to effects on threads, signals, and what is said to whoever runs the engine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from engine.effects import Cancel, JoinThread, LogLine, OnTerminate, StartThread, ThreadFailed, WallTime
+from engine.errors import QueueCancelledError
+from sim.process.effects import Until
+from sim.process.process import SimProcess
+from sim.process.thread import Answers, SimThread
+
+
+def _start_thread(process: SimProcess, thread: SimThread, effect: StartThread) -> None:
+    started = process.named[effect.name] = process.start(effect.name, effect.loop)
+    started.on_finish = partial(_thread_ended, process, effect.told)
+
+
+def _thread_ended(process: SimProcess, told: str | None, thread: SimThread) -> None:
+    error = thread.error
+    if error is not None and told is not None and not isinstance(error, QueueCancelledError):
+        process.put(told, ThreadFailed(thread.name, error))
+    process.wake(process.threads)  # one may wait for its end
+
+
+def _join_thread(process: SimProcess, thread: SimThread, effect: JoinThread) -> Any:
+    if process.named[effect.name].finished:
+        return True
+    if effect.deadline <= process.kernel.now:
+        return False
+    return thread.ask_again(_join_thread, (process, thread, effect), effect.deadline)
+
+
+def _on_terminate(process: SimProcess, thread: SimThread, effect: OnTerminate) -> None:
+    def handle() -> None:
+        if effect.queue is None:
+            process.interrupt(SystemExit(effect.item))
+        else:
+            process.put(effect.queue, effect.item)
+
+    process.on_terminate = handle
+
+
+def _cancel(process: SimProcess, thread: SimThread, effect: Cancel) -> None:
+    process.cancel(effect.error)
+
+
+def _wall_time(process: SimProcess, thread: SimThread, effect: WallTime) -> float:
+    return process.kernel.now
+
+
+def _log_line(process: SimProcess, thread: SimThread, effect: LogLine) -> None:
+    """Nobody reads it."""
+
+
+def _until(process: SimProcess, thread: SimThread, effect: Until) -> Any:
+    if effect.condition():
+        return True
+    if effect.deadline <= process.kernel.now:
+        return False
+    return thread.ask_again(_until, (process, thread, effect), effect.deadline)
+
+
+ANSWERS: Answers = {
+    StartThread: _start_thread,
+    JoinThread: _join_thread,
+    OnTerminate: _on_terminate,
+    Cancel: _cancel,
+    WallTime: _wall_time,
+    LogLine: _log_line,
+    Until: _until,
+}

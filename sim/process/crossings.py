@@ -1,0 +1,134 @@
+"""One process's crossings: counted, judged and in its journal before anything follows from them.
+
+Promises: the journal holds the records that a real process writes; a crossing that a fault befell says so in its own
+record and leaves a receipt. What befalls the process then is none of this file's business.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from engine.topology import Channel, Node
+from faults.journal import Kind, Record
+from faults.judge import bare, decoded_of
+from faults.plan import Fault
+from sim.kernel.kernel import Kernel
+from sim.process.holds import Holds
+
+_CROSSING = Kind.CROSSING
+
+
+class Crossings:
+    """The judge, the journal and the board as one process uses them."""
+
+    def __init__(self, kernel: Kernel, holds: Holds, node: Node, is_there: Callable[[str], bool]) -> None:
+        """`is_there(name)`: whether a process of this name is alive, for faults that have a victim elsewhere."""
+        self.kernel = kernel
+        self.holds = holds
+        self.node = node
+        self.name = bare(str(node))  # without life, as sites are named
+        self.life = node.life
+        self.recording = kernel.record
+        self.records: list[Record] = []  # the journal; becomes bytes when somebody writes it to disk
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.gone = False  # the process is: nothing that held it is let go any more
+        self._time = kernel.time
+        self._is_there = is_there
+        self._occurrences: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._judge = kernel.judge_of(self.name, self.life)
+        self._judged = frozenset(self._judge.sites())
+        self._watched = frozenset(site for node, life, site in holds.watched if (node, life) == (self.name, self.life))
+        self._special = self._judged | self._watched  # nearly every crossing is at another site
+
+    def may_fire_at(self, site: str) -> bool:
+        """Whether the plan has a fault at this site of the process."""
+        return site in self._judged
+
+    def any_special(self, sites: Iterable[str]) -> bool:
+        """Whether the plan has a fault at any of these sites, or waits for one of them to be crossed."""
+        return not self._special.isdisjoint(sites)
+
+    def note(self, site: str, thread: str, digest: str = "", data: dict[str, Any] | None = None,
+             channel: Channel | None = None, frames: Any = None) -> tuple[Fault | None, int]:
+        """Count, judge and record one crossing. -> (the fault that fires here, nth)
+
+        `channel` and `frames`: the message, for faults that match on what it says.
+        """
+        counts = self.counts
+        nth = counts[site] = counts[site] + 1
+        if site in self._special:
+            return self._note_special(site, nth, thread, digest, data, channel, frames)
+        if self.recording:
+            occurrence = 0
+            if digest:
+                key = site, digest
+                occurrence = self._occurrences[key]
+                self._occurrences[key] = occurrence + 1
+            records = self.records
+            records.append(Record(len(records), self._time._now, thread, _CROSSING, site, nth, digest, occurrence,
+                                  data or {}))
+        return None, nth
+
+    def _note_special(self, site: str, nth: int, thread: str, digest: str, data: dict[str, Any] | None,
+                      channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
+        """As `note`, at a site that the plan names."""
+        fault = self._befalling(site, None if channel is None else lambda: decoded_of(channel, frames))
+        if self.recording:
+            occurrence = self._occurrences[site, digest]
+            self._occurrences[site, digest] += bool(digest)
+            if fault is not None:
+                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
+            self.records.append(Record(len(self.records), self._time._now, thread, _CROSSING, site, nth, digest,
+                                       occurrence, data or {}))
+        if fault is not None:
+            self._receipt(fault, site, nth, thread)
+        if site in self._watched:
+            self.holds.crossed(self.name, self.life, site, nth)
+        return fault, nth
+
+    def store(self, site: str, thread: str) -> tuple[Fault | None, int]:
+        """A store of a ring operation is about to be done: as `note`, but recorded only if a fault befalls it."""
+        nth = self.counts[site] = self.counts[site] + 1
+        if site in self._watched:
+            self.holds.crossed(self.name, self.life, site, nth)
+        fault = self._befalling(site, None)
+        if fault is not None:
+            if self.recording:
+                self.record(_CROSSING, site, thread, nth, {"fate": fault.fate.value, "fault": fault.id})
+            self._receipt(fault, site, nth, thread)
+        return fault, nth
+
+    def _befalling(self, site: str, decoded: Callable[[], Any] | None) -> Fault | None:
+        """The fault that fires at this crossing, if its victim is there: else nothing befalls anybody."""
+        fault = self._judge.crossing(site, decoded) if site in self._judged else None
+        if fault is not None and fault.victim is not None and not self._is_there(fault.victim):
+            return None
+        return fault
+
+    def _receipt(self, fault: Fault, site: str, nth: int, thread: str) -> None:
+        if self.recording:
+            self.record(Kind.RECEIPT, fault.id, thread, nth, {
+                "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
+        self.kernel.notice_fault(fault)
+
+    def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
+        """Something a judge wants to know. Not counted."""
+        if self.recording:
+            self.record(Kind.OBSERVATION, name, thread, 0, data)
+
+    def released(self, fault: Fault, thread: str, site: str = "", nth: int = 0) -> None:
+        """On record: what the fault held was let go."""
+        if self.recording and not self.gone:
+            data = {"site": site, "nth": nth} if site else {"at": self.kernel.now}
+            self.record(Kind.RELEASE, fault.id, thread, nth, data)
+
+    def record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
+        records = self.records
+        records.append(Record(len(records), self._time._now, thread, kind, site, nth, "", 0, data))
+
+    def untie(self) -> None:
+        """The play is over: the journal stays."""
+        self._occurrences.clear()
+        del self._is_there

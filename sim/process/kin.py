@@ -1,0 +1,20 @@
+"""What a process of the twin knows of its children and of whoever started it: what pipes and sentinels have told so far."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any
+
+from engine.topology import Node
+
+
+class Kin:
+    def __init__(self) -> None:
+        self.children: dict[Node, Any] = {}  # SimProcess
+        self.heard: defaultdict[Node, deque[Any]] = defaultdict(deque)  # by child: what it said and nobody has heard
+        self.ended: dict[Node, int | None] = {}  # exit codes of the children that are known to be gone
+        self.recipe: Any = None  # what its parent told it
+        self.parent_lost = False
+
+    def untie(self) -> None:
+        self.children.clear()

@@ -1,0 +1,57 @@
+"""What the processes of a play share, whoever of them opened it: memory, doorbells, process groups, files, the network.
+
+All of it outlives the process that made it, as it does on a real host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.topology import Node
+from sim.kernel.kernel import Kernel
+from sim.transport.collectives import CollectiveGroup
+from sim.transport.network import Network
+from sim.transport.ring_memory import Bells, Segment
+
+
+class Host:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.paths: dict[str, str] = {}  # files that exist, with the name of their owner
+        self.segments: dict[str, Segment] = {}
+        self.claims = 0  # of files, by engines so far
+        self.bells = Bells(kernel)
+        self.network = Network(kernel, self.paths)
+        self._groups: dict[str, CollectiveGroup] = {}
+
+    def create_segment(self, name: str, size: int) -> Segment:
+        """Raises FileExistsError."""
+        if name in self.segments:
+            raise FileExistsError(f"segment {name} exists")
+        segment = self.segments[name] = Segment(name, bytearray(size))
+        return segment
+
+    def unlink_segment(self, name: str) -> None:
+        self.segments.pop(name, None)
+
+    def collective(self, key: str, ranks: Sequence[Node | str], timeout_s: float) -> CollectiveGroup:
+        """The process group of that name."""
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = CollectiveGroup(self._kernel, key, [str(rank) for rank in ranks], timeout_s)
+        return group
+
+    def rank_died(self, rank: str) -> None:
+        """Its process is gone: every group that it belongs to learns of it."""
+        for group in self._groups.values():
+            group.died(rank)
+
+    def leftovers(self) -> list[str]:
+        """Segments and files that exist now."""
+        return [f"segment {name}" for name in self.segments] + [f"file {path}" for path in self.paths]
+
+    def untie(self) -> None:
+        """The play is over."""
+        self.network.untie()
+        self.bells.untie()
+        self._groups.clear()
