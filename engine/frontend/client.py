@@ -23,7 +23,6 @@ from engine.frontend.life import ClientLife
 from engine.frontend.session import ClientSession
 from engine.messages import SamplingParams
 from engine.ports import Ports
-from engine.process.children import readable
 from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import frontend
@@ -159,12 +158,9 @@ class SyncMPClient(EngineCoreClient):
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something may have happened or the time is over, then take it."""
-        if self.pump():
-            return
-        left_s = min(timeout_s, self.tick_s, *(() if self.grace_left_s is None else (self.grace_left_s,)))
-        readable(self.filenos(), left_s)
-        self.pump()
-        self.tick()
+        if not self.pump():
+            self._run(self.life.serve(self.ports.clock.monotonic() + timeout_s))
+            self.pump()
 
 
 class AsyncMPClient(EngineCoreClient):

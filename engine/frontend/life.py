@@ -36,6 +36,7 @@ from engine.effects import (
     OpenSocket,
     ReadHeartbeat,
     ReadModel,
+    Receive,
     RemoveFiles,
     Send,
     StartChild,
@@ -86,6 +87,7 @@ class ClientLife:
         self._told: StartFailure | Leaving | None = None
         self._dead_since: float | None = None
         self._closed = False
+        self._ticked_at = 0.0
 
     # -- start
 
@@ -236,14 +238,27 @@ class ClientLife:
             yield Observe("dead-notice", {})
             yield from self._die(self._monitor.on_notice())
 
+    def serve(self, until: float) -> Loop[None]:
+        """Wait until something may have happened, at most until then, and take it."""
+        now = yield Now()
+        next_look = min(until, now + self.tick_s, *(() if self.deadline is None else (self.deadline,)))
+        got = yield Receive((OUTPUTS,), next_look, () if self.core_is_gone else (self.core,))
+        if got is not None:
+            yield from self.on_message(got[2])
+            if (yield Now()) < self._ticked_at + self.tick_s:
+                return
+        yield from self.on_quiet()
+        yield from self.tick()
+
     def on_quiet(self) -> Loop[None]:
         """All that had arrived was taken: is the core still there?"""
         yield from self._look_at_core()
 
     def tick(self) -> Loop[None]:
         """Let time pass: time-outs, the heartbeat, the end of a death's grace."""
+        self._ticked_at = yield Now()
         if self.session.dead is None:
-            yield from self._take(self.session.on_tick((yield Now())))
+            yield from self._take(self.session.on_tick(self._ticked_at))
             yield from self._look_at_core()
         elif self._workers and (yield from self._core_is_long_dead()):
             yield from self._end_workers()

@@ -1,42 +1,44 @@
 """The twin's world: the same play on SimPy, in virtual time, without torch or ZMQ.
 
 Where libzmq or gloo allow several outcomes, each is played, up to `CHOICES` of them; each is a run of its own.
-The lab's part (bringing in subscribers, letting them catch up, killing everything, looking for leftovers) is
-what `scenarios.worlds.engine` does outside of real processes.
+The lab's part is `scenarios.lab.script`, run by a process that is no node of the play.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from engine.config import EngineConfig
+from engine.effects import Loop
 from engine.model_config import ModelConfig, max_model_len, read_model_config
-from engine.topology import NodeKind, core, frontend
-from engine.wire.wiring import KV, REPLAY
+from engine.topology import Client, Engine, Node, frontend
 from scenarios.history.run import Lab, Play, ProcessEnd, save
-from scenarios.lab.settings import listeners_s
-from scenarios.workloads.workload import Driver, Workload
+from scenarios.lab.script import DONE, STOP, Options, Rehearsed, Seen
+from scenarios.lab.settings import config_of
+from scenarios.workloads.workload import Workload, from_an_empty_cache
 from scenarios.worlds.addresses import address_of_rank
 from scenarios.worlds.base import World
-from scenarios.worlds.sim_neighbour import SimNeighbour
+from scenarios.worlds.sim_caller import ORDERS, client_main
 from sim.kernel.choices import Choices, enumerate_choices
-from sim.nodes.frontend import CLOSE, DONE, FAILED, GO, ORDERS, READY, frontend_main
+from sim.nodes.model import Given
 from sim.nodes.subscriber import subscriber_main
+from sim.process.answers.belongings import files_of
+from sim.process.effects import Until
+from sim.process.process import SIGKILL, SimProcess
 from sim.simulation import Simulation
-from sim.stage import Stage
 
 #: Allowed outcomes that are played at most.
 CHOICES = 6
-#: Who else must be ready before a workload begins: the subscriber of a neighbour.
-BESIDE = "beside"
 #: A play that lasts longer in virtual time makes no sense any more.
 GUARD_S = 600.0
+#: Where events are published: far enough apart for some ranks.
+EVENT_PORTS = (5557, 5657)
 
 
 class RecordedModel:
@@ -68,9 +70,13 @@ class SimWorld(World):
 
 def play_once(play: Play, choices: Choices, *, record: bool = True) -> tuple[Simulation, Lab]:
     """One play with these outcomes."""
-    simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record)
+    workload, model = msgspec.convert(play.workload, Workload), _model_config(play.config.model)
+    max_model_len(play.config, model)
+    eos = model.eos_token_ids[0] if model.eos_token_ids else None
+    recorded = RecordedModel(workload, model.num_hidden_layers, eos)
+    simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record, given=Given(model, recorded))
     with _no_collector():
-        lab = _Lab(play, simulation).run()
+        lab = SimBench(play, workload, simulation).run()
     return simulation, lab
 
 
@@ -92,200 +98,173 @@ def _model_config(path: str) -> ModelConfig:
     return read_model_config(path)
 
 
-class _Lab:
-    """The lab's part of a play in the twin: callbacks instead of a watching loop."""
+class SimActor:
+    """A client of the play, as the lab speaks with it."""
 
-    def __init__(self, play: Play, simulation: Simulation) -> None:
-        self.play, self.sim = play, simulation
-        self.options = play.options
-        workload = msgspec.convert(play.workload, Workload)
-        model = _model_config(play.config.model)
-        eos = model.eos_token_ids[0] if model.eos_token_ids else None
-        self.stage = Stage(
-            sim=simulation, topology=play.topology, config=play.config,
-            model=RecordedModel(workload, model.num_hidden_layers, eos), vocab_size=model.vocab_size,
-            max_model_len=max_model_len(play.config, model), make_driver=lambda: Driver(workload), said=self.heard,
-            await_death_s=self.options.get("await_death_s", 0.0))
-        self.waiting_for: set[str] = set()
-        self.listeners: list[Any] = []
-        self.caller: Any = None
-        self.restarts: list[dict[str, Any]] = []
-        self.again: Stage | None = None
-        self.neighbour: SimNeighbour | None = None
+    def __init__(self, process: SimProcess, heard: Callable[[], None]) -> None:
+        self.process = process
+        self.said: list[bytes] = []
+        self._heard = heard
+
+    @property
+    def gone(self) -> bool:
+        return not self.process.alive
+
+    def say(self, word: bytes) -> None:
+        """What the process says to the lab."""
+        self.said.append(word)
+        self._heard()
+
+    def tell(self, word: bytes) -> None:
+        self.process.deliver(partial(self.process.put, ORDERS, word))
+
+
+class SimSubscriber(SimActor):
+    """A subscriber, and what keeps it: one that is killed is started again, once, under its old name."""
+
+    def __init__(self, process: SimProcess, heard: Callable[[], None], start: Callable[[], SimProcess]) -> None:
+        super().__init__(process, heard)
+        self._start = start
+        self.told_to_stop = False
+        process.when_gone(self._ended)
+
+    @property
+    def gone(self) -> bool:
+        return not self.process.alive and not self._starts_again()
+
+    def _starts_again(self) -> bool:
+        return self.process.exitcode == SIGKILL and not self.process.life and not self.told_to_stop
+
+    def _ended(self) -> None:
+        if self._starts_again():
+            self.process = self._start()
+        elif self.process.exitcode == 0:
+            self.said.append(DONE)
+
+    def tell(self, word: bytes) -> None:
+        assert word == STOP
+        self.told_to_stop = True
+        self.process.wake(self.process.threads)
+
+
+class SimBench:
+    """The lab's hands in the twin. See `scenarios.lab.script.Bench`."""
+
+    def __init__(self, play: Play, workload: Workload, simulation: Simulation) -> None:
+        self._play, self._workload, self._sim = play, workload, simulation
+        self._options = msgspec.convert(play.options, Options)
+        self._config = self._configured(play.config)
+        self._lab = SimProcess(simulation, frontend(), None, 0)  # whose time the script takes
+        self._clients: dict[int, list[SimProcess]] = {}  # by engine, all lives
+        self._guard_expired = False
+        self._ended_by_lab: set[str] = set()
+        simulation.when_any_ends = self._wake
+
+    def _configured(self, config: EngineConfig) -> EngineConfig:
+        """As in the lab of real processes: where socket buffers are to be small, events go by tcp."""
+        events = config.kv_events
+        if events.endpoint is not None:
+            return config
+        live, replay = ("ipc://kv.ipc", "ipc://replay.ipc") if not events.socket_buffer_bytes else (
+            f"tcp://127.0.0.1:{port}" for port in EVENT_PORTS)
+        return msgspec.structs.replace(config, kv_events=msgspec.structs.replace(
+            events, endpoint=live, replay_endpoint=replay, bind=True))
 
     def run(self) -> Lab:
-        if self.options.get("neighbour"):
-            self.neighbour = SimNeighbour(self.sim, self.stage, self.play)
-        self.caller = self.sim.start_process(frontend(), lambda p: frontend_main(p, self.stage))
-        self.caller.context["engine"] = self.stage.engine_id
-        self.watch_caller(self.options.get("kill_all_then_restart", False))
-        ended = self.sim.run(GUARD_S)
-        leftovers = self.leftovers()
-        self.sim.close()
-        for stage in filter(None, (self.stage, self.again)):
-            stage.said = None  # the stage and the lab would keep each other, and the whole play
-        players = [process for process in self.sim.processes.values() if not process.bystander]
-        return Lab(
-            began_at=0.0, ended_at=max(p.ended_at or self.sim.now for p in players),
-            leftovers=leftovers, leftovers_checked_at=self.sim.now,
-            guard_expired=ended.value == "guard", restarts=self.restarts,
-            neighbour=self.neighbour.seen() if self.neighbour is not None else {},
-            other_rank=self.neighbour.stream() if self.neighbour is not None else None,
-            processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
-                                  exitcode=p.exitcode)
-                       for p in players])
+        found: list[Lab] = []
+        self._lab.start("lab", self._perform(found))
+        self._sim.run(GUARD_S)
+        lab = found[0]
+        self._sim.close()
+        self._lab.untie()
+        return lab
 
-    # -- what the caller says
-
-    def heard(self, word: str) -> None:
-        if word == READY:
-            self.on_ready()
-        elif word == DONE:
-            self.on_done()
-        elif word == FAILED and self.again is not None:
-            self.restarts.append({"life": 1, "ready": False, "served": False, "removed": [], "error": "start failed"})
-
-    def on_ready(self) -> None:
-        if self.again is not None or self.options.get("late_subscriber") or not self.play.topology.subscribers:
-            self.go()
-        else:
-            self.start_listeners(self.go)
-
-    def go(self) -> None:
-        if self.again is None and self.neighbour is not None and self.neighbour.rank is not None:
-            self.neighbour.serve()
-        self.caller.put(ORDERS, GO)
-
-    def on_done(self) -> None:
-        if self.again is not None:
-            self.restarts.append({"life": 1, "ready": True, "served": True, "removed": self.removed, "error": ""})
-            self.stop_listeners()
-        elif self.options.get("kill_all_then_restart"):  # subscribers outlive the engine, and meet its next life
-            self.kill_all_then_restart()
-        elif self.options.get("late_subscriber"):
-            self.start_listeners(self.stop_listeners)
-        else:
-            self.stop_listeners()
-
-    def on_quiet(self) -> None:
-        """Subscribers have caught up, or had their time."""
-        if self.waiting_for == {"close"}:
-            return
-        self.waiting_for = {"close"}
-        self.caller.put(ORDERS, CLOSE)
-
-    def watch_caller(self, follows_another: bool) -> None:
-        self.caller.when_gone(lambda: self.caller_gone(follows_another))
-
-    def caller_gone(self, follows_another: bool) -> None:
-        """Nobody will say any more that the workload is done."""
-        if self.neighbour is not None and not follows_another:
-            self.sim.after(self.play.config.bounds.cleanup_s, self.neighbour.finish)
-        if not self.options.get("kill_all_then_restart") and self.waiting_for != {"close"}:
-            self.stop_listeners()
-
-    # -- subscribers
-
-    def start_listeners(self, then: Any) -> None:
-        nodes = [node for node in self.play.topology.nodes if node.kind is NodeKind.SUBSCRIBER]
-        names = {str(node) for node in nodes}
-        if self.neighbour is not None and self.neighbour.rank is not None:
-            names.add(BESIDE)
-            self.neighbour.follow(lambda: is_ready(BESIDE))
-        self.waiting_for = set(names)
-
-        def is_ready(name: str) -> None:
-            if name in self.waiting_for:
-                self.waiting_for.discard(name)
-                if not self.waiting_for:
-                    self.sim.after(0.0, then)
-
-        def go_on_without() -> None:
-            if self.waiting_for <= names:
-                for name in list(self.waiting_for):
-                    is_ready(name)
-
-        self.sim.after(listeners_s(self.play.config.bounds), go_on_without)
-        publisher = self.sim.process(str(core()))
-        if publisher is not None:
-            publisher.when_gone(go_on_without)
-
-        self.listeners = [
-            self.sim.start_process(node, lambda p, name=str(node): subscriber_main(
-                p, self.stage, self.where, lambda: is_ready(name), self.on_listener_done,
-                rude=self.options.get("rude_subscriber", False) and p.node.index == 0)) for node in nodes]
-
-    def where(self, name: str) -> str:
-        """The addresses that subscribers are told."""
-        return address_of_rank(self.stage.address(name), self.play.config.data_parallel_rank)
-
-    def stop_listeners(self) -> None:
-        for listener in self.listeners:
-            listener.context["stop"] = True
-            listener.wake(listener.threads)
-        if not any(listener.alive for listener in self.listeners):
-            self.on_quiet()
-            return
-        self.sim.after(listeners_s(self.play.config.bounds), self.give_up_listeners)
-
-    def on_listener_done(self) -> None:
-        self.sim.after(0.0, self.look_at_listeners)
-
-    def look_at_listeners(self) -> None:
-        if not any(listener.alive for listener in self.listeners):
-            self.on_quiet()
-
-    def give_up_listeners(self) -> None:
-        self.on_quiet()
-        for listener in self.listeners:
-            if listener.alive:
-                listener.kill()
-
-    # -- death of everything, and a second life
-
-    def kill_all_then_restart(self) -> None:
-        for process in self.stage.members:
-            if process.alive:
-                process.kill()
-        self.sim.after(self.sim.costs.sentinel_s, self.restart)
-
-    def restart(self) -> None:
-        before = self.files()
-        self.again = msgspec.structs.replace(self.stage, engine_id="e1", life=1)
-        self.caller = self.sim.start_process(frontend(0, 1), lambda p: self._first_look(p, before))
-        self.caller.context["engine"] = "e1"
-        self.watch_caller(follows_another=False)
-
-    def _first_look(self, process: Any, before: set[str]) -> Any:
-        main = frontend_main(process, self.again)
-
-        def watching() -> Any:
-            result = None
+    def _perform(self, found: list[Lab]) -> Loop[None]:
+        script = Rehearsed(self, self._play.topology, self._config.bounds, self._options).run()
+        try:
+            wait = next(script)
             while True:
-                try:
-                    effect = main.send(result)
-                except StopIteration:
-                    return
-                self.removed = sorted(before - self.files())
-                try:
-                    result = yield effect
-                except Exception as error:
-                    result = None
-                    effect = main.throw(error)
-                    result = yield effect
+                held = yield Until(wait.until, self.now() + wait.at_most_s)
+                if not held and wait.guards:
+                    self._expire()
+                wait = script.send(held)
+        except StopIteration as stop:
+            found.append(self._brought_home(stop.value))
+        for process in list(self._sim.living()):
+            process.kill()
 
-        return watching()
+    def _brought_home(self, seen: Seen) -> Lab:
+        processes = self._sim.processes.values()
+        return Lab(
+            began_at=0.0, ended_at=self.now(), leftovers=seen.leftovers,
+            leftovers_checked_at=seen.leftovers_checked_at, guard_expired=self._guard_expired,
+            restarts=seen.restarts, beside=seen.beside,
+            processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
+                                  exitcode=p.exitcode, killed_by_lab=p.label in self._ended_by_lab)
+                       for p in processes])
 
-    # -- what is left
+    def _expire(self) -> None:
+        """The guard: whatever is still there hangs."""
+        self._guard_expired = True
+        self._sim.holds.heal()
+        for process in list(self._sim.living()):
+            self._end(process)
 
-    def files(self) -> set[str]:
-        return set(self.sim.host.paths) | set(self.sim.host.segments)
+    def _end(self, process: SimProcess) -> None:
+        self._ended_by_lab.add(process.label)
+        process.kill()
 
-    def leftovers(self) -> list[str]:
-        """What is still there when nothing more happens, less what is the lab's: a neighbour, and the socket files of
-        events, whose addresses a lab chooses and not the engine."""
-        mine = (f"file {KV}.ipc", f"file {REPLAY}.ipc")
-        others = self.neighbour.leftovers() if self.neighbour is not None else set()
-        return [entry for entry in self.sim.leftovers() if not entry.startswith(mine) and entry not in others]
+    def _wake(self) -> None:
+        self._lab.wake(self._lab.threads)
+
+    # -- what the script asks for
+
+    def start_client(self, client: Client, life: int) -> SimActor:
+        engine = self._play.topology.engine(client.engines[0])
+        config = config_of(self._config, engine)
+        workload = self._workload if engine.index == 0 else from_an_empty_cache(self._workload)
+        process = self._sim.start_process(
+            frontend(client.index, life), lambda p: client_main(
+                p, config, workload, actor.say, self._options.await_death_s, self._sim.given.model.eos_token_id))
+        actor = SimActor(process, self._wake)
+        self._clients.setdefault(engine.index, []).append(process)
+        return actor
+
+    def start_subscriber(self, node: Node, engine: Engine) -> SimSubscriber:
+        config = config_of(self._config, engine)
+        events, rank = config.kv_events, config.data_parallel_rank
+
+        def start(life: int) -> SimProcess:
+            return self._sim.start_process(msgspec.structs.replace(node, life=life), lambda p: subscriber_main(
+                p, config, address_of_rank(events.endpoint, rank), address_of_rank(events.replay_endpoint, rank),
+                engine.index, lambda: actor.told_to_stop, lambda: actor.say(b"ready"),
+                self._options.rude_subscriber and node.index == 0))
+
+        actor = SimSubscriber(start(0), self._wake, lambda: start(1))
+        return actor
+
+    def has_ended(self, node: Node) -> bool:
+        process = self._sim.processes.get(str(node))
+        return process is not None and not process.alive
+
+    def kill(self, engine: Engine) -> None:
+        for process in self._of(engine):
+            if process.alive:
+                self._end(process)
+
+    def living(self, engine: Engine) -> list[str]:
+        return [f"process {process.label} (pid {process.pid})" for process in self._of(engine) if process.alive]
+
+    def files(self, engine: Engine) -> set[str]:
+        """Also those of its earlier lives, and not the socket files of events, whose addresses the lab chose."""
+        ids = {process.context.get("engine") for process in self._clients.get(engine.index, ())} - {None}
+        return {name for engine_id in ids for name in files_of(self._sim.host, engine_id)}
+
+    def now(self) -> float:
+        return self._sim.now
+
+    def _of(self, engine: Engine) -> list[SimProcess]:
+        nodes = {client.node for client in self._play.topology.clients_of(engine.index)} | set(engine.nodes)
+        return [process for process in self._sim.processes.values() if process.node.first_life in nodes]
 
 

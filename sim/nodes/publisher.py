@@ -1,76 +1,26 @@
-"""The publisher of KV events in the twin: the engine's own log and loops; and a neighbour that consists of one.
-
-The neighbour is another engine on the same host, perhaps another data-parallel rank. Of it only what publishes is
-there: the engine's own KV cache, with a block of a prompt at each step, and the publisher. It records for the lab.
-"""
+"""The publisher of KV events in the twin: the engine's own log and loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
-from engine.core.block_pool import CacheEvent
-from engine.core.kv_cache import KVCacheManager
-from engine.core.request import Request
-from engine.effects import Loop, Now, Observe, Take
-from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
-from engine.messages import KVEventBatch, SamplingParams
-from engine.wire.wiring import KV, REPLAY, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
-from sim.process.effects import Sleep
+from engine.effects import StartPublisher
+from engine.kv_events.publisher.log import KVEventLog, publish_loop, replay_loop
+from engine.wire.wiring import kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 from sim.process.process import SimProcess
-from sim.stage import Stage
-
-#: What the lab says to a neighbour, by its queue: compute all prompts once more.
-ROUNDS, ROUND = "rounds", "round"
-#: No life of the played engine has this one.
-NEIGHBOURS_EPOCH = 1000
 
 
-def start_publisher(process: SimProcess, stage: Stage, rank: int, epoch: int) -> KVEventLog | None:
+def start_publisher(process: SimProcess, asked: StartPublisher) -> KVEventLog | None:
     """As `ZmqEventPublisher` does it. -> the log to hand batches to; None where events are off. Raises OSError."""
-    events = stage.config.kv_events
+    events, rank = asked.config, asked.data_parallel_rank
     if not events.enable_kv_cache_events:
         return None
     log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,
-                     data_parallel_rank=rank, epoch=epoch)
+                     data_parallel_rank=rank, epoch=round(process.kernel.now * 1e6) + 1)
     process.ports.open_socket(kv_socket(
-        offset_endpoint_port(stage.address(KV), rank), hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
+        offset_endpoint_port(events.endpoint, rank), hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
     process.start("zmq-publisher", publish_loop(log))
     if events.replay:
         process.ports.open_socket(replay_socket(
-            offset_endpoint_port(stage.address(REPLAY), rank), hwm=replay_hwm(events.buffer_steps),
+            offset_endpoint_port(events.replay_endpoint, rank), hwm=replay_hwm(events.buffer_steps),
             buffer_bytes=events.socket_buffer_bytes))
         process.start("zmq-replay", replay_loop(log))
     return log
-
-
-def neighbour_main(process: SimProcess, stage: Stage, rank: int | None, prompts: Sequence[Sequence[int]],
-                   round_is_over: Callable[[], None]) -> Loop[None]:
-    """The main thread of a neighbour, from one round to the next: each begins with an empty cache.
-
-    A `rank` of None publishes nothing.
-    """
-    cache = KVCacheManager(stage.num_gpu_blocks, stage.config.cache.block_size)
-    log = None if rank is None else start_publisher(process, stage, rank, NEIGHBOURS_EPOCH)
-    while True:
-        for _ in (yield Take(ROUNDS, None)):
-            cache.reset_prefix_cache()
-            for prompt in prompts:
-                for events in _compute(cache, prompt):
-                    if log is not None and events:
-                        yield from hand_over(log, KVEventBatch((yield Now()), events), queue=KV)
-                    yield Sleep(stage.sim.costs.model_step_s)
-            yield Observe("kv-cache", {"hashes": cache.cached_hashes()})
-            round_is_over()
-
-
-def _compute(cache: KVCacheManager, prompt: Sequence[int]) -> Iterator[list[CacheEvent]]:
-    """A request that comes, is computed a block at a step, and ends. -> the events of each step"""
-    request = Request("alone", prompt, SamplingParams())
-    found, computed = cache.get_computed_blocks(request)
-    taken = cache.allocate_slots(request, request.num_tokens - computed, found)
-    assert taken is not None, "one prompt at a time fits, or the played engine could not serve it either"
-    for end in range(computed + cache.block_size, request.num_tokens + 1, cache.block_size):
-        cache.cache_blocks(request, end)
-        yield cache.take_events()
-    cache.free(request)
-    yield cache.take_events()  # what was evicted for a prompt that filled no block

@@ -1,62 +1,32 @@
-"""A KV-cache subscriber of the twin: the engine's own follower, mirror and loop.
-
-One that is killed is started again, once, without a memory and under its old name. The lab waits for its first life
-only, so the second one leaves with its publisher.
-"""
+"""A KV-cache subscriber of the twin: the engine's own follower, mirror and loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
+from engine.config import EngineConfig
 from engine.effects import Loop, MarkPoint, Observe
-from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
 from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
-from engine.topology import Mark, core
-from engine.wire.wiring import KV, REPLAY, identity_of, subscriber_sockets
+from engine.topology import Mark
+from engine.wire.wiring import identity_of, subscriber_sockets
 from faults.malformed import IDENTITY, rudely
-from sim.process.process import SIGKILL, SimProcess
-from sim.stage import Stage
+from sim.process.process import SimProcess
 
 
-def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], str], is_ready: Callable[[], None],
-                    is_done: Callable[[], None], rude: bool = False) -> Loop[None]:
-    """The subscriber's main thread. Told to stop (`context["stop"]`), it leaves once nothing is missing any more.
-
-    `where(KV)` and `where(REPLAY)` are the addresses of its publisher.
-    """
-    if process.life == 0:
-        _start_again_if_killed(process, stage, where, rude)
-    events, bounds = stage.config.kv_events, stage.config.bounds
+def subscriber_main(process: SimProcess, config: EngineConfig, live: str, replay: str, core_index: int,
+                    told: Callable[[], bool], is_ready: Callable[[], None], rude: bool) -> Loop[None]:
+    """The subscriber's main thread. `told()`: whether it shall leave once nothing is missing any more."""
+    events, bounds = config.kv_events, config.bounds
     process.observe("born", {"pid": process.pid, "ppid": 1, "start_time": process.pid, "segments": [], "paths": []})
     yield MarkPoint(Mark.BORN)
-    for spec in subscriber_sockets(where(KV), where(REPLAY) if events.replay else None,
-                                   hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
+    for spec in subscriber_sockets(live, replay if events.replay else None, hwm=events.subscriber_hwm,
+                                   buffer_bytes=events.socket_buffer_bytes, core_index=core_index,
                                    identity=IDENTITY if rude else identity_of(process.node.index)):
         process.ports.open_socket(spec)
     follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
                                tag=process.life * TAGS_OF_A_LIFE)
-    until = UntilCaughtUp(lambda: process.context.get("stop", False), is_ready)
-    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
+    loop = subscriber_loop(follower, KVCacheMirror(), until=UntilCaughtUp(told, is_ready))
     yield from rudely(loop) if rude else loop
     yield Observe("bye", {"reason": "done"})
-    is_done()
-
-
-def _start_again_if_killed(process: SimProcess, stage: Stage, where: Callable[[str], str], rude: bool) -> None:
-    """What the keeper of a real subscriber does; it is no node of the play, so nobody but this watch sees it."""
-    sim = stage.sim
-
-    def ended() -> None:
-        publisher = sim.process(str(stage.node(core())))
-        if process.exitcode != SIGKILL or process.context.get("stop") or publisher is None or not publisher.alive:
-            return
-        again = sim.start_process(
-            msgspec.structs.replace(process.node, life=1),
-            lambda life: subscriber_main(life, stage, where, lambda: None, lambda: None, rude))
-        again.watch(publisher, lambda: again.cancel(QueueCancelledError("the publisher is gone")))
-
-    process.when_gone(ended)

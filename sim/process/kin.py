@@ -1,4 +1,4 @@
-"""What a process of the twin knows of its children and of whoever started it: what pipes and sentinels have told so far."""
+"""What a process of the twin knows of its children and its parent: what pipes and sentinels have told so far."""
 
 from __future__ import annotations
 

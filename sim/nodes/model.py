@@ -1,0 +1,124 @@
+"""What stands in for the weights in the twin: a rank that answers from recorded tokens.
+
+A step costs time and the collectives of the real model, in its order and number, so that the nth collective
+means the same in both worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.effects import Loop, MakeWorker, StartPublisher
+from engine.messages import ModelRunnerOutput, SchedulerOutput
+from engine.model_config import ModelConfig
+from engine.topology import worker
+from sim.nodes.publisher import start_publisher
+from sim.process.effects import Enter, Sleep
+from sim.process.process import SimProcess
+
+#: As many blocks as a small device would have, where none are configured.
+NUM_BLOCKS = 64
+
+
+class Model(Protocol):
+    """Stands in for the weights: what it takes to answer a step."""
+
+    collectives: int  # all-reduces of one step
+    last_token: int  # what comes after all that is known
+
+    def continuation(self, prompt: tuple[int, ...]) -> Sequence[int]:
+        """The tokens that follow this prompt, as far as they are known."""
+        ...
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What the engines of a play run."""
+
+    model_config: ModelConfig
+    model: Any  # Model
+
+    def make_worker(self, process: SimProcess, asked: MakeWorker) -> Any:
+        return ModelStandIn(self.model, process, asked).call
+
+    def start_publisher(self, process: SimProcess, asked: StartPublisher) -> Any:
+        return start_publisher(process, asked)
+
+
+class _Known:
+    """A request as a worker knows it: how many tokens it has, and what follows its prompt."""
+
+    __slots__ = ("continuation", "num_prompt_tokens", "num_tokens")
+
+    def __init__(self, num_tokens: int, num_prompt_tokens: int, continuation: Sequence[int]) -> None:
+        self.num_tokens = num_tokens
+        self.num_prompt_tokens = num_prompt_tokens
+        self.continuation = continuation
+
+
+class ModelStandIn:
+    """One rank's model: knows its requests' tokens and answers with the recorded ones."""
+
+    def __init__(self, model: Model, process: SimProcess, asked: MakeWorker) -> None:
+        self._model = model
+        self._costs = process.kernel.costs
+        self._config: EngineConfig = asked.config
+        self._rank = asked.rank
+        self._group: Any = None
+        self._known: dict[str, _Known] = {}
+        if asked.world_size > 1:
+            ranks = [worker(rank, engine=process.node.engine) for rank in range(asked.world_size)]
+            self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s)
+
+    def call(self, thread: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answers `Call`. Raises AttributeError for a method that a worker does not have."""
+        return getattr(self, method)(*args, **kwargs)
+
+    def init_device(self) -> None:
+        return None
+
+    def load_model(self) -> Loop[None]:
+        yield Sleep(self._costs.model_load_s)
+
+    def get_num_blocks(self) -> int:
+        return self._config.cache.num_gpu_blocks or NUM_BLOCKS
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        return None
+
+    def check_health(self) -> None:
+        return None
+
+    def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
+        known, model = self._known, self._model
+        for request_id in (*step.finished, *step.preempted):
+            known.pop(request_id, None)
+        starts: dict[str, int] = {}
+        for new in step.new:
+            prompt = tuple(new.token_ids[:new.num_prompt_tokens])
+            known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, model.continuation(prompt))
+            starts[new.request_id] = new.num_computed_tokens
+        for cached in step.cached:
+            known[cached.request_id].num_tokens += len(cached.new_token_ids)
+            starts[cached.request_id] = cached.num_computed_tokens
+        scheduled = step.num_scheduled_tokens
+        samples = [request_id for request_id, count in scheduled.items()
+                   if starts[request_id] + count >= known[request_id].num_tokens]
+        if scheduled:
+            yield Sleep(self._costs.model_step_s)
+            if self._group is not None:
+                yield Enter(self._group, model.collectives, "all_reduce")
+                if samples:
+                    yield Enter(self._group, 1, "all_gather")
+        if self._rank:  # only the output rank answers
+            return None
+        sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
+        for request_id in samples:
+            request = known[request_id]
+            position = request.num_tokens - request.num_prompt_tokens
+            token = request.continuation[position] if position < len(request.continuation) else model.last_token
+            sampled[request_id] = [token]
+        return ModelRunnerOutput(step.step, sampled)
