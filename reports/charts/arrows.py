@@ -21,7 +21,7 @@ import msgspec
 
 from engine.topology import RING_CHANNELS, NodeKind
 from faults.journal import JournalFile, Kind, Record
-from scenarios.history.history import NEVER_PUT
+from scenarios.history.flows import NEVER_PUT
 
 _RINGS = frozenset(channel.value for channel in RING_CHANNELS)
 _HELD = frozenset({"delay", "reorder"})

@@ -14,7 +14,8 @@ import msgspec
 from faults.journal import Kind, Record
 from reports.charts.arrows import lifeline
 from reports.formats import duration
-from scenarios.history.run import ProcessEnd, Run
+from scenarios.history.play import ProcessEnd
+from scenarios.history.run import Run
 
 #: A lab's clock that lies this far from the journals' is another clock; its times are not drawn.
 SAME_CLOCK_S = 3600.0

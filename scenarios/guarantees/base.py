@@ -20,7 +20,8 @@ import msgspec
 
 from engine.config import Bounds
 from scenarios.history.history import Fate, History, Receipt
-from scenarios.history.run import Evidence, Play
+from scenarios.history.play import Play
+from scenarios.history.verdicts import Evidence
 
 #: Reasons that are put into words; more are counted, not told.
 TOLD = 8
@@ -136,9 +137,9 @@ class Finding:
     def hangs(self, template: str, *args: object, bound: float, since: float, node: str) -> None:
         """Something that began at `since` never ended, up to the end of its process or of the play."""
         history = self.history
-        until = min(history.ended_at, history.ended(node))
-        open_s = until - since - history.frozen_s(node, since, until)
-        held = history.held_for_ever
+        until = min(history.ended_at, history.ends.at(node))
+        open_s = until - since - history.faults.frozen_s(node, since, until)
+        held = history.faults.held_for_ever
         where = {"at": since, "node": node, "bound": bound, "measured": open_s}
         if held is not None:
             self.unclear(template + " never ended, but neither did planned fault {}", *args, held.id, **where)

@@ -155,13 +155,13 @@ class Follower:
     @property
     def killed(self) -> bool:
         """By the plan: it could not finish what it had begun. Its next life is another follower."""
-        return any(r.fate == Fate.KILL and r.node == self.node for r in self.history.receipts)
+        return any(r.fate == Fate.KILL and r.node == self.node for r in self.history.faults.receipts)
 
     def left_at(self) -> float:
         """When it stopped following."""
         bye = self.history.by_node("bye").get(self.node)
         end = bye[0].at if bye else self.history.last[self.node].at
-        return min(end, self.history.ended(self.node))
+        return min(end, self.history.ends.at(self.node))
 
 
 def followers(history: History) -> list[Follower]:
@@ -210,9 +210,9 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
         if seq in applied or covers(known, seq) or seq < latest:
             continue
         since = max(record.at, joined)
-        until = min(left, history.ended(follower.publisher), history.closing_at(0))
-        waited = until - since - history.frozen_s(follower.node, since, max(since, until)) \
-            - history.frozen_s(follower.publisher, since, max(since, until))
+        until = min(left, history.ends.at(follower.publisher), history.closing_at(0))
+        waited = until - since - history.faults.frozen_s(follower.node, since, max(since, until)) \
+            - history.faults.frozen_s(follower.publisher, since, max(since, until))
         if waited > bound:
             finding.broke("{} never knew of batch {}, handed over {:.3f} s before it left", follower.node, seq, waited,
                           at=record.at, node=follower.node, bound=bound, measured=waited)
@@ -272,7 +272,7 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
             finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
                             at=gap.at, node=follower.node)
         return
-    until = min(follower.left_at(), history.closing_at(0), history.ended(follower.publisher))
+    until = min(follower.left_at(), history.closing_at(0), history.ends.at(follower.publisher))
     waited = until - gap.at
     if history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s:
         finding.broke("{} never got batch {} of the gap {} to {}", follower.node, missing[0], first, last, at=gap.at,
@@ -350,7 +350,7 @@ def _caches(history: History, node: str) -> dict[int, list[Record]]:
 def check_kv_never_stalls(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.detection_s
-    troubles = [r for r in history.receipts if kind_of(r.node) == "subscriber"
+    troubles = [r for r in history.faults.receipts if kind_of(r.node) == "subscriber"
                 or f"/{Channel.KV.value}:" in r.site or f"/{Channel.REPLAY.value}:" in r.site]
     began = [(r.at, f"{r.node} met {r.fate}") for r in troubles]
     began += [(record.at, f"{node} had a full queue") for node, record in history.marks(Mark.KV_DROPPED.value)]

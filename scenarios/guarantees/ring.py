@@ -64,10 +64,10 @@ def prefix_breaks(finding: Finding, flow: Flow) -> int:
 
 def _was_flagged(history: History, flow: Flow, position: int, receive: Record) -> bool:
     """Whether the flag of this message was up when it was read. Faults strike before the store is done."""
-    if not history.receipts:
+    if not history.faults.receipts:
         return True
     site = f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}:store.written"
-    hit = next((r for r in history.receipts if r.site.endswith(site) and r.nth == position + 1
+    hit = next((r for r in history.faults.receipts if r.site.endswith(site) and r.nth == position + 1
                 and r.fate in (Fate.KILL, Fate.STALL, Fate.HANG) and life_of(r.node) == life_of(flow.source)), None)
     if hit is None:
         return True  # when the store was done is known only where a fault held it up
@@ -82,7 +82,7 @@ def check_ring_exact_prefix(history: History) -> Finding:
         if rounds:
             finding.witness("{} messages of {} were read in place, the ring went round {} times", good, flow.name,
                             rounds, at=flow.receives[good - 1].at, node=flow.target)
-    for hit in history.receipts:
+    for hit in history.faults.receipts:
         if ":store." in hit.site:
             finding.witness("{} met {} at {}, and no reader saw a half-written message", hit.node, hit.fate, hit.site,
                             at=hit.at, node=hit.node)
@@ -108,7 +108,7 @@ def check_ring_no_overwrite(history: History) -> Finding:
         reads = stores(history, reader_place(flow), "read")
         if len(reads) >= len(flow.receives):
             for position in range(chunks, len(resets)):
-                reset, gone = resets[position], history.ended(flow.target)
+                reset, gone = resets[position], history.ends.at(flow.target)
                 read_at = reads[position - chunks].at if position - chunks < len(reads) else FOREVER
                 if read_at > reset.at and gone > reset.at:
                     finding.broke("message {} of {} was written over message {}, which {} had not read", position,
@@ -143,7 +143,7 @@ def check_ring_overflow_ordered(history: History) -> Finding:
             continue
         good = prefix_breaks(finding, flow)
         _judge_lost_overflow(finding, flow, sends, [p for p in overflowed if p >= len(flow.receives)])
-        late = [r for r in history.hit(Fate.DELAY, Fate.REORDER, Fate.DUPLICATE, channel="overflow")
+        late = [r for r in history.faults.hit(Fate.DELAY, Fate.REORDER, Fate.DUPLICATE, channel="overflow")
                 if r.node == flow.target]
         for position in overflowed:
             if position >= good:
@@ -168,13 +168,13 @@ def check_ring_overflow_ordered(history: History) -> Finding:
 def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Record]], missing: list[int]) -> None:
     """An overflow that never came, though its reader lived on."""
     history = finding.history
-    end = min(history.ended(flow.target), history.ended(flow.source), history.closing_at(life_of(flow.target)),
+    end = min(history.ends.at(flow.target), history.ends.at(flow.source), history.closing_at(life_of(flow.target)),
               history.ended_at)
     if any(base in history.by_node("dying") for base in (flow.source, flow.target)):
         return
     for position in missing:
         sent = sends[position][-1]
-        waited = end - sent.at - history.frozen_s(flow.target, sent.at, end)
+        waited = end - sent.at - history.faults.frozen_s(flow.target, sent.at, end)
         bound = timer_s(history.bounds, history.bounds.rpc_s)
         if waited > bound:
             finding.broke("message {} of {} overflowed and was not read within {:g} s", position, flow.name, bound,
@@ -196,7 +196,7 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
     bound = history.bounds.ring_recheck_s + history.bounds.detection_s
     for flow in history.flows(*RING_CHANNELS):
         sends = history.sends_by_position(flow)
-        dropped = [r.at for r in history.hit(Fate.DROP, operation=":doorbell")
+        dropped = [r.at for r in history.faults.hit(Fate.DROP, operation=":doorbell")
                    if r.site.startswith(f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}")]
         received, receives = 0, flow.receives
         written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
@@ -213,7 +213,7 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
                     position not in sends or sends[position][-1].data.get("overflow"):
                 continue
             since = max(published, began)
-            slept = ended - since - history.frozen_s(flow.target, since, ended)
+            slept = ended - since - history.faults.frozen_s(flow.target, since, ended)
             if not finding.took("noticing message {} of {}", position, flow.name, bound=bound, measured=slept,
                                 at=ended, node=flow.target):
                 continue
@@ -244,19 +244,19 @@ def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Rec
     if position not in sends or sends[position][-1].data.get("overflow"):
         return
     published = _published_at(written, sends, position)
-    end = min(history.ended(flow.target), history.ended(flow.source), history.closing_at(life_of(flow.target)),
+    end = min(history.ends.at(flow.target), history.ends.at(flow.source), history.closing_at(life_of(flow.target)),
               history.ended_at)
     if published is None or not any(at >= published for at in dropped):
         return
     finding.took("noticing message {} of {}, whose doorbell was lost,", position, flow.name, bound=bound,
                  node=flow.target, at=published,
-                 measured=end - published - history.frozen_s(flow.target, published, end))
+                 measured=end - published - history.faults.frozen_s(flow.target, published, end))
 
 
 def check_ring_bounded_wait(history: History) -> Finding:
     finding = Finding(history)
     for node, waits in history.by_node("queue-wait").items():
-        dead = min((history.ended(peer) for peer in _peers(history, node)), default=FOREVER)
+        dead = min((history.ends.at(peer) for peer in _peers(history, node)), default=FOREVER)
         for wait in waits:
             _judge_wait(finding, node, wait, dead)
     _judge_open_calls(finding)
@@ -270,15 +270,15 @@ def _judge_full(finding: Finding, node: str, full: Record) -> None:
     history, bounds, ring = finding.history, finding.history.bounds, full.data.get("ring")
     if any(record.number > full.number and record.thread == full.thread for record in history.records(node)):
         return
-    until = min(history.ended(node), history.closing_at(life_of(node)), history.ended_at)
-    dead = [history.ended(flow.target) for flow in history.flows(*RING_CHANNELS)
+    until = min(history.ends.at(node), history.closing_at(life_of(node)), history.ended_at)
+    dead = [history.ends.at(flow.target) for flow in history.flows(*RING_CHANNELS)
             if flow.source == node and names_channel(ring, flow.edge.channel)]
     since = max(full.at, min(dead, default=FOREVER))
     if since < until and not finding.took("the wait of {} for room in {}, with a reader of it dead,", node, ring,
                                           bound=bounds.detection_s, at=since, node=node,
-                                          measured=until - since - history.frozen_s(node, since, until)):
+                                          measured=until - since - history.faults.frozen_s(node, since, until)):
         return
-    if history.ended(node) >= full.at + bounds.rpc_s:
+    if history.ends.at(node) >= full.at + bounds.rpc_s:
         finding.hangs("a write into the full ring of {}", node, bound=timer_s(bounds, max(bounds.rpc_s, bounds.step_s)),
                       since=full.at, node=node)
 
@@ -290,7 +290,7 @@ def _judge_open_calls(finding: Finding) -> None:
         answers = answers_by_call(history.by_node("rpc-reply").get(core, []))
         failed = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
-        until = min(dying, history.ended(core), history.closing_at(life_of(core)), history.ended_at)
+        until = min(dying, history.ends.at(core), history.closing_at(life_of(core)), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
         for call in calls:
             if call.data["call"] in failed or is_answered(history, call, answers):
@@ -299,7 +299,7 @@ def _judge_open_calls(finding: Finding) -> None:
                 bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s
             finding.took("the wait of {} for call {} ({})", core, call.data["call"], call.data.get("method"),
                          bound=allowed + bounds.detection_s, at=call.at, node=core,
-                         measured=until - call.at - history.frozen_s(core, call.at, until))
+                         measured=until - call.at - history.faults.frozen_s(core, call.at, until))
 
 
 def _peers(history: History, node: str) -> list[str]:
@@ -315,7 +315,7 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
     if deadline is not None and not finding.took(
             "a wait on {} of {} with a deadline {:.3f} s ahead, its end beyond that", data.get("ring"), node,
             deadline - began, bound=late, at=ended, node=node,
-            measured=ended - deadline - history.frozen_s(node, deadline, max(ended, deadline))):
+            measured=ended - deadline - history.faults.frozen_s(node, deadline, max(ended, deadline))):
         return
     if outcome == "timeout" and deadline is None:
         finding.broke("a wait on {} of {} without a deadline ended by one", data.get("ring"), node, at=ended, node=node)
@@ -324,7 +324,7 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
         bound = history.bounds.orphan_s if node.startswith("worker") else late
         since = max(began, dead)
         if not finding.took("ending a wait of {} on a dead peer", node, bound=bound, at=ended, node=node,
-                            measured=ended - since - history.frozen_s(node, since, ended)):
+                            measured=ended - since - history.faults.frozen_s(node, since, ended)):
             return
     if outcome in ("timeout", "cancelled", "peer-dead", "failed"):
         finding.witness("a wait of {} on {} ended by {} after {:.3f} s", node, data.get("ring"), outcome, ended - began,

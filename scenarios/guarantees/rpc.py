@@ -123,7 +123,7 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
         for raised in records:
             life = life_of(node)
             core = "core.0" + (f"@{life}" if life else "")
-            if history.ended(core) <= raised.at or history.closing_at(life) <= raised.at:
+            if history.ends.at(core) <= raised.at or history.closing_at(life) <= raised.at:
                 continue
             call = next((r for r in history.by_node("rpc-call").get(core, ()) if r.data["call"] == raised.data["call"]),
                         None)
@@ -158,7 +158,7 @@ def _judge_unreported(finding: Finding, core: str, node: str, raised: Record, bo
 
 def _held_up_s(history: History, since: float, until: float) -> float:
     """How long a stalled rank kept the ring full, so that the core sat in its write and read no answer."""
-    return max((history.frozen_s(stall.node, since, until) for stall in history.stalls), default=0.0)
+    return max((history.faults.frozen_s(stall.node, since, until) for stall in history.faults.stalls), default=0.0)
 
 
 def _fails_closed(history: History, life: int, since: float) -> bool:

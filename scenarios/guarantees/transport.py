@@ -33,7 +33,7 @@ _CLIENT_CHANNELS = (Channel.REQUESTS, Channel.OUTPUTS)
 def _lived_until(history: History, flow: Flow) -> float:
     """Until when both ends were alive and nobody had begun to leave."""
     life = life_of(flow.target)
-    times = [history.ended(flow.source), history.ended(flow.target), history.closing_at(life)]
+    times = [history.ends.at(flow.source), history.ends.at(flow.target), history.closing_at(life)]
     for name in ("dying", "bye"):
         told = history.by_node(name)
         times += [told[node][0].at for node in (flow.source, flow.target) if node in told]
@@ -62,7 +62,7 @@ def _judge_missing(finding: Finding, flow: Flow, bound: float) -> None:
     for send in flow.unreceived:
         waited = min(until, history.ended_at) - send.at
         # A sender that stands still may not have handed over what it had noted; its I/O thread stands still, too.
-        waited -= history.frozen_s(flow.target, send.at, send.at + waited, flow.source)
+        waited -= history.faults.frozen_s(flow.target, send.at, send.at + waited, flow.source)
         if send.number < last_received:
             finding.broke("a frame was lost on {}: later ones arrived", flow.name, at=send.at, node=flow.source)
         elif waited > bound:
@@ -129,10 +129,10 @@ def check_unroutable_is_known(history: History) -> Finding:
 
 
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
-    windows = [(r.at, r.released_at or FOREVER) for r in history.receipts if r.fate == Fate.CUT
+    windows = [(r.at, r.released_at or FOREVER) for r in history.faults.receipts if r.fate == Fate.CUT
                and f"/{Channel.REQUESTS.value}:" in r.site]
     if flow.target in history.ends:
-        windows.append((history.ended(flow.target), FOREVER))
+        windows.append((history.ends.at(flow.target), FOREVER))
     return windows
 
 
@@ -175,7 +175,7 @@ def _judge_told(finding: Finding, node: str, record: Record) -> None:
 
 def check_frames_intact(history: History) -> Finding:
     finding = Finding(history)
-    damaged = Counter(r.site.rpartition(":")[0] for r in history.receipts if r.fate in DAMAGE)
+    damaged = Counter(r.site.rpartition(":")[0] for r in history.faults.receipts if r.fate in DAMAGE)
     sent_by_edge: dict[str, set[str]] = {}
     for flow in history.flows(*MESSAGE_CHANNELS):
         sent_by_edge[base_edge(flow.name)] = sent = {send.digest for send in flow.sends}
@@ -223,9 +223,9 @@ def check_handshake_order(history: History) -> Finding:
         _judge_first_work(finding, node, life)
         if startup.ready:
             _judge_agreement(finding, startup, life)
-        hits = [r for r in history.receipts_at("/handshake:") if life_of(r.node) == life or r.node == node]
+        hits = [r for r in history.faults.at("/handshake:") if life_of(r.node) == life or r.node == node]
         if startup.end is None:
-            if history.ended(node) == FOREVER or node in history.by_node("bye"):
+            if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
                               node=node)
             continue
@@ -275,7 +275,7 @@ def _judge_agreement(finding: Finding, startup, life: int) -> None:  # noqa: ANN
 def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
     bad = history.observed("bad-frame")
-    hits = history.hit(*DAMAGE)
+    hits = history.faults.hit(*DAMAGE)
     raw = _raw_frames(history)
     if not bad and not hits and not raw:
         return finding
@@ -284,11 +284,11 @@ def check_bad_frame_isolated(history: History) -> Finding:
                 + [o.began_at for o in history.operations if raw])
     if raw and len(bad) < raw:
         finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
-    for death in history.deaths:
+    for death in history.ends.deaths:
         if not death.planned and death.at >= first:
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
             break
-    planned = [r for r in history.receipts if r.fate in DEATHS]
+    planned = [r for r in history.faults.receipts if r.fate in DEATHS]
     for node, record in history.observed("engine-dead"):
         if record.at >= first and not planned and history.before_closing(node, record):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
@@ -315,7 +315,7 @@ def _raw_frames(history: History) -> int:
     """How many messages that are no requests the workload sends and no fault loses."""
     sent = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
                for action in phase.get("actions", ()))
-    return max(0, sent - len(history.hit(Fate.DROP, Fate.CUT, channel="requests")))
+    return max(0, sent - len(history.faults.hit(Fate.DROP, Fate.CUT, channel="requests")))
 
 
 GUARANTEES = (

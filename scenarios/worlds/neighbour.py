@@ -25,8 +25,8 @@ from faults.journal import journal_path, read_journal
 from faults.plan import Plan
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
+from scenarios.history.other_rank import stream_of
 from scenarios.history.run import RankStream
-from scenarios.history.streams import stream_of
 from scenarios.workloads.workload import Workload, utility
 from scenarios.worlds import caller, listener
 from scenarios.worlds.addresses import address_of_rank

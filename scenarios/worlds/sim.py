@@ -54,6 +54,7 @@ class RecordedModel:
 
 class SimWorld(World):
     name = "sim"
+    virtual_time = True
 
     def _play(self, play: Play) -> list[Path]:
         folders = []

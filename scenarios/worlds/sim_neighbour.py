@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from engine.topology import core, subscriber
+from scenarios.history.other_rank import stream_of
 from scenarios.history.run import Play, RankStream
-from scenarios.history.streams import stream_of
 from scenarios.lab.settings import listeners_s
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.addresses import address_of_rank

@@ -10,7 +10,7 @@ import pytest
 
 from reports.collect import Promise
 from reports.page import render, write_page
-from scenarios.history.run import Evidence, FaultReceipt, Judgement, Verdict
+from scenarios.history.verdicts import Evidence, FaultReceipt, Judgement, Verdict
 from tests.reports.example import (
     BROKEN,
     HELD,
