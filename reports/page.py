@@ -20,7 +20,7 @@ from markupsafe import Markup
 from reports.answer import Answer, Trouble, answer
 from reports.charts.detection_times import detections_of, strip
 from reports.charts.kv_timeline import Mirror, mirrors_of
-from reports.charts.notable import Moment, moments_of, origin_of
+from reports.charts.notable import Moment, moments_of
 from reports.charts.svg import drawing, line, tag
 from reports.charts.timeline import Chart, sequence_chart
 from reports.collect import PlayedScenario, Promise, collect, guarantees_of
@@ -181,7 +181,7 @@ def _detail(scenario: PlayedScenario, promise: Promise, sides: Sequence[Side], a
 def _finding(side: Side, index: int, anchors: Mapping[int, str], several: bool) -> RunFinding:
     run, cell = side.cells[index]
     alone = msgspec.structs.replace(side, verdict=cell.verdict, cells=[(run, cell)])
-    origin = origin_of(run)
+    origin = run.history.began_at
     reasons = []
     for evidence in cell.evidence[:MOST_EVIDENCE]:
         where = [clock(evidence.at - origin)] if evidence.at is not None else []

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from engine.topology import NodeKind
 from faults.plan import Fate
-from scenarios.history.names import kind_of, life_of, of_life
+from scenarios.history.names import base, kind_of, life_of, of_life
 from scenarios.history.play import Lab, Play, ProcessEnd
-from scenarios.history.receipts import Faults
+from scenarios.history.receipts import Faults, Receipt
 from scenarios.history.records import FOREVER, Records
 
 
@@ -30,6 +30,17 @@ class Death(NamedTuple):
     def onset(self) -> float:
         """When it began: from then on callers may be told."""
         return self.at if self.hit_at is None else min(self.hit_at, self.at)
+
+
+class Life(NamedTuple):
+    """One life of one process, as its journal and the lab saw it."""
+
+    node: str
+    began_at: float
+    ended_at: float | None  # None: still there when the lab stopped looking
+    process: ProcessEnd | None  # None: the lab never saw it
+    farewell: bool  # it left on its own feet
+    struck_by: Receipt | None  # the first fault that ended it, or should have
 
 
 class Ends(Mapping[str, Death]):
@@ -109,3 +120,16 @@ def _leaves_in_order(death: Death, seen: Records) -> bool:
         return not death.planned and death.node in seen.by_node("bye")
     closing_at = seen.closing_at(life_of(death.node))
     return death.at >= closing_at and not (death.hit_at is not None and death.hit_at < closing_at)
+
+
+def lives_of(lab: Lab, seen: Records, faults: Faults) -> list[Life]:
+    processes = {of_life(process.node, process.life): process for process in lab.processes}
+    lives = []
+    for node in seen.nodes:
+        if not (records := seen.records(node)):
+            continue
+        process, ended_at = processes.get(node), records[-1].at
+        if process is not None:
+            ended_at = None if process.ended_at is None else max(ended_at, process.ended_at)
+        lives.append(Life(node, records[0].at, ended_at, process, node in seen.by_node("bye"), faults.ending.get(node)))
+    return sorted(lives, key=lambda life: (base(life.node), life_of(life.node)))

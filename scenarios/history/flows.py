@@ -14,7 +14,7 @@ from typing import Any
 from engine.topology import RING_CHANNELS, Channel, Edge
 from faults.journal import Record
 from faults.plan import Fate
-from scenarios.history.names import edge_of, life_of, site_of_life
+from scenarios.history.names import edge_of
 from scenarios.history.receipts import Faults
 from scenarios.history.records import Records
 
@@ -115,14 +115,11 @@ class Flows:
 
 def flows_of(seen: Records, faults: Faults) -> Flows:
     found: dict[Channel, list[Flow]] = defaultdict(list)
-    unroutable: dict[str, set[int]] = defaultdict(set)
-    for node, record in seen.observed("not-sent"):
-        site, life = record.data["site"], life_of(node)
-        unroutable[site_of_life(site, life) if life else site].add(record.data["nth"])
     struck = {receipt.id for receipt in faults.hit(*NEVER_PUT, operation=":send")
               if receipt.fault is not None and receipt.fault.victim is None}
     for name, edge in {part[0]: part[1] for part in map(edge_of, seen.crossings) if part}.items():
-        sends, kept, refused = seen.sends(name), [], unroutable.get(f"{name}:send", set())
+        sends, kept = seen.sends(name), []
+        refused = {nth for site, nth in seen.unroutable if site == f"{name}:send"}
         never = set() if edge.channel in RING_CHANNELS else struck  # a ring's is on record when it has been written
         if never or refused:
             kept = [send for send in sends if send.nth in refused or send.data.get("fault") in never]

@@ -21,7 +21,7 @@ from engine.messages import Outcome
 from engine.topology import Channel
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, owner_of
-from scenarios.history.ends import Death, Ends, ends_of, overstayed
+from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
 from scenarios.history.flows import Flow, Flows, flows_of
 from scenarios.history.names import base, kind_of, life_of
 from scenarios.history.operations import Operation, Startup, operations_of, startups_of
@@ -73,6 +73,11 @@ class History(Records):
     def ends(self) -> Ends:
         return ends_of(self.play, self.lab, self, self.faults)
 
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Every life of every process that wrote anything, by node."""
+        return lives_of(self.lab, self, self.faults)
+
     def overstayed(self, process: ProcessEnd) -> bool:
         return overstayed(process, self.play, self.lab)
 
@@ -121,6 +126,11 @@ class History(Records):
         told += [(o.ends[0].at, o.node) for o in self.operations if o.ends and o.outcome == Outcome.ENGINE_DEAD
                  and o.ends[0].at >= since and life_of(o.node) == life]
         return min(told, default=None)
+
+    @cached_property
+    def began_at(self) -> float:
+        """The first of all that is known."""
+        return min((records[0].at for node in self.nodes if (records := self.records(node))), default=self.lab.began_at)
 
     @cached_property
     def ended_at(self) -> float:

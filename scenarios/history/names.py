@@ -33,7 +33,7 @@ def site_of_life(site: str, life: int) -> str:
     and what it follows is one edge for all lives.
     """
     place, _, operation = site.rpartition(":")
-    if "@" in site or place.endswith(("/kv", "/replay")):
+    if not life or "@" in site or place.endswith(("/kv", "/replay")):
         return site
     if "->" in place:
         edge = Edge.parse(place)

@@ -94,6 +94,19 @@ class Records:
     def receives(self, edge: str | Edge) -> list[Record]:
         return self.crossings.get(f"{edge}:receive", [])
 
+    @cached_property
+    def unroutable(self) -> frozenset[tuple[str, int]]:
+        """(site with its life, nth) of sends that could not be routed and stayed with their sender."""
+        return frozenset((site_of_life(record.data["site"], life), record.data["nth"])
+                         for node, record in self.observed("not-sent") for life in [life_of(node)])
+
+    @cached_property
+    def delivered_at(self) -> dict[tuple[str, int], float]:
+        """(site, nth) of a message that a fault held back -> when it was delivered after all."""
+        return {(str(record.data["site"]), int(record.data["nth"])): record.at
+                for records in self.releases.values() for record in records
+                if "site" in record.data and "nth" in record.data}
+
     # -- when an engine was asked to leave
 
     def closing_at(self, life: int) -> float:
