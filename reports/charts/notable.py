@@ -58,7 +58,7 @@ def lives_of(run: Run) -> list[Lifeline]:
     """Every life of every process, by node. Times count from the origin."""
     origin = run.history.began_at
     return [Lifeline(node=base(life.node), life=life_of(life.node), began=life.began_at - origin,
-                 ended=None if life.ended_at is None else life.ended_at - origin, died=_died(life, run.history))
+                     ended=None if life.ended_at is None else life.ended_at - origin, died=_died(life, run.history))
             for life in run.history.lives]
 
 
@@ -100,8 +100,9 @@ def moments_of(run: Run) -> list[Moment]:
                                   label=f"told, {took} after {span.fault}",
                                   text=f"the callers were told, {took} after {span.fault}"))
         else:
-            moments.append(Moment(at=span.ended, node=_node_of(run.history, span.fault), kind="released", fault=span.fault,
-                                  label=f"{span.fault} released", text=f"{span.fault} let go, after {took}"))
+            moments.append(Moment(at=span.ended, node=_node_of(run.history, span.fault), kind="released",
+                                  fault=span.fault, label=f"{span.fault} released",
+                                  text=f"{span.fault} let go, after {took}"))
     return sorted(moments, key=lambda moment: moment.at)
 
 

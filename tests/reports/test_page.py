@@ -232,6 +232,16 @@ def test_runs_of_one_world_make_a_page():
     assert page.wrong == []
 
 
+def test_three_worlds_stand_beside_each_other_in_one_cell():
+    runs = [bare_run("test_x", world, cell("g", HELD, HELD)) for world in ("third", "engine", "sim")]
+    page = Page(render(runs, PROMISES, replay_command))
+    assert "played in the twin, on the engine and in third" in page.text(**{"class": "sentence"})
+    assert "From left to right a cell tells of the twin, the real engine and third." in page.text(id="matrix")
+    square = page.all("a", "sq")[0]["aria-label"]
+    assert square == "test_x, g: twin HELD, promised; engine HELD, promised; third HELD, promised"
+    assert page.wrong == []
+
+
 def test_a_run_that_failed_in_the_lab_is_shown_as_such():
     run = bare_run("test_x", failure="no fork server", judged=False, promises=("g",))
     page = Page(render([run], {}, replay_command))
