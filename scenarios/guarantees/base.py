@@ -55,9 +55,11 @@ class Where(msgspec.Struct, frozen=True):
                 and (self.passing or receipt.fate not in STALLS or receipt.released_at is None))
 
 
+#: No checksum guards the memory that processes share.
+MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 #: Damage that no decoder of a request or an output ever sees, or that takes more than a frame.
 DAMAGED_ELSEWHERE = (
-    Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+    MEMORY,
     Where(DAMAGE, sites="*/handshake:*", why="the start fails, by name: see start-ends"),
     Where(DAMAGE, sites="core.*->frontend.*/requests:*", why="its one frame has no bytes"),
     Where(DAMAGE, sites="*/overflow:*", why="a step that a rank cannot read ends the engine, by name"),

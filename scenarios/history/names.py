@@ -52,3 +52,8 @@ def edge_of(site: str) -> tuple[str, Edge, str] | None:
         return place, Edge.parse(place), operation
     except ValueError:
         return None
+
+
+def edge_without_lives(name: str) -> str:
+    return "->".join(f"{base(end.partition('/')[0])}{'/' + end.partition('/')[2] if '/' in end else ''}"
+                     for end in name.split("->")) if "@" in name else name

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
-from scenarios.guarantees.kv import CHAPTER, SOURCE, Follower, followers, handed_over
+from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.chapters.kv import SOURCE
+from scenarios.history.followers import Follower, followers, handed_over
 from scenarios.history.history import History, kind_of, life_of
 from scenarios.history.play import RankStream, Said
 

@@ -11,6 +11,7 @@ from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
     LOSSES,
+    MEMORY,
     STALLS,
     Envelope,
     Finding,
@@ -23,7 +24,6 @@ from scenarios.history.history import FOREVER, Fate, History, Operation, life_of
 CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"
 
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 _CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
@@ -302,7 +302,7 @@ GUARANTEES = (
         witness="the core freed a request that it held when it was aborted, or an old ABORT came after its id was in "
                 "use again",
         envelope=Envelope(outside=(
-            _CALLER, _MEMORY,
+            _CALLER, MEMORY,
             Where(frozenset({Fate.DROP}) | DAMAGE, sites="*/requests:receive", why="the ABORT itself is lost"),
             Where(frozenset({Fate.CUT}), sites="*/requests:wire", why="the ABORT itself is lost"),
         )),

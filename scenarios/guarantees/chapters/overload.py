@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import (
-    DAMAGED_ELSEWHERE,
-    PROCESS,
-    Envelope,
-    Finding,
-    Guarantee,
-    Where,
-)
+from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, Fate, History, kind_of, life_of
 
 CHAPTER = "Overload and trust"

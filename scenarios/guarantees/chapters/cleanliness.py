@@ -5,16 +5,7 @@ from __future__ import annotations
 import builtins
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import (
-    DEATHS,
-    PROCESS,
-    STALLS,
-    Envelope,
-    Finding,
-    Guarantee,
-    Where,
-    timer_s,
-)
+from scenarios.guarantees.base import DEATHS, PROCESS, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.history.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
 from scenarios.history.play import Play, ProcessEnd
 

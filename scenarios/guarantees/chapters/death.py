@@ -7,6 +7,7 @@ from engine.topology import Channel
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
+    MEMORY,
     ORDERINGS,
     PROCESS,
     STALLS,
@@ -24,7 +25,6 @@ _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 
 
 def _callers(history: History, life: int) -> list[str]:
@@ -266,7 +266,7 @@ GUARANTEES = (
         wrong="leaves without closing its sockets, so what is queued dies with it, or does not speak at all",
         witness="a core left on its own feet and its notice arrived behind everything it had queued",
         envelope=Envelope(outside=(
-            _CALLER_FOR_GOOD, _MEMORY,
+            _CALLER_FOR_GOOD, MEMORY,
             Where(frozenset({Fate.KILL}) | STALLS, nodes="core.*", why="a killed or stopped core cannot speak"),
             Where(frozenset({Fate.DROP, Fate.CUT, Fate.DUPLICATE}) | DAMAGE | ORDERINGS, sites="*/outputs:*",
                   why="the plan itself loses, changes or holds back outputs"),
