@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reports.collect import Scenario, Side, collect, harness_failure, unfired
+from reports.collect import PlayedScenario, collect, disagreements
 from reports.formats import count, listed
-from reports.junit import blame
-from reports.matrix import WORLD_WORDS, anchor
-from reports.results import agreement, counts, disagreements, exit_code
-from scenarios.history.run import Run, Verdict
+from reports.junit import reason
+from reports.matrix import anchor
+from reports.results import agreement, counts, exit_code
+from scenarios.history.run import Run
+from scenarios.history.sides import Side
+from scenarios.history.verdicts import Verdict
+from scenarios.worlds.registry import in_order, known
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     head: str
     text: str
-    scenario: Scenario
+    scenario: PlayedScenario
     run: Run
     anchor: str | None = None  # of the cell
 
@@ -43,12 +46,12 @@ def answer(runs: Sequence[Run]) -> Answer:
     return Answer(code=code, state=state, title=_title(runs, scenarios, code), sentence=_sentence(runs), troubles=found)
 
 
-def _title(runs: Sequence[Run], scenarios: Sequence[Scenario], code: int) -> str:
+def _title(runs: Sequence[Run], scenarios: Sequence[PlayedScenario], code: int) -> str:
     sides = [side for scenario in scenarios for side in scenario.all_sides()]
     if not runs:
         return "Nothing was played"
     if code == 3:
-        failed = sum(harness_failure(run) is not None for run in runs)
+        failed = sum(run.failure is not None for run in runs)
         return f"The lab itself failed in {count(failed, 'run')}: this is no answer about the engine"
     if code == 0:
         return "Every promise held" if any(side.promised for side in sides) else "Everything is as declared"
@@ -66,7 +69,7 @@ def _title(runs: Sequence[Run], scenarios: Sequence[Scenario], code: int) -> str
     if open_:
         parts.append(f"{count(open_, 'promise')} without an answer")
     if not parts:
-        parts.append(f"{count(sum(len(unfired(run)) for run in runs), 'planned fault')} did not fire")
+        parts.append(f"{count(sum(len(run.unfired) for run in runs), 'planned fault')} did not fire")
     text = "; ".join(parts)
     return text[0].upper() + text[1:]
 
@@ -76,8 +79,8 @@ def _sentence(runs: Sequence[Run]) -> str:
         return "No run was given, so nothing is known."
     numbers, worlds = counts(runs), agreement(runs)
     promised, canaries = numbers["promised"], numbers["canaries"]
-    names = [WORLD_WORDS.get(world, world) for world in ("sim", "engine") if world in {r.play.world for r in runs}]
-    where = f"in the {names[0]} and on the {names[1]}" if len(names) == 2 else f"in one world ({listed(names)})"
+    played = [known(name) for name in in_order(run.play.world for run in runs)]
+    where = listed(world.within for world in played) if len(played) > 1 else f"in one world ({played[0].word})"
     parts = [
         f"{count(numbers['guarantees_promised'], 'guarantee was', 'guarantees were')} promised in "
         f"{count(numbers['scenarios'], 'scenario')}, played {where}: of {count(promised['cells'], 'promise')} made, "
@@ -85,7 +88,7 @@ def _sentence(runs: Sequence[Run]) -> str:
     ]
     if numbers["broken_without_a_promise"]:
         parts.append(f"{numbers['broken_without_a_promise']} more broke where nothing was promised")
-    if len(names) == 2:
+    if len(played) > 1:
         compared = worlds["agreed"] + worlds["disagreed"]
         where = listed(f"{entry['guarantee']} of {entry['scenario']}" for entry in worlds["disagreements"])
         parts.append(f"the worlds disagree on {worlds['disagreed']} of {compared:,} cells that both decided"
@@ -111,40 +114,39 @@ def _tally(promised: dict[str, int]) -> str:
     return f"{held:,} held, {listed(rest)}"
 
 
-def troubles(scenarios: Sequence[Scenario]) -> list[Trouble]:
+def troubles(scenarios: Sequence[PlayedScenario]) -> list[Trouble]:
     found: list[tuple[int, Trouble]] = []
     for scenario in scenarios:
         for run in scenario.runs:
-            if failure := harness_failure(run):
-                found.append((0, Trouble(kind="harness", head=f"The lab failed in the {_world(run)}", text=failure,
+            if run.failure:
+                found.append((0, Trouble(kind="harness", head=f"The lab failed in the {_world(run)}", text=run.failure,
                                          scenario=scenario, run=run)))
-            elif missing := unfired(run):
+            elif missing := run.unfired:
                 found.append((4, Trouble(kind="unknown", head=f"Did not fire in the {_world(run)}: {listed(missing)}",
                                          text="a planned fault that did not fire makes the run say nothing",
                                          scenario=scenario, run=run)))
         for side in scenario.all_sides():
-            if not side.as_declared and not all(harness_failure(run) for run, _ in side.cells):
+            if not side.as_declared and not all(run.failure for run, _ in side.cells):
                 found.append(_astray(scenario, side))
-    for scenario, guarantee in disagreements(scenarios):
-        sim, engine = scenario.sides[guarantee]["sim"], scenario.sides[guarantee]["engine"]
+    for scenario, allows, did in disagreements(scenarios):
         found.append((2, Trouble(
-            kind="disagree", head=f"The worlds disagree on {guarantee}", scenario=scenario, run=engine.cells[0][0],
-            anchor=anchor(scenario, guarantee),
-            text=f"the twin says {' or '.join(v.value for v in sim.verdicts)}, "
-                 f"the engine {' and '.join(v.value for v in engine.verdicts)}")))
+            kind="disagree", head=f"The worlds disagree on {did.guarantee}", scenario=scenario, run=did.cells[0][0],
+            anchor=anchor(scenario, did.guarantee),
+            text=f"the {known(allows.world).word} says {' or '.join(v.value for v in allows.verdicts)}, "
+                 f"the {known(did.world).word} {' and '.join(v.value for v in did.verdicts)}")))
     return [trouble for _, trouble in sorted(found, key=lambda pair: (pair[0], pair[1].scenario.number))]
 
 
-def _astray(scenario: Scenario, side: Side) -> tuple[int, Trouble]:
-    run, text = blame(side)
+def _astray(scenario: PlayedScenario, side: Side) -> tuple[int, Trouble]:
+    run, _ = side.telling
     broken = side.verdict is Verdict.BROKEN
     missed = side.canary and side.verdict is Verdict.HELD
     declared = f", declared {side.expected.value}" if side.canary and side.expected else ""
     return 1 if broken or missed else 3, Trouble(
-        kind="broken" if broken or missed else "unknown", scenario=scenario, run=run, text=text,
+        kind="broken" if broken or missed else "unknown", scenario=scenario, run=run, text=reason(side),
         anchor=anchor(scenario, side.guarantee),
         head=f"{side.guarantee} is {side.verdict.value} in the {_world(run)}{declared}")
 
 
 def _world(run: Run) -> str:
-    return WORLD_WORDS.get(run.play.world, run.play.world)
+    return known(run.play.world).word

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from reports.collect import Scenario, Side, collect, harness_failure, unfired
-from reports.results import disagree
+from reports.collect import PlayedScenario, collect
 from scenarios.history.run import Run
+from scenarios.history.sides import Side, dispute
+from scenarios.worlds.registry import known
 
 #: XML 1.0 has no way to write these characters, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -40,16 +41,16 @@ def junit(runs: Sequence[Run], replay_command: Callable[[Run], str]) -> bytes:
     return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
 
 
-def _case(scenario: Scenario, world: str, replay_command: Callable[[Run], str]) -> ElementTree.Element:
+def _case(scenario: PlayedScenario, world: str, replay_command: Callable[[Run], str]) -> ElementTree.Element:
     runs = scenario.of(world)
     seconds = sum(run.judgement.seconds for run in runs if run.judgement)
     case = ElementTree.Element("testcase", name=_clean(scenario.name), classname=f"scenarios.{world}",
                                time=f"{seconds:.3f}")
-    broken_harness = [run for run in runs if harness_failure(run)]
+    broken_harness = [run for run in runs if run.failure]
     if broken_harness:
         run = broken_harness[0]
-        error = ElementTree.SubElement(case, "error", message=_clean(f"harness: {harness_failure(run)}"))
-        error.text = _clean(f"{harness_failure(run)}\n{replay_command(run)}")
+        error = ElementTree.SubElement(case, "error", message=_clean(f"harness: {run.failure}"))
+        error.text = _clean(f"{run.failure}\n{replay_command(run)}")
         return case
     lines, culprit = _reasons(scenario, world, runs)
     if lines:
@@ -58,32 +59,34 @@ def _case(scenario: Scenario, world: str, replay_command: Callable[[Run], str]) 
     return case
 
 
-def _reasons(scenario: Scenario, world: str, runs: list[Run]) -> tuple[list[str], Run]:
+def _reasons(scenario: PlayedScenario, world: str, runs: list[Run]) -> tuple[list[str], Run]:
     """What went wrong, a line each, and the run that shows it best."""
     lines: list[str] = []
     culprits: list[Run] = []
     for guarantee, worlds in scenario.sides.items():
         side = worlds.get(world)
         if side and not side.as_declared:
-            run, text = blame(side)
+            text = reason(side)
             declared = f", declared {side.expected.value}" if side.expected else ""
             lines.append(f"{guarantee}: {side.verdict.value}{declared}" + (f": {text}" if text else ""))
-            culprits.append(run)
-        if world == "engine" and disagree(worlds.get("sim"), worlds.get("engine")):
-            lines.append(f"{guarantee}: the worlds disagree, the twin says "
-                         + " or ".join(verdict.value for verdict in worlds["sim"].verdicts))
-            culprits.append(worlds["engine"].cells[0][0])
+            culprits.append(side.telling[0])
+        found = dispute(scenario.of_guarantee(guarantee))
+        if found is not None and found[1].world == world:
+            allows, did = found
+            lines.append(f"{guarantee}: the worlds disagree, the {known(allows.world).word} says "
+                         + " or ".join(verdict.value for verdict in allows.verdicts))
+            culprits.append(did.cells[0][0])
     for run in runs:
-        if missing := unfired(run):
-            lines.append(f"planned faults did not fire: {', '.join(missing)}")
+        if run.unfired:
+            lines.append(f"planned faults did not fire: {', '.join(run.unfired)}")
             culprits.append(run)
     return lines, culprits[0] if culprits else runs[0]
 
 
-def blame(side: Side) -> tuple[Run, str]:
-    """The run that gave the side its verdict, and the first sentence of its evidence."""
-    run, cell = next(((run, cell) for run, cell in side.cells if cell.verdict is side.verdict), side.cells[0])
-    return run, cell.evidence[0].text if cell.evidence else ""
+def reason(side: Side) -> str:
+    """The first sentence of the evidence for a side's verdict."""
+    _, cell = side.telling
+    return cell.evidence[0].text if cell.evidence else ""
 
 
 def _clean(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Scenarios times guarantees, both worlds in one cell: the twin on the left, the engine on the right.
+"""PlayedScenarios times guarantees, all worlds in one cell, in the order of the registry: the twin on the left.
 
 Colour is never alone: every verdict has a glyph, a word for screen readers, and promised cells a frame.
 """
@@ -6,14 +6,15 @@ Colour is never alone: every verdict has a glyph, a word for screen readers, and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import msgspec
 
-from reports.collect import Promise, Scenario, Side, sort_worlds
-from reports.results import DECISIVE, disagree
-from scenarios.history.run import Verdict
+from reports.collect import PlayedScenario, Promise
+from scenarios.history.sides import Side, disagree
+from scenarios.history.verdicts import DECISIVE, Verdict
+from scenarios.worlds.registry import in_order, known
 
 #: Glyphs that every system font has and that differ in shape, not only in colour.
 GLYPHS = {
@@ -24,11 +25,10 @@ GLYPHS = {
     Verdict.UNKNOWN: "?",
 }
 _UNFIT = re.compile(r"[^A-Za-z0-9-]")
-WORLD_WORDS = {"sim": "twin", "engine": "engine"}
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """One world's half of a cell. `css` names its look, `words` says all of it."""
+    """One world's part of a cell, a half where there are two. `css` names its look, `words` says all of it."""
 
     world: str
     glyph: str
@@ -49,7 +49,7 @@ class Square(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
-    scenario: Scenario
+    scenario: PlayedScenario
     squares: list[Square | None]
     grade: str
 
@@ -61,13 +61,13 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     worlds: list[str]
 
 
-def anchor(scenario: Scenario, guarantee: str) -> str:
+def anchor(scenario: PlayedScenario, guarantee: str) -> str:
     """The id of a cell's detail in the page. Ids must not hold spaces, whatever a guarantee is called."""
     return f"c{scenario.number}-{_UNFIT.sub('-', guarantee)}"
 
 
-def matrix(scenarios: Sequence[Scenario], promises: Sequence[Promise]) -> Matrix:
-    worlds = sort_worlds({run.play.world for scenario in scenarios for run in scenario.runs})
+def matrix(scenarios: Sequence[PlayedScenario], promises: Sequence[Promise]) -> Matrix:
+    worlds = in_order({run.play.world for scenario in scenarios for run in scenario.runs})
     rows = []
     for scenario in scenarios:
         squares = [_square(scenario, promise.id, worlds) for promise in promises]
@@ -77,24 +77,25 @@ def matrix(scenarios: Sequence[Scenario], promises: Sequence[Promise]) -> Matrix
     return Matrix(promises=list(promises), chapters=chapters, rows=rows, worlds=worlds)
 
 
-def _square(scenario: Scenario, guarantee: str, worlds: Sequence[str]) -> Square | None:
-    sides = scenario.sides.get(guarantee)
+def _square(scenario: PlayedScenario, guarantee: str, worlds: Sequence[str]) -> Square | None:
+    sides = scenario.of_guarantee(guarantee)
     if not sides:
         return None
-    halves = [_half(sides[world]) if world in sides else None for world in worlds]
-    split = disagree(sides.get("sim"), sides.get("engine"))
+    by_world = {side.world: side for side in sides}
+    halves = [half_of(by_world[world]) if world in by_world else None for world in worlds]
+    split = disagree(sides)
     said = [half.words for half in halves if half]
     return Square(
         anchor=anchor(scenario, guarantee), halves=halves, disagree=split,
-        promised=any(side.promised for side in sides.values()), canary=any(side.canary for side in sides.values()),
+        promised=any(side.promised for side in sides), canary=any(side.canary for side in sides),
         grade=grade_of(sides),
         label=f"{scenario.name}, {guarantee}: {'; '.join(said)}" + ("; the worlds disagree" if split else ""))
 
 
-def grade_of(sides: Mapping[str, Side]) -> str:
+def grade_of(sides: Sequence[Side]) -> str:
     """How urgent one guarantee of one scenario is."""
-    astray = [side for side in sides.values() if not side.as_declared]
-    if disagree(sides.get("sim"), sides.get("engine")) or any(side.verdict in DECISIVE for side in astray):
+    astray = [side for side in sides if not side.as_declared]
+    if disagree(sides) or any(side.verdict in DECISIVE for side in astray):
         return "bad"
     return "open" if astray else ""
 
@@ -104,7 +105,7 @@ def worst(grades: Iterable[str]) -> str:
     return "bad" if "bad" in found else "open" if "open" in found else ""
 
 
-def _half(side: Side) -> Half:
+def half_of(side: Side) -> Half:
     return Half(world=side.world, glyph=GLYPHS[side.verdict], css=look(side), words=side_words(side))
 
 
@@ -120,7 +121,7 @@ def look(side: Side) -> str:
 
 def side_words(side: Side) -> str:
     """The side as a phrase: 'engine HELD, promised'."""
-    words = f"{WORLD_WORDS.get(side.world, side.world)} {side.verdict.value}"
+    words = f"{known(side.world).word} {side.verdict.value}"
     if len(side.verdicts) > 1:
         words += f" (its runs say {' and '.join(verdict.value for verdict in side.verdicts)})"
     if side.canary and side.expected:

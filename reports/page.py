@@ -20,14 +20,17 @@ from markupsafe import Markup
 from reports.answer import Answer, Trouble, answer
 from reports.charts.detection_times import detections_of, strip
 from reports.charts.kv_timeline import Mirror, mirrors_of
-from reports.charts.notable import Moment, moments_of, origin_of
+from reports.charts.notable import Moment, moments_of
 from reports.charts.svg import drawing, line, tag
 from reports.charts.timeline import Chart, sequence_chart
-from reports.collect import Promise, Scenario, Side, collect, guarantees_of, harness_failure, sort_worlds, unfired
+from reports.collect import PlayedScenario, Promise, collect, guarantees_of
 from reports.formats import clock, count, duration, listed
-from reports.matrix import GLYPHS, WORLD_WORDS, Half, anchor, grade_of, look, matrix, side_words, worst
-from reports.results import agreement, counts, disagree
-from scenarios.history.run import Run, Verdict
+from reports.matrix import GLYPHS, Half, anchor, grade_of, half_of, matrix, worst
+from reports.results import agreement, counts
+from scenarios.history.run import Run
+from scenarios.history.sides import Side, disagree
+from scenarios.history.verdicts import Verdict
+from scenarios.worlds.registry import in_order, known
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_EVIDENCE = 6
@@ -45,7 +48,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     bar: Markup | None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RunFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One guarantee on one run."""
 
     world: str
@@ -64,7 +67,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     anchor: str
     promise: Promise
     halves: list[Half]
-    findings: list[Finding]
+    findings: list[RunFinding]
     disagree: bool
     grade: str
 
@@ -87,7 +90,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioView(msgspec.Struct, frozen=True, kw_only=True):
-    scenario: Scenario
+    scenario: PlayedScenario
     anchor: str
     name: str
     declared: list[Detail]  # promised, canary, or worth a look
@@ -110,9 +113,9 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
     """The page as text."""
     scenarios = collect(runs)
     said = answer(runs)
-    known = guarantees_of(scenarios, promises)
+    judged = guarantees_of(scenarios, promises)
     several = {(s.name, world) for s in scenarios for world in s.worlds if len(s.of(world)) > 1}
-    words = {promise.id: promise for promise in known}
+    words = {promise.id: promise for promise in judged}
     anchors = {id(run): f"r{s.number}-{place}" for s in scenarios for place, run in enumerate(s.runs, 1)}
     views = [_scenario(s, words, anchors, several, replay_command) for s in scenarios]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
@@ -123,10 +126,10 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
               if any(fault.fate.value == "kill" for fault in run.play.plan.faults)]
     return environment.get_template("page.html").render(
         answer=said, troubles=[_trouble(t, anchors, replay_command) for t in said.troubles],
-        tiles=_tiles(runs, said), matrix=matrix(scenarios, known), scenarios=views,
+        tiles=_tiles(runs, said), matrix=matrix(scenarios, judged), scenarios=views,
         strip=strip(detections_of(scenarios, lambda run: "#" + anchors[id(run)]), min(bounds, default=None)),
-        ledger=[_ledger(promise, scenarios) for promise in known], agreement=agreement(runs),
-        worlds=sort_worlds({run.play.world for run in runs}), versions=_versions(runs),
+        ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
+        worlds=[known(name) for name in in_order(run.play.world for run in runs)], versions=_versions(runs),
         css=_inline("style.css"), script=_inline("page.js"))
 
 
@@ -140,17 +143,16 @@ def short_name(name: str) -> str:
 
 
 def _world_word(world: str) -> str:
-    return WORLD_WORDS.get(world, world)
+    return known(world).word
 
 
-def _scenario(scenario: Scenario, words: Mapping[str, Promise], anchors: Mapping[int, str],
+def _scenario(scenario: PlayedScenario, words: Mapping[str, Promise], anchors: Mapping[int, str],
               several: set[tuple[str, str]], replay_command: Callable[[Run], str]) -> ScenarioView:
     declared, held, quiet = [], [], []
     for guarantee, promise in words.items():
-        sides = scenario.sides.get(guarantee)
-        if not sides:
+        ordered = scenario.of_guarantee(guarantee)
+        if not ordered:
             continue
-        ordered = [sides[world] for world in sort_worlds(sides)]
         detail = _detail(scenario, promise, ordered, anchors, several)
         if detail.disagree or any(side.expected is not None or not side.as_declared for side in ordered):
             declared.append(detail)
@@ -167,24 +169,19 @@ def _scenario(scenario: Scenario, words: Mapping[str, Promise], anchors: Mapping
         astray=sum(map(bool, grades)), grade=worst(grades))
 
 
-def _detail(scenario: Scenario, promise: Promise, sides: Sequence[Side], anchors: Mapping[int, str],
+def _detail(scenario: PlayedScenario, promise: Promise, sides: Sequence[Side], anchors: Mapping[int, str],
             several: set[tuple[str, str]]) -> Detail:
-    by_world = {side.world: side for side in sides}
     return Detail(
-        anchor=anchor(scenario, promise.id), promise=promise, halves=[_half(side) for side in sides],
+        anchor=anchor(scenario, promise.id), promise=promise, halves=[half_of(side) for side in sides],
         findings=[_finding(side, index, anchors, (scenario.name, side.world) in several)
                   for side in sides for index in range(len(side.cells))],
-        disagree=disagree(by_world.get("sim"), by_world.get("engine")), grade=grade_of(by_world))
+        disagree=disagree(sides), grade=grade_of(sides))
 
 
-def _half(side: Side) -> Half:
-    return Half(world=side.world, glyph=GLYPHS[side.verdict], css=look(side), words=side_words(side))
-
-
-def _finding(side: Side, index: int, anchors: Mapping[int, str], several: bool) -> Finding:
+def _finding(side: Side, index: int, anchors: Mapping[int, str], several: bool) -> RunFinding:
     run, cell = side.cells[index]
     alone = msgspec.structs.replace(side, verdict=cell.verdict, cells=[(run, cell)])
-    origin = origin_of(run)
+    origin = run.history.began_at
     reasons = []
     for evidence in cell.evidence[:MOST_EVIDENCE]:
         where = [clock(evidence.at - origin)] if evidence.at is not None else []
@@ -195,7 +192,7 @@ def _finding(side: Side, index: int, anchors: Mapping[int, str], several: bool) 
     if len(cell.evidence) > MOST_EVIDENCE:
         reasons.append(Reason(text=f"and {len(cell.evidence) - MOST_EVIDENCE} more", where="", times="", bar=None))
     times, bar = _times(cell.bound, cell.measured)
-    return Finding(world=side.world, half=_half(alone), run=anchors[id(run)],
+    return RunFinding(world=side.world, half=half_of(alone), run=anchors[id(run)],
                    choice=f"outcome {run.play.choice}" if several else "",
                    witnesses="no witness" if not cell.witnesses else count(cell.witnesses, "witness", "witnesses"),
                    reasons=reasons, times=times, bar=bar)
@@ -223,8 +220,8 @@ def _run(run: Run, anchors: Mapping[int, str], several: bool, replay_command: Ca
     return RunView(
         anchor=anchors[id(run)], world=run.play.world, choice=f"outcome {run.play.choice}" if several else "",
         ended=run.judgement.ended if run.judgement else "not judged",
-        seconds=duration(run.judgement.seconds if run.judgement else run.lab.ended_at - run.lab.began_at),
-        failure=harness_failure(run), unfired=unfired(run), replay=replay_command(run), moments=moments[:40],
+        seconds=duration(run.seconds),
+        failure=run.failure, unfired=run.unfired, replay=replay_command(run), moments=moments[:40],
         faults=[f"{fault.id}: {fault.fate.value} at {fault.site}, crossing {fault.nth}"
                 + (f", {fault.times} times" if fault.times > 1 else "")
                 + ("" if fired.get(fault.id) else " (did not fire)") for fault in run.play.plan.faults],
@@ -250,10 +247,10 @@ def _tiles(runs: Sequence[Run], said: Answer) -> list[dict[str, Any]]:
         if promised[verdict] or verdict != "OUTSIDE":
             tiles.append({"number": f"{promised[verdict]:,}", "of": "", "what": what,
                           "look": look_ if promised[verdict] else "none"})
-    if "engine" in numbers["guarantees_held"]:
-        tiles.append({"number": f"{numbers['guarantees_held']['engine']:,}",
-                      "of": f"of {numbers['guarantees_promised']:,}",
-                      "what": "guarantees witnessed and held on the engine", "look": "none"})
+    for name, held in numbers["guarantees_held"].items():
+        if not known(name).virtual_time:
+            tiles.append({"number": f"{held:,}", "of": f"of {numbers['guarantees_promised']:,}",
+                          "what": f"guarantees witnessed and held {known(name).within}", "look": "none"})
     compared = worlds["agreed"] + worlds["disagreed"]
     tiles += [
         {"number": f"{worlds['agreed']:,}", "of": f"of {compared:,}",
@@ -269,10 +266,10 @@ def _tiles(runs: Sequence[Run], said: Answer) -> list[dict[str, Any]]:
     return tiles
 
 
-def _ledger(promise: Promise, scenarios: Sequence[Scenario]) -> dict[str, Any]:
+def _ledger(promise: Promise, scenarios: Sequence[PlayedScenario]) -> dict[str, Any]:
     """Where one guarantee was promised, and how it went in each world."""
     places = [(s, s.sides[promise.id]) for s in scenarios if promise.id in s.sides]
-    worlds = sort_worlds({world for _, sides in places for world in sides})
+    worlds = in_order({world for _, sides in places for world in sides})
     tally = []
     for world in worlds:
         mine = [sides[world] for _, sides in places if world in sides and sides[world].promised]

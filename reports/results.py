@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from reports.collect import Scenario, Side, cells_of, collect, harness_failure, unfired
-from scenarios.history.run import Run, Verdict
-
-DECISIVE = frozenset({Verdict.HELD, Verdict.BROKEN})
+from reports.collect import collect, disagreements
+from scenarios.history.run import Run
+from scenarios.history.sides import Side, cells_of, comparable, disagree
+from scenarios.history.verdicts import DECISIVE, Verdict
 
 
 def results(runs: Sequence[Run], base: Path | None = None) -> dict[str, Any]:
@@ -49,32 +49,32 @@ def _entry(run: Run, base: Path | None) -> dict[str, Any]:
             for cell in cells_of(run)
         ],
         "faults": [{"id": fault.id, "fired": fired.get(fault.id, False)} for fault in run.play.plan.faults],
-        "seconds": run.judgement.seconds if run.judgement else run.lab.ended_at - run.lab.began_at,
+        "seconds": run.seconds,
         "run": str(path),
     }
     if run.play.choice:
         entry["choice"] = run.play.choice
-    if failure := harness_failure(run):
-        entry["failure"] = failure
+    if run.failure:
+        entry["failure"] = run.failure
     return entry
 
 
 def agreement(runs: Sequence[Run]) -> dict[str, Any]:
-    """Where the worlds agree, disagree, or cannot be compared; see `disagree` for the rule."""
+    """Where the worlds agree, disagree, or cannot be compared; `scenarios/history/sides.py` has the rule."""
     compared, disagreements, differences, alone = 0, [], [], []
     for scenario in collect(runs):
-        if not {"sim", "engine"} <= set(scenario.worlds):
+        if len(scenario.worlds) < 2:
             alone.append({"scenario": scenario.name, "worlds": scenario.worlds})
             continue
         for guarantee, worlds in scenario.sides.items():
-            sim, engine = worlds.get("sim"), worlds.get("engine")
-            entry = {"scenario": scenario.name, "guarantee": guarantee,
-                     "sim": _values(sim), "engine": _values(engine)}
-            if disagree(sim, engine):
+            sides = scenario.of_guarantee(guarantee)
+            said = {world: _values(worlds.get(world)) for world in scenario.worlds}
+            entry = {"scenario": scenario.name, "guarantee": guarantee} | said
+            if disagree(sides):
                 disagreements.append(entry)
-            elif comparable(sim, engine):
+            elif comparable(sides):
                 compared += 1
-            elif set(entry["sim"]) != set(entry["engine"]):
+            elif len({frozenset(values) for values in said.values()}) > 1:
                 differences.append(entry)
     return {"agreed": compared, "disagreed": len(disagreements), "disagreements": disagreements,
             "differences": differences, "played_in_one_world": alone}
@@ -82,18 +82,6 @@ def agreement(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _values(side: Side | None) -> list[str]:
     return [verdict.value for verdict in side.verdicts] if side else []
-
-
-def comparable(sim: Side | None, engine: Side | None) -> bool:
-    """Both worlds reached HELD or BROKEN at least once."""
-    return bool(sim and engine and DECISIVE & set(sim.verdicts) and DECISIVE & set(engine.verdicts))
-
-
-def disagree(sim: Side | None, engine: Side | None) -> bool:
-    """One says HELD, the other BROKEN, and the engine's verdict is not among the twin's."""
-    if not comparable(sim, engine):
-        return False
-    return any(verdict not in sim.verdicts for verdict in engine.verdicts if verdict in DECISIVE)
 
 
 def counts(runs: Sequence[Run]) -> dict[str, Any]:
@@ -116,8 +104,8 @@ def counts(runs: Sequence[Run]) -> dict[str, Any]:
         "broken_without_a_promise": sum(side.expected is None and not side.as_declared for side in sides),
         "canaries": {"declared": sum(side.canary for side in sides),
                      "as_declared": sum(side.canary and side.as_declared for side in sides)},
-        "faults": {"planned": len(faults), "not_fired": sum(len(unfired(run)) for run in runs)},
-        "harness_failures": sum(harness_failure(run) is not None for run in runs),
+        "faults": {"planned": len(faults), "not_fired": sum(len(run.unfired) for run in runs)},
+        "harness_failures": sum(run.failure is not None for run in runs),
         "exit_code": exit_code(runs),
     }
 
@@ -129,17 +117,11 @@ def _by_verdict(sides: Sequence[Side]) -> dict[str, int]:
 
 def exit_code(runs: Sequence[Run]) -> int:
     """0 as declared, 3 harness failure (also: no runs at all), 1 broken or disagreeing, 2 not known."""
-    if not runs or any(harness_failure(run) for run in runs):
+    if not runs or any(run.failure for run in runs):
         return 3
     scenarios = collect(runs)
     astray = [side for scenario in scenarios for side in scenario.all_sides() if not side.as_declared]
     if any(side.verdict in DECISIVE for side in astray) or disagreements(scenarios):
         return 1
     # What is left astray is UNKNOWN, UNTESTED or OUTSIDE where something else was declared: nothing was learnt.
-    return 2 if astray or any(unfired(run) for run in runs) else 0
-
-
-def disagreements(scenarios: Sequence[Scenario]) -> list[tuple[Scenario, str]]:
-    return [(scenario, guarantee) for scenario in scenarios for guarantee, worlds in scenario.sides.items()
-            if disagree(worlds.get("sim"), worlds.get("engine"))]
-
+    return 2 if astray or any(run.unfired for run in runs) else 0

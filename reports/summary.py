@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reports.answer import answer
-from reports.collect import Scenario, collect
-from reports.matrix import GLYPHS, WORLD_WORDS
-from reports.results import disagreements
-from scenarios.history.run import Run, Verdict
+from reports.collect import PlayedScenario, collect, disagreements
+from reports.matrix import GLYPHS
+from scenarios.history.run import Run
+from scenarios.history.verdicts import Verdict
+from scenarios.worlds.registry import known
 
 MOST_TROUBLES = 20
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>$@:-])")
@@ -38,12 +39,12 @@ def summary(runs: Sequence[Run], replay_command: Callable[[Run], str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(scenarios: Sequence[Scenario]) -> list[str]:
+def _table(scenarios: Sequence[PlayedScenario]) -> list[str]:
     if not scenarios:
         return []
-    split = {(scenario.name, guarantee) for scenario, guarantee in disagreements(scenarios)}
+    split = {(scenario.name, did.guarantee) for scenario, _, did in disagreements(scenarios)}
     worlds = list(dict.fromkeys(world for scenario in scenarios for world in scenario.worlds))
-    titles = [f"{WORLD_WORDS.get(world, world)}: promises" for world in worlds]
+    titles = [f"{known(world).word}: promises" for world in worlds]
     lines = ["| scenario | " + " | ".join(titles) + " | worlds |", "|---" * (len(worlds) + 2) + "|"]
     for scenario in scenarios:
         differ = sum((scenario.name, guarantee) in split for guarantee in scenario.sides)
@@ -52,7 +53,7 @@ def _table(scenarios: Sequence[Scenario]) -> list[str]:
     return [*lines, ""]
 
 
-def _tally(scenario: Scenario, world: str) -> str:
+def _tally(scenario: PlayedScenario, world: str) -> str:
     sides = [side for side in scenario.all_sides() if side.world == world]
     words = []
     for verdict in Verdict:

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from scenarios.lab.catalogue import Scenario, scenarios_of
-from scenarios.lab.player import WORLD_NAMES, Settings, Worlds, can_play, fits, repeat_command, worlds_of
+from scenarios.lab.player import Settings, Worlds, fits, repeat_command
+from scenarios.worlds.registry import EVERY, WORLDS, can_play, worlds_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ringtwin", "where and how scenarios are played")
-    group.addoption("--world", choices=(*WORLD_NAMES, "both"), default=None,
+    group.addoption("--world", choices=(*WORLDS, EVERY), default=None,
                     help="who plays: sim, engine or both (default: both where torch and pyzmq are installed)")
     group.addoption("--tp", type=int, default=None, help="play every scenario with so many ranks")
     group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the real engine computes")
@@ -103,7 +104,7 @@ class Collector:
 
     def pytest_sessionfinish(self) -> None:
         if self._runs:
-            from scenarios.command.cli import publish
+            from scenarios.command.conclusion import publish
             from scenarios.history.run import load_run
 
             publish([load_run(path) for path in self._runs], self._folder)

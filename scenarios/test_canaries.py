@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
 from faults.plan import exits, hang, marked, plan, stall, until
-from scenarios.history.run import Verdict
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import KV, NARROW, churn, patient
 from scenarios.workloads import add, recorded, utility

@@ -14,6 +14,7 @@ from scenarios.guarantees.all import (
     nothing_left_behind,
     tokens_match_reference,
 )
+from scenarios.history.play import Options
 from scenarios.workloads import add, recorded, utility
 
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -86,7 +87,7 @@ def test_core_is_asked_to_leave(world):
     """SIGTERM while requests run: they finish, the notice comes behind their last tokens."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        options={"await_death_s": 5.0}, plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
+        options=Options(await_death_s=5.0), plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
     run.holds(drain, dead_notice, tokens_match_reference, nothing_left_behind)
 
 

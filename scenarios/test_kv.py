@@ -13,6 +13,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_seq,
 )
+from scenarios.history.play import Options
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
@@ -46,7 +47,7 @@ def test_subscriber_joins_late(world):
     """A subscriber comes when everything has been said: it asks for it from the beginning."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
-        config=lab_config(kv_events={"enable_kv_cache_events": True}), options={"late_subscriber": True})
+        config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(late_subscriber=True))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
 
 

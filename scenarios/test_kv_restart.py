@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.topology import tensor_parallel
 from scenarios.guarantees.all import kv_mirror_true, kv_seq
+from scenarios.history.play import Options
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
@@ -12,5 +13,5 @@ def test_publisher_is_killed_and_started_again(world):
     """The whole engine is killed and started again: its subscriber is told of the restart, and starts over."""
     run = world.play(
         topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
-        config=lab_config(kv_events={"enable_kv_cache_events": True}), options={"kill_all_then_restart": True})
+        config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(kill_all_then_restart=True))
     run.holds(kv_seq, kv_mirror_true)

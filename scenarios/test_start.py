@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.topology import Mark, tensor_parallel
+from engine.topology import Engine, Mark, side_by_side, tensor_parallel
 from faults.plan import delay, drop, kill, marked, plan, until
 from scenarios.guarantees.all import (
     handshake_order,
@@ -11,6 +11,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     two_on_one_host,
 )
+from scenarios.history.play import Options
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
@@ -45,13 +46,13 @@ def test_ready_is_late(world):
 def test_everything_is_killed_and_started_again_beside_a_neighbour(world):
     """All processes are killed at once; the next start removes what they left and nothing of a living neighbour."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        options={"kill_all_then_restart": True, "neighbour": True})
+        topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=recorded("pair"),
+        options=Options(kill_all_then_restart=True))
     run.holds(nothing_left_behind, two_on_one_host)
 
 
 def test_runtime_directory_has_a_long_name(world):
     """A temporary directory too long for a socket's path: the engine finds a shorter one and starts."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"), options={"long_runtime_dir": True})
+        topology=tensor_parallel(2), workload=recorded("pair"), options=Options(long_runtime_dir=True))
     run.holds(start_ends, handshake_order, tokens_match_reference, nothing_left_behind)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from reports.results import agreement, exit_code
-from scenarios.history.run import Verdict
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import Scenario, catalogue, selected
-from scenarios.lab.player import Settings, Worlds, can_play, play
+from scenarios.lab.player import Settings, Worlds, play
+from scenarios.worlds.registry import can_play
 
 #: One of each kind, and fast: calm, two deaths, the ring, overflow, transport, start-up.
 NAMES = (

@@ -190,7 +190,7 @@ def test_the_twin_has_no_clock_no_process_and_no_socket(path):
 @each("scenarios")
 def test_only_the_command_line_knows_the_reports(path):
     reports = {name for name in ours(path) if name.split(".")[0] == "reports"}
-    assert not reports or path.parent == ROOT / "scenarios/command"
+    assert not reports or path == ROOT / "scenarios/command/conclusion.py"
 
 
 @each("scenarios/guarantees")
@@ -201,7 +201,8 @@ def test_a_judge_does_not_consult_the_accused(path):
 
 @each("reports")
 def test_reports_read_runs_and_start_nothing(path):
-    assert strangers(path, {"faults.journal", "engine.topology"}, ("reports", "scenarios.history")) == set()
+    assert strangers(path, {"faults.journal", "engine.topology", "scenarios.worlds.registry"},
+                     ("reports", "scenarios.history")) == set()
     assert {module.split(".")[0] for module in imports_of(path)} & {
         "subprocess", "multiprocessing", "socket", "threading", "asyncio", "urllib", "zmq", "torch"} == set()
 
@@ -225,7 +226,7 @@ import scenarios.guarantees.all
 import scenarios.guarantees.judge
 import scenarios.worlds.sim
 from scenarios.lab.catalogue import catalogue
-from scenarios.lab.player import can_play, worlds_of
+from scenarios.worlds.registry import can_play, worlds_of
 
 assert catalogue(), "no scenario was found"
 assert worlds_of(None) == ("sim",), worlds_of(None)

@@ -1,30 +1,27 @@
-"""Messages of a run, put together from two journals each, and the few that are worth drawing.
+"""Messages of a run as its history pairs them, and the few that are worth drawing.
 
-    a send pairs with its receive by      (edge, digest, occurrence)     sockets
-                                          (edge, position)               rings
-    collectives pair by number            worker.r/collective:enter
-
-A crossing that a fault befell says so in its own record: a dropped message was not received, a delayed or
-reordered one was received at its release, a send that killed its sender was never put. A send without a
-receive was lost, or was in flight when its reader died. A receive without a send was doubled or forged.
-`select` keeps what happens near the anchors (faults, deaths, detections), the beginning and the end, and
-says of the rest how much it was.
+A dropped message was not received, a delayed or reordered one was received when it was let go, one that its sender kept
+was never put. A send without a receive was lost, or was in flight when its reader died. A receive without a send was
+doubled or forged. `select` keeps what happens near the anchors (faults, deaths, detections), the beginning and the end,
+and says of the rest how much it was.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
-from engine.topology import RING_CHANNELS, NodeKind
-from faults.journal import JournalFile, Kind, Record
-from scenarios.history.history import NEVER_PUT
+from engine.topology import RING_CHANNELS, Channel, NodeKind
+from faults.journal import Record
+from scenarios.history.flows import Flow
+from scenarios.history.history import History
+from scenarios.history.names import base, life_of
 
-_RINGS = frozenset(channel.value for channel in RING_CHANNELS)
 _HELD = frozenset({"delay", "reorder"})
+_ENTER = "/collective:enter"
 _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
 
@@ -92,55 +89,55 @@ class Skipped(msgspec.Struct, kw_only=True):
         return sum(self.channels.values())
 
 
-def lifeline(node: str) -> str:
-    """All lives of a process stand on one line: core.0@1 on core.0."""
-    return node.partition("@")[0]
-
-
 def column(node: str) -> tuple[int, str, int]:
     """Sort key: frontend, core, workers, subscribers, then strangers by name."""
     kind, _, index = node.partition(".")
     return _COLUMNS.get(kind, len(_COLUMNS)), kind, int(index) if index.isdigit() else 0
 
 
-def arrows_of(journals: Sequence[JournalFile]) -> list[Arrow | Collective]:
-    """Every message and collective of the run, by time."""
-    sends: dict[tuple, list[Arrow]] = defaultdict(list)
-    arrivals: list[tuple[tuple, str, Record]] = []
-    collectives: dict[tuple[int, int], Collective] = {}
-    everything: list[Arrow | Collective] = []
-    calls, released, unsent = _calls(journals), _released(journals), _unsent(journals)
-    crossings = [(record, journal) for journal in journals for record in journal.records
-                 if record.kind is Kind.CROSSING]
-    for record, journal in sorted(crossings, key=lambda pair: pair[0].at):
-        place, _, operation = record.site.rpartition(":")
-        if operation == "enter":
-            found = collectives.setdefault((journal.life, record.nth), Collective(number=record.nth, last=record.nth,
-                                                                              entered={}))
-            found.entered[lifeline(journal.node)] = record.at
-        elif operation == "send" and "->" in place:
-            arrow = _arrow(place, record, calls)
-            arrow.sent_at = record.at
-            everything.append(arrow)
-            if (record.site, record.nth) in unsent:
+def arrows_of(history: History) -> list[Arrow | Collective]:
+    """Every message and collective of the run, by time; at one moment in the order of the journals."""
+    calls, places = _calls(history), {node: place for place, node in enumerate(history.nodes)}
+    found: list[tuple[tuple[float, ...], Arrow | Collective]] = []
+    for flow in history.flows():
+        source, target = places.get(flow.source, 0), places.get(flow.target, 0)
+        received = {id(send): receive for send, receive in flow.pairs}
+        for send in (*flow.sends, *flow.kept):
+            arrow = _arrow(flow, send, calls)
+            arrow.sent_at = send.at
+            if (receive := received.get(id(send))) is not None:
+                _arrive(arrow, receive, history)
+            found.append(((arrow.at, 0, source, send.number), arrow))
+            if (f"{flow.name}:send", send.nth) in history.unroutable:
                 arrow.fate = "unroutable"
-            elif arrow.fate not in NEVER_PUT:
-                sends[_key(place, record)].append(arrow)
-        elif operation == "receive" and "->" in place:
-            arrivals.append((_key(place, record), place, record))
-    for key, place, record in arrivals:
-        arrow = _sent_before(sends[key], record.at)
-        if arrow is None:
-            arrow = _arrow(place, record, calls)
-            everything.append(arrow)
-        arrow.fate, arrow.fault = str(record.data.get("fate", arrow.fate)), str(record.data.get("fault", arrow.fault))
-        if arrow.fate in _HELD:
-            arrow.received_at = released.get((record.site, record.nth))
-        elif arrow.fate != "drop":
-            arrow.received_at = record.at
-        if arrow.sent_at is None and arrow.received_at is None:
-            arrow.sent_at = record.at  # forged and dropped: shown where it came
-    return _joined(sorted([*everything, *collectives.values()], key=lambda item: item.at))
+        for receive in flow.unsent:
+            arrow = _arrow(flow, receive, calls)
+            _arrive(arrow, receive, history)
+            if arrow.received_at is None:
+                arrow.sent_at = receive.at  # forged and dropped: shown where it came
+            found.append(((arrow.at, 1, target, receive.number), arrow))
+    found += [((collective.at, 2, number), collective) for number, collective in enumerate(_collectives(history))]
+    return _joined([item for _, item in sorted(found, key=lambda entry: entry[0])])
+
+
+def _arrive(arrow: Arrow, receive: Record, history: History) -> None:
+    arrow.fate, arrow.fault = str(receive.data.get("fate", arrow.fate)), str(receive.data.get("fault", arrow.fault))
+    if arrow.fate in _HELD:
+        arrow.received_at = history.delivered_at.get((receive.site, receive.nth))
+    elif arrow.fate != "drop":
+        arrow.received_at = receive.at
+
+
+def _collectives(history: History) -> list[Collective]:
+    """By number and life, in the order in which they began."""
+    entered = [(record, node) for site, records in history.crossings.items() if site.endswith(_ENTER)
+               for node in [site.removesuffix(_ENTER)] for record in records]
+    found: dict[tuple[int, int], Collective] = {}
+    for record, node in sorted(entered, key=lambda pair: (pair[0].at, pair[1])):
+        collective = found.setdefault((life_of(node), record.nth), Collective(
+            number=record.nth, last=record.nth, entered={}))
+        collective.entered[base(node)] = record.at
+    return list(found.values())
 
 
 def _joined(items: list[Arrow | Collective]) -> list[Arrow | Collective]:
@@ -156,61 +153,29 @@ def _joined(items: list[Arrow | Collective]) -> list[Arrow | Collective]:
     return found
 
 
-def _key(place: str, record: Record) -> tuple:
-    channel = place.rpartition("/")[2]
-    if channel in _RINGS and "position" in record.data:
-        return place, record.data["position"]
-    return place, record.digest, record.occurrence
-
-
-def _arrow(place: str, record: Record, calls: dict[int, str]) -> Arrow:
-    edge, _, channel = place.rpartition("/")
-    source, _, target = edge.partition("->")
-    label = f"{channel} {record.nth}"
-    if channel in _RINGS and "position" in record.data:
+def _arrow(flow: Flow, record: Record, calls: dict[tuple[str, int], str]) -> Arrow:
+    channel = flow.edge.channel.value
+    label, fate = f"{channel} {record.nth}", str(record.data.get("fate", ""))
+    if flow.edge.channel in RING_CHANNELS and "position" in record.data:
         position = record.data["position"]
         label = f"{channel} {position}"
-        if channel == "rpc" and position in calls:
-            label += f" {calls[position]}"
-    return Arrow(source=lifeline(source), target=lifeline(target), channel=channel, label=label,
-                 fate=str(record.data.get("fate", "")), fault=str(record.data.get("fault", "")))
+        if asked := calls.get((flow.source, position)) if flow.edge.channel is Channel.RPC else None:
+            label += f" {asked}"
+    return Arrow(source=base(flow.source), target=base(flow.target), channel=channel, label=label, fate=fate,
+                 fault=str(record.data.get("fault", "")))
 
 
-def _sent_before(sends: list[Arrow], at: float) -> Arrow | None:
-    """The latest send before an arrival: names carry no lives, and a restarted sender counts from the start."""
-    before = [index for index, send in enumerate(sends) if send.at <= at]
-    if not sends:
-        return None
-    return sends.pop(before[-1] if before else 0)
-
-
-def _released(journals: Sequence[JournalFile]) -> dict[tuple[str, int], float]:
-    """When a message that a fault held at (site, nth) was delivered."""
-    return {(str(record.data["site"]), int(record.data["nth"])): record.at
-            for journal in journals for record in journal.records
-            if record.kind is Kind.RELEASE and "site" in record.data and "nth" in record.data}
-
-
-def _unsent(journals: Sequence[JournalFile]) -> set[tuple[str, int]]:
-    """Sends that were unroutable and stayed with their sender."""
-    return {(str(record.data.get("site", "")), int(record.data.get("nth", 0)))
-            for journal in journals for record in journal.records
-            if record.kind is Kind.OBSERVATION and record.site == "not-sent"}
-
-
-def _calls(journals: Sequence[JournalFile]) -> dict[int, str]:
-    """Position in the rpc ring -> what was asked, as the workers recorded it right after the receive."""
-    calls: dict[int, str] = {}
-    for journal in journals:
-        position = None
-        for record in journal.records:
-            if record.kind is Kind.CROSSING and record.site.endswith("/rpc:receive"):
-                position = record.data.get("position")
-            elif record.kind is Kind.OBSERVATION and record.site == "rpc":
+def _calls(history: History) -> dict[tuple[str, int], str]:
+    """(writer, position in its rpc ring) -> what was asked, as the workers recorded it right after the receive."""
+    calls: dict[tuple[str, int], str] = {}
+    for flow in history.flows(Channel.RPC):
+        numbers = [receive.number for receive in flow.receives]
+        for record in history.by_node("rpc").get(flow.target, ()):
+            before = bisect_left(numbers, record.number)
+            if before:
                 step = record.data.get("step")
-                place = record.data.get("position", position)
-                if place is not None:
-                    calls[place] = f"step {step}" if step is not None else str(record.data.get("method", ""))
+                calls[flow.source, flow.receives[before - 1].data["position"]] = \
+                    f"step {step}" if step is not None else str(record.data.get("method", ""))
     return calls
 
 

@@ -17,10 +17,10 @@ import msgspec
 from markupsafe import Markup
 
 from reports.charts.svg import drawing, line, tag, text
-from reports.collect import Scenario, sort_worlds
+from reports.collect import PlayedScenario
 from reports.formats import count, duration
-from reports.matrix import WORLD_WORDS
 from scenarios.history.run import Run
+from scenarios.worlds.registry import in_order, known
 
 WIDTH, LEFT, RIGHT, TOP, ROW, DOT = 720.0, 128.0, 22.0, 30.0, 34.0, 4.0
 SHORTEST_S = 1e-5  # the twin may answer at the same virtual instant: a logarithm needs more than nothing
@@ -53,7 +53,7 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
 
-def detections_of(scenarios: Sequence[Scenario], href: Callable[[Run], str]) -> list[Detection]:
+def detections_of(scenarios: Sequence[PlayedScenario], href: Callable[[Run], str]) -> list[Detection]:
     found = []
     for scenario in scenarios:
         for run in scenario.runs:
@@ -74,7 +74,7 @@ def strip(detections: Sequence[Detection], bound_s: float | None = None) -> Stri
     groups: dict[tuple[str, str], list[Detection]] = defaultdict(list)
     for detection in detections:
         groups[detection.fate, detection.world].append(detection)
-    worlds = list(reversed(sort_worlds({d.world for d in detections})))  # the engine first: it is what ships
+    worlds = list(reversed(in_order(d.world for d in detections)))  # the engine first: it is what ships
     keys = sorted(groups, key=lambda key: (key[0], worlds.index(key[1])))
     low = floor(log10(max(SHORTEST_S, min(d.took for d in detections))))
     high = max(ceil(log10(max(SHORTEST_S, bound_s or 0.0, *(d.took for d in detections)))), low + 1)
@@ -103,7 +103,7 @@ def _row(key: tuple[str, str], group: Sequence[Detection], y: float, x_of: Calla
          ) -> list[Markup]:
     fate, world = key
     parts = [line(LEFT, y + DOT, WIDTH - RIGHT, y + DOT, "rule"),
-             text(LEFT - 10.0, y + 3.0, WORLD_WORDS.get(world, world), "world", "end")]
+             text(LEFT - 10.0, y + 3.0, known(world).word, "world", "end")]
     if first:
         parts.append(text(4.0, y + 3.0, fate, "fate"))
     stacked: dict[int, int] = defaultdict(int)
@@ -112,8 +112,8 @@ def _row(key: tuple[str, str], group: Sequence[Detection], y: float, x_of: Calla
         place = round(x / (2 * DOT))
         height = min(stacked[place], 5)  # a taller heap would grow into the row above; it only gets darker
         stacked[place] += 1
-        dot = (tag("circle", cx=x, cy=y - height * 4.4, r=DOT) if world == "engine" else
-               tag("rect", x=x - DOT + 0.5, y=y - height * 4.4 - DOT + 0.5, width=2 * DOT - 1, height=2 * DOT - 1))
+        dot = (tag("rect", x=x - DOT + 0.5, y=y - height * 4.4 - DOT + 0.5, width=2 * DOT - 1, height=2 * DOT - 1)
+               if known(world).virtual_time else tag("circle", cx=x, cy=y - height * 4.4, r=DOT))
         title = f"{detection.scenario}, {world}, {detection.fault} {fate}: told after {duration(detection.took)}"
         parts.append(tag("a", tag("title", title), dot, href=detection.href, class_=f"d {world}", tabindex=-1))
     return parts

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 from markupsafe import Markup
 
-from faults.journal import JournalFile, Kind, Record
-from reports.charts.arrows import lifeline
-from reports.charts.notable import origin_of
+from engine.topology import NodeKind
+from faults.journal import Kind, Record
 from reports.charts.svg import drawing, line, tag, text
 from reports.formats import count, duration
+from scenarios.history.history import History
+from scenarios.history.names import base, life_of
 from scenarios.history.run import Run
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720.0, 250.0, 64.0, 16.0, 26.0, 34.0
@@ -39,7 +40,7 @@ class Stretch(msgspec.Struct):
     ended: float
 
 
-class Gap(msgspec.Struct, kw_only=True):
+class DrawnGap(msgspec.Struct, kw_only=True):
     """Batches `first` to `last` were missing. `healed_at` is None while they are."""
 
     first: int
@@ -75,27 +76,25 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):
     subscriber: str
     svg: Markup
-    gaps: list[Gap]
+    gaps: list[DrawnGap]
     sentence: str
 
 
 def mirrors_of(run: Run) -> list[Mirror]:
     """One per subscriber that observed anything of its batches."""
-    origin = origin_of(run)
-    published = _published(run, origin)
+    history = run.history
+    published = _published(history)
     found = []
-    for journal in run.journals:
-        records = [r for r in journal.records if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
-        if journal.node.startswith("subscriber") and records:
-            found.append(_mirror(journal, records, published, origin))
+    for node in history.of_kind(NodeKind.SUBSCRIBER):
+        records = [r for r in history.records(node) if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
+        if records:
+            found.append(_mirror(node, records, published, history.began_at))
     return found
 
 
-def _published(run: Run, origin: float) -> list[Stretch]:
-    return _stretches([(int(record.data.get("seq", 0)), "published", record.at - origin)
-                       for journal in run.journals if journal.node.startswith("core")
-                       for record in journal.records
-                       if record.kind is Kind.OBSERVATION and record.site == "kv-published"])
+def _published(history: History) -> list[Stretch]:
+    return _stretches([(int(record.data.get("seq", 0)), "published", record.at - history.began_at)
+                       for records in history.by_node("kv-published").values() for record in records])
 
 
 def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int] = frozenset()) -> list[Stretch]:
@@ -110,18 +109,18 @@ def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int]
     return found
 
 
-def _gaps(records: Sequence[Record], published: Sequence[Stretch], origin: float) -> list[Gap]:
-    gaps: list[Gap] = []
+def _gaps(records: Sequence[Record], published: Sequence[Stretch], origin: float) -> list[DrawnGap]:
+    gaps: list[DrawnGap] = []
     for record in records:
         if record.site not in ("kv-gap", "kv-healed", "kv-unrecoverable") or "first" not in record.data:
             continue
         first, last, at = int(record.data["first"]), int(record.data["last"]), record.at - origin
         if record.site == "kv-gap":
-            gaps.append(Gap(first=first, last=last, noticed_at=at, published_at=_when(published, first)))
+            gaps.append(DrawnGap(first=first, last=last, noticed_at=at, published_at=_when(published, first)))
             continue
         concerned = [gap for gap in gaps if first <= gap.last and gap.first <= last]
         if not concerned and record.site == "kv-unrecoverable":
-            gaps.append(Gap(first=first, last=last, noticed_at=at, published_at=_when(published, first),
+            gaps.append(DrawnGap(first=first, last=last, noticed_at=at, published_at=_when(published, first),
                             unrecoverable=True))
         for gap in concerned:
             if record.site == "kv-healed" and last >= gap.last:
@@ -154,8 +153,9 @@ def _when(published: Sequence[Stretch], seq: int) -> float | None:
     return None
 
 
-def _mirror(journal: JournalFile, records: Sequence[Record], published: Sequence[Stretch], origin: float) -> Mirror:
-    node = lifeline(journal.node) + (f", life {journal.life}" if journal.life else "")
+def _mirror(subscriber: str, records: Sequence[Record], published: Sequence[Stretch], origin: float) -> Mirror:
+    life = life_of(subscriber)
+    node = base(subscriber) + (f", life {life}" if life else "")
     beginnings = _beginnings(records, origin)
     applied = _stretches([(int(r.data.get("seq", 0)), str(r.data.get("source", "live")), r.at - origin)
                           for r in records if r.site == "kv-batch"], frozenset(b.before for b in beginnings))
@@ -170,7 +170,7 @@ def _mirror(journal: JournalFile, records: Sequence[Record], published: Sequence
                   sentence=sentence)
 
 
-def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[Gap],
+def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[DrawnGap],
           beginnings: Sequence[Beginning], sentence: str) -> Markup:
     strokes = [*applied, *published]
     times = [t for s in strokes for t in (s.began, s.ended)]
@@ -218,7 +218,7 @@ def _axes(x_of: Callable[[float], float], y_of: Callable[[float], float], times:
     return parts
 
 
-def _box(gap: Gap, x_of: Callable[[float], float], y_of: Callable[[float], float], end: float) -> Markup:
+def _box(gap: DrawnGap, x_of: Callable[[float], float], y_of: Callable[[float], float], end: float) -> Markup:
     left, right = x_of(gap.noticed_at), x_of(gap.healed_at if gap.healed_at is not None else end)
     top, base = y_of(gap.last + 0.5), y_of(gap.first - 0.5)
     began = x_of(gap.published_at) if gap.published_at is not None else left
@@ -235,7 +235,7 @@ def _diamond(beginning: Beginning, x_of: Callable[[float], float], y_of: Callabl
                tag("path", d=f"M {x:.1f} {y - 6:.1f} l 6 6 l -6 6 l -6 -6 Z"), class_="beginning")
 
 
-def _words(gaps: Sequence[Gap], beginnings: Sequence[Beginning], x_of: Callable[[float], float]) -> list[Markup]:
+def _words(gaps: Sequence[DrawnGap], beginnings: Sequence[Beginning], x_of: Callable[[float], float]) -> list[Markup]:
     told = [(at, word, height) for gap in gaps
             for at, word, height in ((gap.noticed_at, "gap noticed", 4.0), (gap.healed_at, "healed", -8.0))]
     told += [(beginning.at, beginning.word, 16.0) for beginning in beginnings]

@@ -12,13 +12,16 @@ from typing import Any
 import msgspec
 
 from faults.journal import Kind, Record
-from reports.charts.arrows import lifeline
 from reports.formats import duration
-from scenarios.history.run import ProcessEnd, Run
+from scenarios.history.ends import Life
+from scenarios.history.history import History, Receipt
+from scenarios.history.names import base, life_of
+from scenarios.history.run import Run
 
-#: A lab's clock that lies this far from the journals' is another clock; its times are not drawn.
-SAME_CLOCK_S = 3600.0
 NO_FAREWELL = "no farewell"
+SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 6: "abort", 11: "segmentation fault"}
+#: What ends a process, in a reader's words.
+FATES = {"kill": "SIGKILL", "exit": "exit", "raise": "an exception", "terminate": "SIGTERM"}
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class Lifeline(msgspec.Struct, frozen=True, kw_only=True):
     """One life of one process: `died` says how, None where it left on its own feet or still runs."""
 
     node: str
@@ -51,68 +54,35 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     died: str | None
 
 
-def origin_of(run: Run) -> float:
-    """The time of the first record: zero of everything that is shown of this run."""
-    return min((journal.records[0].at for journal in run.journals if journal.records), default=run.lab.began_at)
-
-
-def end_of(run: Run) -> float:
-    return max((journal.records[-1].at for journal in run.journals if journal.records), default=run.lab.ended_at)
-
-
-def lives_of(run: Run) -> list[Life]:
+def lives_of(run: Run) -> list[Lifeline]:
     """Every life of every process, by node. Times count from the origin."""
-    origin, slain = origin_of(run), _slain(run)
-    seen = {(lifeline(process.node), process.life): process for process in run.lab.processes}
-    lives = []
-    for journal in run.journals:
-        node, records = lifeline(journal.node), journal.records
-        if not records:
-            continue
-        process = seen.get((node, journal.life))
-        said_bye = any(record.kind is Kind.OBSERVATION and record.site == "bye" for record in records[-20:])
-        ended = records[-1].at - origin
-        if process is not None and process.ended_at is not None and _same_clock(process.ended_at, run):
-            ended = max(ended, process.ended_at - origin)
-        still_there = process is not None and process.ended_at is None
-        died = _how(process, said_bye, still_there)
-        if died == NO_FAREWELL:
-            died = slain.get(node, died)
-        lives.append(Life(node=node, life=journal.life, began=records[0].at - origin,
-                          ended=None if still_there else ended, died=died))
-    return sorted(lives, key=lambda life: (life.node, life.life))
+    origin = run.history.began_at
+    return [Lifeline(node=base(life.node), life=life_of(life.node), began=life.began_at - origin,
+                     ended=None if life.ended_at is None else life.ended_at - origin, died=_died(life, run.history))
+            for life in run.history.lives]
 
 
-def _same_clock(at: float, run: Run) -> bool:
-    return origin_of(run) - 1.0 <= at <= end_of(run) + SAME_CLOCK_S
-
-
-def _how(process: ProcessEnd | None, said_bye: bool, still_there: bool) -> str | None:
-    if still_there:
+def _died(life: Life, history: History) -> str | None:
+    process = life.process
+    if life.ended_at is None:
         return None
-    if process is not None and process.killed_by_lab:
+    if process is not None and process.killed_by_lab and history.overstayed(process):
         return "ended by the lab: it outlived its bound"
     code = process.exitcode if process is not None else None
     if code is not None and code < 0:
-        return {-9: "SIGKILL", -15: "SIGTERM", -6: "abort", -11: "segmentation fault"}.get(code, f"signal {-code}")
+        return SIGNALS.get(-code, f"signal {-code}")
     if code:
         return f"exit code {code}"
-    return None if said_bye else NO_FAREWELL
-
-
-def _slain(run: Run) -> dict[str, str]:
-    """Which fault killed a node: the lab does not always see an exit code, the plan says it all the same."""
-    words = {"kill": "SIGKILL", "exit": "exit", "raise": "an exception", "terminate": "SIGTERM"}
-    return {
-        lifeline(str(record.data.get("victim") or journal.node)):
-            f"{words[str(record.data['fate'])]} by {record.site}"
-        for journal in run.journals for record in journal.records
-        if record.kind is Kind.RECEIPT and record.data.get("fate") in words
-    }
+    if life.farewell:
+        return None
+    if life.struck_by is not None:
+        return f"{FATES[life.struck_by.fate]} by {life.struck_by.id}"
+    death = history.ends.get(life.node)
+    return FATES[death.how] if death is not None and death.planned else NO_FAREWELL
 
 
 def spans_of(run: Run) -> list[Span]:
-    origin = origin_of(run)
+    origin = run.history.began_at
     return [
         Span(fault=receipt.id, kind=kind, began=receipt.at - origin, ended=end - origin)
         for receipt in (run.judgement.faults if run.judgement else []) if receipt.fired and receipt.at is not None
@@ -122,7 +92,7 @@ def spans_of(run: Run) -> list[Span]:
 
 def moments_of(run: Run) -> list[Moment]:
     """All moments by time."""
-    moments = _faults(run) + _deaths(run) + _observed(run)
+    moments = _faults(run.history) + _deaths(run) + _observed(run.history)
     for span in spans_of(run):
         took = duration(span.ended - span.began)
         if span.kind == "told":
@@ -130,51 +100,29 @@ def moments_of(run: Run) -> list[Moment]:
                                   label=f"told, {took} after {span.fault}",
                                   text=f"the callers were told, {took} after {span.fault}"))
         else:
-            moments.append(Moment(at=span.ended, node=_node_of(run, span.fault), kind="released", fault=span.fault,
-                                  label=f"{span.fault} released", text=f"{span.fault} let go, after {took}"))
+            moments.append(Moment(at=span.ended, node=_node_of(run.history, span.fault), kind="released",
+                                  fault=span.fault, label=f"{span.fault} released",
+                                  text=f"{span.fault} let go, after {took}"))
     return sorted(moments, key=lambda moment: moment.at)
 
 
-def _faults(run: Run) -> list[Moment]:
-    origin = origin_of(run)
-    fates = {fault.id: fault for fault in run.play.plan.faults}
-    found: list[Moment] = []
-    repeats: Counter[str] = Counter()
-    for journal in run.journals:
-        for record in journal.records:
-            if record.kind is not Kind.RECEIPT:
-                continue
-            repeats[record.site] += 1
-            if repeats[record.site] > 1:
-                continue
-            planned = fates.get(record.site)
-            fate = str(record.data.get("fate") or (planned.fate.value if planned else "fault"))
-            site = str(record.data.get("site") or (planned.site if planned else ""))
-            nth = record.data.get("nth") or (planned.nth if planned else 1)
-            victim = str(record.data.get("victim") or journal.node)
-            found.append(Moment(
-                at=record.at - origin, node=lifeline(journal.node), kind="fault", fault=record.site,
-                label=f"{record.site} {fate}",
-                text=f"{record.site}: {fate} at {site}, crossing {nth}"
-                     + (f", victim {victim}" if lifeline(victim) != lifeline(journal.node) else "")))
-    for index, moment in enumerate(found):
-        if repeats[moment.fault or ""] > 1:
-            found[index] = msgspec.structs.replace(
-                moment, text=f"{moment.text}; {repeats[moment.fault or '']:,} times in all")
-    # A fault that only the judge knows of (a cut on the wire leaves no receipt in a process) is shown all the same.
-    for receipt in run.judgement.faults if run.judgement else []:
-        if receipt.fired and receipt.at is not None and receipt.id not in repeats:
-            planned = fates.get(receipt.id)
-            fate, site = (planned.fate.value, planned.site) if planned else ("fault", "")
-            found.append(Moment(at=receipt.at - origin, node=lifeline(receipt.node or "core.0"), kind="fault",
-                                fault=receipt.id, label=f"{receipt.id} {fate}",
-                                text=f"{receipt.id}: {fate} at {site}"))
-    return found
+def _faults(history: History) -> list[Moment]:
+    """Each fault where it fired first, and how often it did."""
+    times = Counter(receipt.id for receipt in history.faults.receipts)
+    first: dict[str, Receipt] = {}
+    for receipt in history.faults.receipts:
+        first.setdefault(receipt.id, receipt)
+    return [Moment(
+        at=receipt.at - history.began_at, node=base(receipt.told_by), kind="fault", fault=receipt.id,
+        label=f"{receipt.id} {receipt.fate}",
+        text=f"{receipt.id}: {receipt.fate} at {receipt.site}, crossing {receipt.nth}"
+             + (f", victim {base(receipt.node)}" if base(receipt.node) != base(receipt.told_by) else "")
+             + (f"; {times[receipt.id]:,} times in all" if times[receipt.id] > 1 else ""))
+        for receipt in first.values()]
 
 
-def _node_of(run: Run, fault: str) -> str:
-    return next((lifeline(receipt.node) for receipt in (run.judgement.faults if run.judgement else [])
-                 if receipt.id == fault and receipt.node), "core.0")
+def _node_of(history: History, fault: str) -> str:
+    return next((base(receipt.node) for receipt in history.faults.receipts if receipt.id == fault), "core.0")
 
 
 def _deaths(run: Run) -> list[Moment]:
@@ -185,21 +133,20 @@ def _deaths(run: Run) -> list[Moment]:
     ]
 
 
-def _observed(run: Run) -> list[Moment]:
+def _observed(history: History) -> list[Moment]:
     """What the processes said that a reader of this run looks for; each kind a few times at most."""
-    origin = origin_of(run)
     moments: list[Moment] = []
     often: Counter[tuple[str, str]] = Counter()
-    for journal in run.journals:
-        for record in journal.records:
+    for node in history.nodes:
+        for record in history.records(node):
             told = _sentence(record) if record.kind is Kind.OBSERVATION else None
             if told is None:
                 continue
-            often[journal.node, record.site] += 1
-            if often[journal.node, record.site] <= 4:
+            often[base(node), record.site] += 1
+            if often[base(node), record.site] <= 4:
                 kind, label = told
-                moments.append(Moment(at=record.at - origin, node=lifeline(journal.node), kind=kind, label=label,
-                                      text=f"{lifeline(journal.node)}: {label}"))
+                moments.append(Moment(at=record.at - history.began_at, node=base(node), kind=kind, label=label,
+                                      text=f"{base(node)}: {label}"))
     return moments
 
 

@@ -21,10 +21,11 @@ from math import log10
 import msgspec
 from markupsafe import Markup
 
-from reports.charts.arrows import Arrow, Collective, Skipped, arrows_of, column, lifeline, select
-from reports.charts.notable import Life, Moment, Span, lives_of, moments_of, origin_of, spans_of
+from reports.charts.arrows import Arrow, Collective, Skipped, arrows_of, column, select
+from reports.charts.notable import Lifeline, Moment, Span, lives_of, moments_of, spans_of
 from reports.charts.svg import drawing, line, tag, text
 from reports.formats import clock, count, duration, listed
+from scenarios.history.names import base
 from scenarios.history.run import Run
 
 LEFT, COLUMN, RIGHT, TOP = 66.0, 122.0, 176.0, 40.0
@@ -73,12 +74,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
     """The chart of one run, with at most `cap` messages drawn. Faults get the ids `{prefix}-{fault}`."""
-    origin = origin_of(run)
+    origin = run.history.began_at
     moments = moments_of(run)
     moments = [m for m in moments if m.kind != "note"][:MOST_MOMENTS] + \
               [m for m in moments if m.kind == "note"][:MOST_MOMENTS // 2]
     moments.sort(key=lambda moment: moment.at)
-    items = arrows_of(run.journals)
+    items = arrows_of(run.history)
     shown = select(items, [m.at + origin for m in moments if m.kind in ANCHORS], cap)
     shown = [_from_origin(item, origin) for item in shown]
     lives = lives_of(run)
@@ -114,8 +115,8 @@ def _from_origin(item: Arrow | Collective | Skipped, origin: float) -> Arrow | C
 
 
 def _nodes(run: Run, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
-           lives: Sequence[Life]) -> list[str]:
-    names = {lifeline(str(node)) for node in run.play.topology.nodes}
+           lives: Sequence[Lifeline]) -> list[str]:
+    names = {base(str(node)) for node in run.play.topology.nodes}
     names |= {life.node for life in lives} | {moment.node for moment in moments}
     names |= {name for item in shown if isinstance(item, Arrow) for name in (item.source, item.target)}
     names |= {name for item in shown if isinstance(item, Collective) for name in item.entered}
@@ -153,7 +154,7 @@ def _fault_lines(moments: Sequence[Moment], placed: dict, right: float) -> list[
             for n, moment in enumerate(moments) if moment.kind == "fault"]
 
 
-def _lifelines(lives: Sequence[Life], nodes: Sequence[str], x_of: dict[str, float], axis: Axis, bottom: float,
+def _lifelines(lives: Sequence[Lifeline], nodes: Sequence[str], x_of: dict[str, float], axis: Axis, bottom: float,
                ) -> list[Markup]:
     parts: list[Markup] = []
     heads = [20.0] + ([bottom + 12.0] if bottom > 700.0 else [])

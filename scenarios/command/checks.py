@@ -14,7 +14,8 @@ from engine.config import EngineConfig, RingConfig
 from engine.errors import ConfigError, RingtwinError, SpaceError
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from faults.plan import Plan, load_plan
-from scenarios.history.run import Play, Run, RunError, load_run
+from scenarios.history.play import Play
+from scenarios.history.run import Run, RunError, load_run
 
 SHM = Path("/dev/shm")
 #: A segment of its own for the heartbeat, lock files, and pages that are only partly used.

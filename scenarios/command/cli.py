@@ -6,13 +6,10 @@ Promises
 - A bad order ends in one line that names what, where and the next step, and leaves nothing behind.
 - Ctrl-C at any moment leaves no process, segment or socket file.
 - Answers go to stdout, progress to stderr.
-
-This is the one file of `scenarios` that knows `reports`.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -21,41 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
-from reports.answer import answer
-from reports.collect import Promise, collect, unfired
-from reports.junit import blame, write_junit
-from reports.page import write_page
-from reports.results import exit_code, results, write_results
-from reports.summary import write_summary
-from scenarios.command import checks
+from scenarios.command import checks, conclusion, replaying
 from scenarios.command.screen import Screen
-from scenarios.history.run import Play, Run
 from scenarios.lab.catalogue import catalogue, selected
-from scenarios.lab.player import (
-    WORLD_NAMES,
-    Outcome,
-    Settings,
-    Worlds,
-    can_play,
-    play,
-    replay,
-    replay_command,
-    worlds_of,
-)
+from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
 from scenarios.lab.settings import MODEL, lab_config
-from scenarios.workloads.workload import recorded
+from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
 
 BAD, INTERRUPTED = 3, 130
-#: What a plan on its own is played with: nothing else happens than what the plan says.
-CALM_WORKLOAD = "eight-even"
 
 path_argument = click.Path(path_type=Path)
-world_option = click.option("--world", type=click.Choice([*WORLD_NAMES, "both"]), default=None,
+world_option = click.option("--world", type=click.Choice([*WORLDS, EVERY]), default=None,
                             help="Who plays. Default: both where torch and pyzmq are installed, else sim.")
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 out_option = click.option("--out", type=path_argument, default=Path("out"), show_default=True,
@@ -93,7 +70,7 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
     chosen = selected(catalogue(), globs)
     if model is not None or tp is not None:
         checks.servable(model or MODEL, tp or 2, device)
-    if "engine" in names:
+    if real(names):
         checks.enough_shared_memory(lab_config().ring, tp or 2, engines=2)
         checks.enough_gpus(tp or 2, device)
     checks.writable(out)
@@ -103,22 +80,22 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
         from scenarios.command.model import on_model
 
         stage = on_model(model, out)
-    outcomes: list[Outcome] = []
+    results: list[ScenarioResult] = []
     try:
         with Screen(len(chosen) * len(names), quiet=json_file == Path("-")) as screen:
             for scenario in chosen:
                 for name in names:
                     screen.playing(scenario.name, name)
-                    outcomes.append(play(scenario, stage(worlds.open(name, scenario))))
-                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
+                    results.append(play(scenario, stage(worlds.open(name, scenario))))
+                    screen.played(results[-1], *conclusion.verdict_of(results[-1]))
     finally:
         worlds.close()
-    return conclude(outcomes, out, json_file)
+    return conclusion.conclude(results, out, json_file)
 
 
 @cli.command("replay")
 @click.argument("run_or_plan", type=path_argument)
-@click.option("--world", type=click.Choice([*WORLD_NAMES, "both"]), default=None,
+@click.option("--world", type=click.Choice([*WORLDS, EVERY]), default=None,
               help="Who plays. Default: the run's own world; for a plan, all that can.")
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True)
 @device_option
@@ -127,68 +104,35 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
 def replay_(run_or_plan: Path, world: str | None, times: int, device: str, out: Path, json_file: Path | None) -> int:
     """Play a run directory again, or a plan (JSON) with a calm workload."""
     given = checks.run_or_plan(run_or_plan)
-    play_ = play_of(given, run_or_plan) if isinstance(given, Plan) else given
+    play_ = replaying.play_of(given, run_or_plan) if isinstance(given, Plan) else given
     names = playable(world or (None if isinstance(given, Plan) else play_.world))
-    if "engine" in names:
+    if real(names):
         ranks = sum(engine.tp for engine in play_.topology.engines)
         checks.enough_shared_memory(play_.config.ring, ranks)
         checks.enough_gpus(ranks, device)
     checks.writable(out)
-    outcomes: list[Outcome] = []
+    results: list[ScenarioResult] = []
     with Screen(times * len(names), quiet=json_file == Path("-")) as screen:
         for number in range(1, times + 1):
             # A folder of its own for each time: the run that is replayed may lie in `out` itself.
-            folder = out if times == 1 and not inside(run_or_plan, out) else fresh(out)
+            folder = out if times == 1 and not replaying.inside(run_or_plan, out) else replaying.fresh(out)
             worlds = Worlds(Settings(out=folder, seed=play_.seed, device=device))
             try:
                 for name in names:
                     screen.playing(play_.scenario, name)
-                    asked = msgspec.structs.replace(play_, world=name)
-                    outcomes.append(replay(asked, worlds.open(name)))
-                    screen.played(outcomes[-1], *verdict_of(outcomes[-1]))
+                    results.append(replay(play_, worlds.open(name)))
+                    screen.played(results[-1], *conclusion.verdict_of(results[-1]))
             finally:
                 if number == times:
                     worlds.close()
         if times > 1:
-            screen.say(repeated(outcomes))
-    return conclude(outcomes, out, json_file)
+            screen.say(replaying.repeated(results))
+    return conclusion.conclude(results, out, json_file)
 
 
-def play_of(plan: Plan, path: Path) -> Play:
-    """A plan on its own, as a play. Its subscribers are those that it names. Raises PlanError."""
-    subscribers = int(any("subscriber." in fault.site for fault in plan.faults))
-    topology = tensor_parallel(2, subscribers=subscribers)
-    plan.check(topology)
-    config = lab_config(tensor_parallel_size=2, kv_events={"enable_kv_cache_events": bool(subscribers)})
-    return Play(scenario=path.stem, title=f"The plan {path.name} with a calm workload", world="", topology=topology,
-                workload=msgspec.to_builtins(recorded(CALM_WORKLOAD).played()), plan=plan, config=config, promises=())
-
-
-def inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def fresh(out: Path) -> Path:
-    number = 1
-    while (out / str(number)).exists():
-        number += 1
-    (out / str(number)).mkdir()
-    return out / str(number)
-
-
-def repeated(outcomes: Sequence[Outcome]) -> str:
-    """How often the verdicts were the same."""
-    seen: dict[tuple, int] = {}
-    for outcome in outcomes:
-        key = (outcome.world, *sorted((cell.guarantee, cell.verdict.value) for run in outcome.runs if run.judgement
-                                      for cell in run.judgement.cells))
-        seen[key] = seen.get(key, 0) + 1
-    lines = []
-    for name in dict.fromkeys(outcome.world for outcome in outcomes):
-        times = sorted((count for key, count in seen.items() if key[0] == name), reverse=True)
-        lines.append(f"{name}: {times[0]} of {sum(times)} with the same verdicts"
-                     + (f", {len(times) - 1} other outcomes" if len(times) > 1 else ""))
-    return "\n".join(lines)
+def real(names: Sequence[str]) -> bool:
+    """Whether one of these worlds takes processes and memory of this machine."""
+    return not all(WORLDS[name].virtual_time for name in names)
 
 
 def playable(world: str | None) -> tuple[str, ...]:
@@ -199,84 +143,13 @@ def playable(world: str | None) -> tuple[str, ...]:
     return names
 
 
-# -- what was played
-
-
-def conclude(outcomes: Sequence[Outcome], out: Path, json_file: Path | None) -> int:
-    """Write everything that is made of runs and say the answer. -> exit code"""
-    runs = [one for outcome in outcomes for one in outcome.runs]
-    if not runs:
-        raise checks.BadInputError("nothing was played: no scenario that was named fits; see the lines above")
-    page = publish(runs, out)
-    if json_file == Path("-"):
-        click.echo(msgspec.json.format(msgspec.json.encode(results(runs, out)), indent=1).decode())
-    elif json_file is not None:
-        checks.writable(json_file.parent)
-        write_results(runs, json_file, out)
-    said = answer(runs)
-    lines = [said.title, said.sentence]
-    for trouble in said.troubles[:1]:
-        lines.append(replay_command(trouble.run))
-    lines.append(f"report: {page}")
-    click.echo("\n".join(line for line in lines if line), err=json_file == Path("-"))
-    return said.code
-
-
-def verdict_of(outcome: Outcome) -> tuple[str, list[str]]:
-    """A word for one play, by the rule that the report counts by, and a line for each reason."""
-    if outcome.failure is not None:
-        return "harness failed", [outcome.failure]
-    if outcome.skipped is not None:
-        return "not played", [outcome.skipped]
-    astray = [side for scenario in collect(outcome.runs) for side in scenario.all_sides() if not side.as_declared]
-    why = [f"{side.guarantee} is {side.verdict.value}"
-           + (f", declared {side.expected.value}" if side.expected else "")
-           + (f": {text}" if (text := blame(side)[1]) else "") for side in astray]
-    why += [f"planned and never fired: {', '.join(missing)}" for run in outcome.runs if (missing := unfired(run))]
-    code = exit_code(outcome.runs)
-    return {0: "as declared", 1: "BROKEN", 2: "not known", 3: "harness failed"}[code], why
-
-
-def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:
-    """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
-    page = page or out / "report" / "index.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_page(runs, promises(), page, replay_command)
-    write_results(runs, out / "results.json", out)
-    write_junit(runs, out / "junit.xml", replay_command)
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write_summary(runs, Path(summary), replay_command)
-    return page
-
-
-def promises() -> dict[str, Promise]:
-    from scenarios.guarantees.registry import GUARANTEES
-
-    return {entry.id: Promise(id=entry.id, sentence=entry.sentence, source=entry.source, chapter=entry.chapter)
-            for entry in GUARANTEES.values()}
-
-
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=path_argument)
 @click.option("-o", "--output", type=path_argument, default=Path("page.html"), show_default=True)
 @json_option
 def report(runs: tuple[Path, ...], output: Path, json_file: Path | None) -> int:
     """Judge run directories again, from their records alone, and write one page of them."""
-    from scenarios.guarantees.judge import judge
-
-    found = []
-    for one in checks.runs_below(runs):
-        judgement = judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
-        found.append(Run(one.path, one.play, one.lab, one.journals, judgement))
-    checks.writable(output.parent)
-    write_page(found, promises(), output, replay_command)
-    if json_file == Path("-"):
-        click.echo(msgspec.json.format(msgspec.json.encode(results(found)), indent=1).decode())
-    elif json_file is not None:
-        write_results(found, json_file)
-    said = answer(found)
-    click.echo(f"{said.title}\n{said.sentence}\nreport: {output}", err=json_file == Path("-"))
-    return exit_code(found)
+    return conclusion.conclude_again(checks.runs_below(runs), output, json_file)
 
 
 # -- the engine alone
@@ -295,7 +168,7 @@ def report(runs: tuple[Path, ...], output: Path, json_file: Path | None) -> int:
 @device_option
 def generate(model: Path, prompt: str, tp: int, device: str, **sampling: Any) -> int:
     """Stream what a model says."""
-    if (reason := can_play("engine")) is not None:
+    if (reason := no_real_processes()) is not None:
         raise checks.BadInputError(reason)
     from scenarios.command.generate import stream
 

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from engine.process.runtime_dir import PREFIX, SHM, dead_engines
 from scenarios.command import checks
 from scenarios.lab import home
-from scenarios.lab.player import WORLD_NAMES, can_play
 from scenarios.lab.settings import lab_config
+from scenarios.worlds.registry import WORLDS
 
 BASE = ("msgspec", "simpy", "click", "rich", "jinja2", "pytest")
 ENGINE = {"torch": "torch", "pyzmq": "zmq", "safetensors": "safetensors", "transformers": "transformers",
@@ -30,9 +30,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def examine(clean: bool) -> Iterator[str]:
     """Lines to print. With `clean`, what dead engines and labs left is ended and removed."""
-    for world in WORLD_NAMES:
-        reason = can_play(world) or (_too_little_shm() if world == "engine" else None)
-        yield _line(reason is None, f"{world} world", reason or "can be played")
+    for name, world in WORLDS.items():
+        reason = world.obstacle() or (None if world.virtual_time else _too_little_shm())
+        yield _line(reason is None, f"{name} world", reason or "can be played")
     yield ""
     yield _line(sys.version_info >= (3, 11), "python", f"{platform.python_version()} ({sys.executable})",
                 "3.11 or newer is needed")

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scenarios.lab.player import Outcome
+from scenarios.lab.player import ScenarioResult
 
-#: Words of an outcome, and their colours on a terminal. A word says it, the colour only helps.
+#: Words of a result, and their colours on a terminal. A word says it, the colour only helps.
 _COLOURS = {"as declared": "green", "BROKEN": "red", "harness failed": "red", "not known": "yellow",
             "not played": "yellow"}
 
@@ -47,13 +47,13 @@ class Screen:
         if self._progress is not None:
             self._progress.update(self._task, description=f"{words(scenario)} ({world})")
 
-    def played(self, outcome: Outcome, word: str, why: Sequence[str] = ()) -> None:
-        """`word` is the outcome in a word of `_COLOURS`, `why` has a line for each reason."""
+    def played(self, result: ScenarioResult, word: str, why: Sequence[str] = ()) -> None:
+        """`word` is the result in a word of `_COLOURS`, `why` has a line for each reason."""
         self._done += 1
         width = len(str(self._total))
-        line = f"{self._done:{width}}/{self._total}  {outcome.world:6}  {words(outcome.scenario)}"
+        line = f"{self._done:{width}}/{self._total}  {result.world:6}  {words(result.scenario)}"
         colour = _COLOURS[word]
-        self._console.print(f"{escape(line)}  [{colour}]{word}[/{colour}]  {outcome.seconds:.2f} s")
+        self._console.print(f"{escape(line)}  [{colour}]{word}[/{colour}]  {result.seconds:.2f} s")
         for reason in why:
             self._console.print(f"      {escape(reason)}")
         if self._progress is not None:

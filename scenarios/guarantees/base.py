@@ -20,7 +20,8 @@ import msgspec
 
 from engine.config import Bounds
 from scenarios.history.history import Fate, History, Receipt
-from scenarios.history.run import Evidence, Play
+from scenarios.history.play import Play
+from scenarios.history.verdicts import Evidence
 
 #: Reasons that are put into words; more are counted, not told.
 TOLD = 8
@@ -54,9 +55,11 @@ class Where(msgspec.Struct, frozen=True):
                 and (self.passing or receipt.fate not in STALLS or receipt.released_at is None))
 
 
+#: No checksum guards the memory that processes share.
+MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 #: Damage that no decoder of a request or an output ever sees, or that takes more than a frame.
 DAMAGED_ELSEWHERE = (
-    Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
+    MEMORY,
     Where(DAMAGE, sites="*/handshake:*", why="the start fails, by name: see start-ends"),
     Where(DAMAGE, sites="core.*->frontend.*/requests:*", why="its one frame has no bytes"),
     Where(DAMAGE, sites="*/overflow:*", why="a step that a rank cannot read ends the engine, by name"),
@@ -136,9 +139,9 @@ class Finding:
     def hangs(self, template: str, *args: object, bound: float, since: float, node: str) -> None:
         """Something that began at `since` never ended, up to the end of its process or of the play."""
         history = self.history
-        until = min(history.ended_at, history.ended(node))
-        open_s = until - since - history.frozen_s(node, since, until)
-        held = history.held_for_ever
+        until = min(history.ended_at, history.ends.at(node))
+        open_s = until - since - history.faults.frozen_s(node, since, until)
+        held = history.faults.held_for_ever
         where = {"at": since, "node": node, "bound": bound, "measured": open_s}
         if held is not None:
             self.unclear(template + " never ended, but neither did planned fault {}", *args, held.id, **where)

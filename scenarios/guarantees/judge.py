@@ -21,7 +21,8 @@ from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
 from scenarios.history.history import FOREVER, History, kind_of, life_of
-from scenarios.history.run import Cell, Evidence, FaultReceipt, Judgement, Lab, Play, Verdict
+from scenarios.history.play import Lab, Play
+from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
 
 
 class HarnessError(RingtwinError):
@@ -55,27 +56,19 @@ def _asked(play: Play, only: Iterable[str] | None) -> list[Guarantee]:
 
 def cell_of(entry: Guarantee, history: History) -> Cell:
     """The verdict of one guarantee on one history."""
-    play = history.play
     verdict, evidence, finding = _verdict(entry, history)
     return Cell(
-        guarantee=entry.id, verdict=verdict, expected=expected_of(entry.id, play),
+        guarantee=entry.id, verdict=verdict, expected=history.play.declared.get(entry.id),
         witnesses=finding.witnesses if finding else 0, evidence=evidence,
         bound=finding.bound if finding else None, measured=finding.measured if finding else None)
 
 
-def expected_of(name: str, play: Play) -> Verdict | None:
-    """What was declared: HELD for a promise, what a canary says of itself, None for what nobody promised."""
-    if name in play.expected:
-        return play.expected[name]
-    return Verdict.HELD if name in play.promises else None
-
-
 def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence], Finding | None]:
-    if history.unfired:
+    if history.faults.unfired:
         names = ", ".join(f"{fault.id} ({fault.fate.value} at {fault.site}, nth={fault.nth})"
-                          for fault in history.unfired)
+                          for fault in history.faults.unfired)
         return Verdict.UNKNOWN, [Evidence(text=f"planned and never fired: {names}")], None
-    for receipt in history.receipts:
+    for receipt in history.faults.receipts:
         reason = entry.envelope.excludes(receipt)
         if reason is not None:
             text = f"{receipt.fate} at {receipt.site} is outside of the envelope: {reason.why}"
@@ -101,7 +94,7 @@ def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence
 def receipts_of(history: History) -> list[FaultReceipt]:
     """One line for each planned fault. A fault that fired several times counts from its first."""
     first = {}
-    for receipt in history.receipts:
+    for receipt in history.faults.receipts:
         first.setdefault(receipt.id, receipt)
     found = []
     for fault in history.play.plan.faults:
@@ -132,7 +125,7 @@ def how_it_ended(history: History) -> str:
 
 def _hangs(history: History) -> bool:
     def told_nothing(node: str) -> bool:
-        return history.ended(node) == FOREVER or node in history.by_node("bye")
+        return history.ends.at(node) == FOREVER or node in history.by_node("bye")
 
     return history.lab.guard_expired or any(not o.ends and told_nothing(o.node) for o in history.operations) or any(
         s.end is None and told_nothing(s.node) for s in history.startups)
@@ -140,9 +133,9 @@ def _hangs(history: History) -> bool:
 
 def _crashed(history: History) -> bool:
     """Whether a process fell over that no fault had hit, without anybody having fallen before it."""
-    first = next(iter(history.deaths), None)
+    first = next(iter(history.ends.deaths), None)
     if first is None or first.planned:
-        return any(kind_of(death.node) == "frontend" and not death.planned for death in history.deaths)
+        return any(kind_of(death.node) == "frontend" and not death.planned for death in history.ends.deaths)
     said = history.by_node("dying"), history.by_node("bye")
-    hit = any(receipt.fate in DEATHS | STALLS for receipt in history.receipts)
+    hit = any(receipt.fate in DEATHS | STALLS for receipt in history.faults.receipts)
     return not hit and not any(first.node in words for words in said)

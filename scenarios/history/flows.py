@@ -5,24 +5,33 @@ A receive is paired with its send by (edge, digest, occurrence), a ring message 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from engine.topology import RING_CHANNELS, Edge
+from engine.topology import RING_CHANNELS, Channel, Edge
 from faults.journal import Record
+from faults.plan import Fate
+from scenarios.history.names import edge_of
+from scenarios.history.receipts import Faults
+from scenarios.history.records import Records
 
 _DIGEST = attrgetter("digest")
+#: Fates at a socket's `send` that leave the frame where it is: the crossing is recorded before.
+NEVER_PUT = frozenset({Fate.KILL, Fate.RAISE, Fate.EXIT})
 
 
 class Flow:
     """The crossings of one edge: what was sent, what was received, and which belongs to which."""
 
-    def __init__(self, name: str, edge: Edge, sends: list[Record], receives: list[Record]) -> None:
+    def __init__(self, name: str, edge: Edge, sends: list[Record], receives: list[Record], kept: list[Record]) -> None:
         self.name = name
         self.edge = edge
         self.sends = sends
         self.receives = receives
+        self.kept = kept  # crossings of `send` whose message stayed with its sender: not among `sends`
         self.source = str(edge.source)
         self.target = str(edge.target)
 
@@ -76,6 +85,47 @@ class Flow:
                 read += 1
             most = max(most, sent - read)
         return most
+
+
+class Flows:
+    """All edges of one play that anything crossed."""
+
+    def __init__(self, by_channel: dict[Channel, list[Flow]]) -> None:
+        self._by_channel = by_channel
+        self._by_position: dict[str, dict[int, list[Record]]] = {}
+
+    def of(self, *channels: Channel) -> list[Flow]:
+        """The edges of these channels; all, if none is named."""
+        if not channels:
+            return list(chain.from_iterable(self._by_channel.values()))
+        return [flow for channel in channels for flow in self._by_channel.get(channel, ())]
+
+    def sends_by_position(self, flow: Flow) -> dict[int, list[Record]]:
+        """What a ring's writer sent, by position. A broadcast is written once and may be recorded per reader."""
+        known = self._by_position.get(flow.name)
+        if known is not None:
+            return known
+        sends = flow.sends or next((other.sends for other in self.of(flow.edge.channel)
+                                    if other.source == flow.source and other.sends), [])
+        found: dict[int, list[Record]] = self._by_position.setdefault(flow.name, {})
+        for send in sends:
+            found.setdefault(send.data["position"], []).append(send)
+        return found
+
+
+def flows_of(seen: Records, faults: Faults) -> Flows:
+    found: dict[Channel, list[Flow]] = defaultdict(list)
+    struck = {receipt.id for receipt in faults.hit(*NEVER_PUT, operation=":send")
+              if receipt.fault is not None and receipt.fault.victim is None}
+    for name, edge in {part[0]: part[1] for part in map(edge_of, seen.crossings) if part}.items():
+        sends, kept = seen.sends(name), []
+        refused = {nth for site, nth in seen.unroutable if site == f"{name}:send"}
+        never = set() if edge.channel in RING_CHANNELS else struck  # a ring's is on record when it has been written
+        if never or refused:
+            kept = [send for send in sends if send.nth in refused or send.data.get("fault") in never]
+            sends = [send for send in sends if send.nth not in refused and send.data.get("fault") not in never]
+        found[edge.channel].append(Flow(name, edge, sends, seen.receives(name), kept))
+    return Flows(found)
 
 
 def _message_key(record: Record) -> tuple[str, int]:

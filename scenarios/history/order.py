@@ -8,18 +8,17 @@ send may be written down a microsecond after its message was read.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from faults.journal import Record
+from scenarios.history.flows import Flow
+from scenarios.history.records import Records
 
-if TYPE_CHECKING:
-    from scenarios.history.history import History
 
-
-def merge(history: History) -> list[tuple[str, Record]]:
+def merge(seen: Records, flows: Iterable[Flow]) -> list[tuple[str, Record]]:
     """(node, record) of everything. A receive waits for its send, and with it all that follows in its process."""
-    before = {id(receive): id(send) for flow in history.flows() for send, receive in flow.pairs}
-    files = [(node, history.records(node)) for node in history.nodes]
+    before = {id(receive): id(send) for flow in flows for send, receive in flow.pairs}
+    files = [(node, seen.records(node)) for node in seen.nodes]
     heap = [(records[0].at, number, 0) for number, (_, records) in enumerate(files) if records]
     heapq.heapify(heap)
     order: list[tuple[str, Record]] = []

@@ -10,156 +10,26 @@ A run directory that was cut off is an error that says what is missing, never a 
 
 from __future__ import annotations
 
-from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from engine.config import EngineConfig
 from engine.errors import RingtwinError
-from engine.topology import Topology, tensor_parallel
+from engine.topology import tensor_parallel
 from faults.journal import JournalFile, read_journal
-from faults.plan import Plan
+from scenarios.history.history import History
+from scenarios.history.play import Lab, Play, ProcessEnd, RankStream, Said
+from scenarios.history.verdicts import Judgement, Verdict
+
+__all__ = ["Lab", "Play", "ProcessEnd", "RankStream", "Run", "RunError", "Said", "load_run", "save"]
+
+_Value = TypeVar("_Value")
 
 
 class RunError(RingtwinError):
     """The directory is not a whole run. The message names the file."""
-
-
-class Verdict(StrEnum):
-    HELD = "HELD"
-    BROKEN = "BROKEN"
-    UNTESTED = "UNTESTED"  # it could not have failed here: no witness
-    OUTSIDE = "OUTSIDE"  # a fault outside the guarantee's envelope fired
-    UNKNOWN = "UNKNOWN"  # a planned fault did not fire, or the machine starved: the run says nothing
-
-
-class Play(msgspec.Struct, frozen=True, kw_only=True):
-    """What was played: enough to play it again."""
-
-    scenario: str  # the test function's name, with its parameters
-    title: str  # its sentence
-    world: str  # "sim" or "engine"
-    topology: Topology
-    workload: dict[str, Any]  # the recorded workload, whole: prompts, phases, reference tokens
-    plan: Plan
-    config: EngineConfig
-    promises: tuple[str, ...]  # guarantees that must be HELD
-    expected: dict[str, Verdict] = {}  # canaries: declared verdicts that differ from HELD
-    options: dict[str, Any] = {}  # what else the world was asked for (restart, neighbour, client, ...)
-    seed: int = 0
-    choice: int = 0  # which of several allowed outcomes the twin played
-    versions: dict[str, str] = {}
-
-
-class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the play as the lab saw it from outside."""
-
-    node: str
-    life: int
-    pid: int
-    started_at: float
-    ended_at: float | None  # None: still there when the lab stopped looking
-    exitcode: int | None = None
-    killed_by_lab: bool = False  # the lab had to: the process outlived its bound
-
-
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber observed, as in a journal."""
-
-    at: float
-    what: str  # kv-batch, kv-gap, kv-mirror, ...
-    data: dict[str, Any]
-
-
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """What the lab saw of an engine beside the first one."""
-
-    engine: int
-    served: bool  # also after the first one's play
-    touched: list[str]  # what it had when it was ready, and had no more
-
-
-class RankStream(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV events of another data-parallel rank on the same host, and what its own subscriber had of them."""
-
-    rank: int
-    published: int  # batches, numbered from 0
-    lost: list[int] = []  # of them, at its own queue
-    cache: list[Any] = []  # the hashes in its cache when it was idle last
-    cache_next: int | None = None  # the next batch's number at that moment
-    said: list[Said] = []  # by its subscriber, in order
-
-
-class Lab(msgspec.Struct, frozen=True, kw_only=True):
-    """What no process of the engine could have said about itself."""
-
-    began_at: float
-    ended_at: float
-    processes: list[ProcessEnd]
-    leftovers: list[str]  # processes, segments, socket files, temporary files after the bound, as text
-    leftovers_checked_at: float | None = None
-    longest_starvation_s: float = 0.0  # the heartbeat process's longest gap beyond its period
-    guard_expired: bool = False  # the play was ended by the lab's guard: a hang, or a starved machine
-    neighbour: dict[str, Any] = {}  # second engine on the host: {"alive": bool, "served": bool, "touched": [...]}
-    other_rank: RankStream | None = None  # the neighbour's KV events, where it is another rank of the same endpoint
-    beside: list[Beside] = []  # engines beside the first
-    restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
-    failure: str | None = None  # the harness itself failed: exit code 3
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason for a verdict: a sentence, where it stands, and bound against measured if it is a time."""
-
-    text: str
-    at: float | None = None
-    node: str | None = None
-    bound: float | None = None
-    measured: float | None = None
-
-
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One guarantee on one run."""
-
-    guarantee: str
-    verdict: Verdict
-    expected: Verdict | None  # HELD where promised, the declared one for a canary, None elsewhere
-    witnesses: int
-    evidence: list[Evidence]  # of the breaks if BROKEN, else of the witnesses (a few)
-    bound: float | None = None  # the tightest bound that was checked, seconds
-    measured: float | None = None  # the longest time measured against it
-
-    @property
-    def as_declared(self) -> bool:
-        if self.expected is None:
-            return self.verdict is not Verdict.BROKEN
-        return self.verdict is self.expected
-
-
-def combined(cells: list[Cell]) -> Cell:
-    """One guarantee over the allowed outcomes of one play: broken in any is broken, held in any is witnessed.
-
-    Then UNKNOWN, OUTSIDE and UNTESTED, in this order: what was not seen in some outcome may be seen in another.
-    """
-    order = (Verdict.BROKEN, Verdict.HELD, Verdict.UNKNOWN, Verdict.OUTSIDE, Verdict.UNTESTED)
-    return min(cells, key=lambda cell: order.index(cell.verdict))
-
-
-class FaultReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    fired: bool
-    at: float | None = None
-    node: str | None = None
-    released_at: float | None = None
-    detected_at: float | None = None  # when a caller was told, where the fault is a death or a stall
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    cells: list[Cell]
-    faults: list[FaultReceipt]
-    ended: str  # how the engine ended: "clean", "clean error", "isolated request", "hang", "crash"
-    seconds: float
 
 
 class Run:
@@ -177,14 +47,40 @@ class Run:
     def name(self) -> str:
         return f"{self.play.scenario}-{self.play.world}"
 
+    @cached_property
+    def history(self) -> History:
+        """Its records, indexed. Also of a run whose lab failed: then of what there is."""
+        return History(self.play, self.lab, self.journals)
 
-def _read(path: Path, kind: type) -> Any:
+    @property
+    def failure(self) -> str | None:
+        """Why the run says nothing about the engine: the lab itself failed, or nobody judged it."""
+        if self.lab.failure:
+            return self.lab.failure
+        return "the run was not judged" if self.judgement is None else None
+
+    @property
+    def unfired(self) -> list[str]:
+        """Ids of planned faults that did not fire, so that the run says nothing; empty where that was declared."""
+        if Verdict.UNKNOWN in self.play.expected.values():
+            return []
+        fired = {receipt.id for receipt in self.judgement.faults if receipt.fired} if self.judgement else set()
+        return [fault.id for fault in self.play.plan.faults if fault.id not in fired]
+
+    @property
+    def seconds(self) -> float:
+        return self.judgement.seconds if self.judgement else self.lab.ended_at - self.lab.began_at
+
+
+def _read(path: Path, kind: type[_Value]) -> _Value:
     try:
         if kind is Play:
-            return msgspec.convert(_of_today(msgspec.json.decode(path.read_bytes())), Play)
+            return msgspec.convert(_of_today(msgspec.json.decode(path.read_bytes())), type=kind)
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise RunError(f"{path}: missing, so this is not a whole run; play it again") from None
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from None
     except msgspec.DecodeError as error:
         raise RunError(f"{path}: cut off or damaged ({error}); play it again") from None
 
@@ -194,6 +90,8 @@ def _of_today(play: Any) -> Any:
     topology = play.get("topology") if isinstance(play, dict) else None
     if not isinstance(topology, dict) or "engines" in topology:
         return play
+    if "neighbour" in play.get("options", ()):
+        raise RunError("recorded when an engine beside the first was no part of its play; play it again")
     engine = tensor_parallel(topology.get("tp", 2), subscribers=topology.get("subscribers", 0))
     return {**play, "topology": msgspec.to_builtins(engine)}
 

@@ -1,7 +1,7 @@
 """Plays scenarios in worlds, for the command line and for pytest alike.
 
 Promises
-- Whatever a scenario does, `play` returns an `Outcome`: as declared, broken, not played (with the reason), or a
+- Whatever a scenario does, `play` returns a `ScenarioResult`: as declared, broken, not played (with the reason), or a
   failure of the harness. Only Ctrl-C and its like pass through.
 - A failure of the harness is a run like any other, with its reason in `lab.failure`, so that no report can be
   made without it.
@@ -10,9 +10,7 @@ Promises
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -21,15 +19,14 @@ import msgspec
 
 from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
-from scenarios.history.run import Lab, Play, Run, Verdict
+from scenarios.history.play import Lab, Play
+from scenarios.history.run import Run
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import Scenario
 from scenarios.lab.settings import lab_config
 from scenarios.worlds import base
 from scenarios.worlds.base import BrokenPromiseError, PlayedRun, World
-
-WORLD_NAMES = ("sim", "engine")
-#: What the world of real processes needs beyond the rest.
-ENGINE_PACKAGES = ("torch", "zmq", "safetensors")
+from scenarios.worlds.registry import WORLDS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario in one world."""
 
     scenario: str
@@ -51,25 +48,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     broken: str | None = None  # what is not as declared
     skipped: str | None = None  # why it was not played
     failure: str | None = None  # the harness failed
-
-
-def worlds_of(asked: str | None) -> tuple[str, ...]:
-    """The worlds that `--world` names. None: both where this machine has what the real one needs."""
-    if asked is None:
-        asked = "both" if can_play("engine") is None else "sim"
-    return WORLD_NAMES if asked == "both" else (asked,)
-
-
-def can_play(world: str) -> str | None:
-    """Why this world cannot be played on this machine, or None if it can."""
-    if world == "sim":
-        return None
-    if not sys.platform.startswith("linux"):
-        return "real processes need Linux (/dev/shm and pidfds)"
-    missing = [package for package in ENGINE_PACKAGES if importlib.util.find_spec(package) is None]
-    if missing:
-        return f"{' and '.join(missing)} not installed; pip install 'ringtwin[engine]', or play --world sim"
-    return None
 
 
 class Worlds:
@@ -83,26 +61,17 @@ class Worlds:
         """The world of this name, ready to play this scenario."""
         world = self._made.get(name)
         if world is None:
-            world = self._made[name] = self._make(name)
+            settings = self.settings
+            world = self._made[name] = WORLDS[name].make(
+                settings.out, tp=settings.tp, seed=settings.seed, device=settings.device)
         world.played = []
         if scenario is not None:
             world.scenario, world.title = scenario.name, scenario.title
         return world
 
-    def _make(self, name: str) -> World:
-        settings = self.settings
-        if name == "sim":
-            from scenarios.worlds.sim import SimWorld as Made
-        else:
-            from scenarios.lab import home
-            from scenarios.worlds.engine import EngineWorld as Made
-
-            home.sweep_labs()
-        return Made(settings.out, tp=settings.tp, seed=settings.seed, device=settings.device)
-
     def close(self) -> None:
         """End what the worlds keep; with a real one, every process this lab ever started."""
-        if "engine" in self._made:
+        if not all(world.virtual_time for world in self._made.values()):
             from scenarios.lab import home
 
             home.end()  # first: a fork server outlives its children, and a play that was cut off may have left some
@@ -111,7 +80,7 @@ class Worlds:
         self._made = {}
 
 
-def play(scenario: Scenario, world: World) -> Outcome:
+def play(scenario: Scenario, world: World) -> ScenarioResult:
     """Play one scenario in one world, opened for it."""
     began = time.monotonic()
     broken = failure = None
@@ -130,11 +99,11 @@ def play(scenario: Scenario, world: World) -> Outcome:
     elif skipped is None and not runs:
         failure = "the scenario played nothing"
         runs = failed([], failure, world)
-    return Outcome(scenario=scenario.name, world=world.name, runs=runs, seconds=time.monotonic() - began,
-                   broken=broken, skipped=skipped, failure=failure)
+    return ScenarioResult(scenario=scenario.name, world=world.name, runs=runs, seconds=time.monotonic() - began,
+                          broken=broken, skipped=skipped, failure=failure)
 
 
-def replay(play: Play, world: World) -> Outcome:
+def replay(play: Play, world: World) -> ScenarioResult:
     """Play what was recorded, and hold it against what was declared then."""
     began = time.monotonic()
     world.scenario, world.title = play.scenario, play.title
@@ -149,8 +118,8 @@ def replay(play: Play, world: World) -> Outcome:
     except Exception as error:
         failure = why(error)
         runs = failed([run for played in world.played for run in played.runs], failure, world)
-    return Outcome(scenario=play.scenario, world=world.name, runs=runs, seconds=time.monotonic() - began,
-                   failure=failure)
+    return ScenarioResult(scenario=play.scenario, world=world.name, runs=runs, seconds=time.monotonic() - began,
+                          failure=failure)
 
 
 def judge_by(played: PlayedRun, expected: dict[str, Verdict]) -> None:
@@ -182,7 +151,7 @@ def failed(runs: list[Run], reason: str, world: World) -> list[Run]:
         return [*runs[:-1], Run(last.path, last.play, msgspec.structs.replace(last.lab, failure=reason), last.journals,
                                 None)]
     play = Play(scenario=world.scenario, title=world.title, world=world.name, topology=tensor_parallel(world.tp or 2),
-                workload={}, plan=Plan(), config=lab_config(), promises=())
+                workload={}, plan=Plan(), config=lab_config(), promises=(), virtual_time=world.virtual_time)
     nowhere = world.out / "runs" / f"{world.scenario}-{world.name}"
     return [Run(nowhere, play, Lab(began_at=0.0, ended_at=0.0, processes=[], leftovers=[], failure=reason), [], None)]
 

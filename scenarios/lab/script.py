@@ -21,7 +21,7 @@ import msgspec
 
 from engine.config import Bounds
 from engine.topology import Client, Engine, Node, Topology, core
-from scenarios.history.run import Beside
+from scenarios.history.play import Beside, Options
 from scenarios.lab.settings import listeners_s
 
 #: What a client says to the lab, and the lab to a client. The lab's silence (EOF) means: end at once.
@@ -31,19 +31,6 @@ GO, CLOSE = b"go", b"close"
 STOP = b"stop"
 #: A play that makes no sense any more is ended by the lab: an open operation counts as a hang then.
 GUARD_FACTOR = 3.0
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What else a world is asked for, beside topology, workload and plan."""
-
-    late_subscriber: bool = False  # subscribers join when the workload is done
-    #: SIGKILL of the whole first engine when its workload is done, then the same again; subscribers outlive it.
-    kill_all_then_restart: bool = False
-    #: subscriber.0 goes by an identity that nobody knows and asks malformed questions beside its own.
-    rude_subscriber: bool = False
-    await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
-    long_runtime_dir: bool = False
-    plain: bool = False  # no fault layer at all; nothing is recorded
 
 
 class Wait(msgspec.Struct, frozen=True):

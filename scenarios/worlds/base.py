@@ -23,7 +23,10 @@ from engine.config import EngineConfig
 from engine.topology import Topology, with_ranks
 from faults.plan import Plan
 from scenarios.guarantees.judge import judge
-from scenarios.history.run import Cell, Play, Run, Verdict, combined, load_run, save
+from scenarios.history.play import Options, Play
+from scenarios.history.run import Run, load_run, save
+from scenarios.history.sides import Side, sides_of
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload
 
@@ -51,22 +54,18 @@ class PlayedRun:
         promises = tuple(guarantee.id for guarantee in guarantees)
         declared = {name.replace("_", "-"): verdict for name, verdict in expected.items()}
         self.runs = [_judged(run, promises, declared) for run in self.runs]
-        by_guarantee: dict[str, list[tuple[Run, Cell]]] = {}
-        for run in self.runs:
-            for cell in run.judgement.cells:
-                by_guarantee.setdefault(cell.guarantee, []).append((run, cell))
-        decisive = [next(entry for entry in entries if entry[1] is combined([cell for _, cell in entries]))
-                    for entries in by_guarantee.values()]
-        wrong = [(run, cell) for run, cell in decisive if not cell.as_declared]
+        wrong = [side for worlds in sides_of(self.runs).values() for side in worlds.values() if not side.as_declared]
         if wrong:
-            raise BrokenPromiseError("\n".join([*(_sentence(run, cell) for run, cell in wrong),
-                                                f"replay: {replay_command(wrong[0][0])}"]))
+            run, _ = wrong[0].telling
+            raise BrokenPromiseError("\n".join([*map(_sentence, wrong), f"replay: {replay_command(run)}"]))
 
 
 class World(ABC):
     """Plays scenarios. `name` is what reports call it."""
 
     name: str
+    #: Whether it keeps its own time: then a machine that starves changes nothing.
+    virtual_time = False
 
     def __init__(self, out: Path, *, tp: int | None = None, seed: int = 0, device: str = "auto") -> None:
         self.out = out
@@ -78,7 +77,7 @@ class World(ABC):
         self.played: list[PlayedRun] = []
 
     def play(self, *, topology: Topology, workload: Workload, plan: Plan = Plan(),  # noqa: B008
-             config: EngineConfig | None = None, options: dict[str, Any] | None = None) -> PlayedRun:
+             config: EngineConfig | None = None, options: Options | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
         overridden = self.tp is not None and any(engine.tp != self.tp for engine in topology.engines)
         if overridden:
@@ -89,11 +88,12 @@ class World(ABC):
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
             config=msgspec.structs.replace(asked, tensor_parallel_size=topology.engines[0].tp), promises=(),
-            options=options or {}, seed=self.seed, versions=dict(versions()))
+            options=options or Options(), seed=self.seed, versions=dict(versions()))
         return self.replay(play, other_topology=overridden)
 
     def replay(self, play: Play, *, other_topology: bool = False) -> PlayedRun:
         """Play what was recorded in a run directory, or made by `play`."""
+        play = msgspec.structs.replace(play, world=self.name, virtual_time=self.virtual_time)
         played = PlayedRun([load_run(path) for path in self._play(play)], other_topology=other_topology)
         self.played.append(played)
         if play.promises:
@@ -130,10 +130,11 @@ def _judged(run: Run, promises: tuple[str, ...], expected: dict[str, Verdict]) -
     return Run(run.path, play, run.lab, run.journals, judgement)
 
 
-def _sentence(run: Run, cell: Cell) -> str:
+def _sentence(side: Side) -> str:
+    run, cell = side.telling
     why = "; ".join(evidence.text for evidence in cell.evidence[:3]) or "no witness"
-    declared = cell.expected.value if cell.expected else "not BROKEN"
-    return f"{run.name}: {cell.guarantee} is {cell.verdict.value}, declared {declared}: {why}"
+    declared = side.expected.value if side.expected else "not BROKEN"
+    return f"{run.name}: {side.guarantee} is {side.verdict.value}, declared {declared}: {why}"
 
 
 def replay_command(run: Run) -> str:

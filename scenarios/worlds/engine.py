@@ -33,7 +33,7 @@ from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
-from scenarios.lab.script import Options, Rehearsed, Seen
+from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
 from scenarios.workloads.workload import Workload, from_an_empty_cache
 from scenarios.worlds import caller, fork_server, listener
@@ -139,7 +139,7 @@ class RealBench:
     def __init__(self, play: Play, folder: Path, device: str) -> None:
         self._play = play
         self._folder = folder
-        self._options = msgspec.convert(play.options, Options)
+        self._options = play.options
         self._workload = msgspec.convert(play.workload, Workload)
         # Short: socket paths have 107 bytes, and a run directory may lie anywhere.
         self._scratch = home.scratch()

@@ -19,7 +19,7 @@ from engine.effects import Loop
 from engine.model_config import ModelConfig, max_model_len, read_model_config
 from engine.topology import Client, Engine, Node, frontend
 from scenarios.history.run import Lab, Play, ProcessEnd, save
-from scenarios.lab.script import DONE, STOP, Options, Rehearsed, Seen
+from scenarios.lab.script import DONE, STOP, Rehearsed, Seen
 from scenarios.lab.settings import config_of
 from scenarios.workloads.workload import Workload, from_an_empty_cache
 from scenarios.worlds.addresses import address_of_rank
@@ -56,6 +56,7 @@ class RecordedModel:
 
 class SimWorld(World):
     name = "sim"
+    virtual_time = True
 
     def _play(self, play: Play) -> list[Path]:
         folders = []
@@ -152,7 +153,7 @@ class SimBench:
 
     def __init__(self, play: Play, workload: Workload, simulation: Simulation) -> None:
         self._play, self._workload, self._sim = play, workload, simulation
-        self._options = msgspec.convert(play.options, Options)
+        self._options = play.options
         self._config = self._configured(play.config)
         self._lab = SimProcess(simulation, frontend(), None, 0)  # whose time the script takes
         self._clients: dict[int, list[SimProcess]] = {}  # by engine, all lives

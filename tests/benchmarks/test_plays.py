@@ -25,7 +25,8 @@ from engine.topology import frontend, tensor_parallel
 from faults.plan import Plan
 from scenarios.guarantees.all import tokens_match_reference, workers_in_step
 from scenarios.guarantees.judge import judge
-from scenarios.history.run import Judgement, Play, Verdict
+from scenarios.history.play import Play
+from scenarios.history.verdicts import Judgement, Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once

@@ -24,7 +24,8 @@ from faults.plan import Fate, Fault, Plan, Until, owner_of
 from scenarios.guarantees.judge import cell_of, judge
 from scenarios.guarantees.registry import guarantee
 from scenarios.history.history import History
-from scenarios.history.run import Cell, Judgement, Lab, Play, ProcessEnd
+from scenarios.history.play import Lab, Play, ProcessEnd
+from scenarios.history.verdicts import Cell, Judgement
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scenarios.history.run import Verdict
+from scenarios.history.verdicts import Verdict
 from tests.guarantees.build import Builder
 
 

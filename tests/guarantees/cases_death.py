@@ -291,7 +291,7 @@ def the_next_start_removes_what_the_dead_left() -> Builder:
 @accepts("nothing-left-behind", "no-orphans")
 def the_lab_kills_everything_as_it_was_asked_to() -> Builder:
     h = _born().ends("frontend.0", killed_by_lab=True).wait(.01).ends("core.0", exitcode=-9)
-    return h.promised(options={"kill_all_then_restart": True}).lab(
+    return h.promised(options=Options(kill_all_then_restart=True)).lab(
         restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"], "error": ""}])
 
 

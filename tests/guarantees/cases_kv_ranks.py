@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.history.run import RankStream, Said
+from scenarios.history.play import RankStream, Said
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 

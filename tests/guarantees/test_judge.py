@@ -4,7 +4,7 @@ import pytest
 
 from scenarios.guarantees.judge import HarnessError, judge
 from scenarios.guarantees.registry import GUARANTEES
-from scenarios.history.run import Cell, Judgement, Verdict
+from scenarios.history.verdicts import Cell, Judgement, Verdict
 from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.lab.catalogue import catalogue
-from scenarios.lab.player import can_play
+from scenarios.worlds.registry import can_play
 from tests.mutants import table
 from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
 from tests.mutants.table import WORLDS, Mutant

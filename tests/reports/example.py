@@ -16,19 +16,9 @@ from engine.topology import Topology, tensor_parallel
 from faults.journal import Journal, Kind, open_journal
 from faults.plan import Fate, Fault, Plan
 from reports.collect import Promise
-from scenarios.history.run import (
-    Cell,
-    Evidence,
-    FaultReceipt,
-    Judgement,
-    Lab,
-    Play,
-    ProcessEnd,
-    Run,
-    Verdict,
-    load_run,
-    save,
-)
+from scenarios.history.play import Lab, Play, ProcessEnd
+from scenarios.history.run import Run, load_run, save
+from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
 
 HELD, BROKEN, UNTESTED, OUTSIDE, UNKNOWN = Verdict
 REQUESTS, LIFE, RING, KV = "Requests and tokens", "Death and cleanliness", "Ring and collective RPC", "KV cache"

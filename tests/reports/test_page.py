@@ -10,7 +10,7 @@ import pytest
 
 from reports.collect import Promise
 from reports.page import render, write_page
-from scenarios.history.run import Evidence, FaultReceipt, Judgement, Verdict
+from scenarios.history.verdicts import Evidence, FaultReceipt, Judgement, Verdict
 from tests.reports.example import (
     BROKEN,
     HELD,
@@ -229,6 +229,16 @@ def test_the_same_runs_give_the_same_page(examples, source):
 def test_runs_of_one_world_make_a_page():
     page = Page(render([bare_run("test_x", "sim", cell("g", HELD, HELD))], PROMISES, replay_command))
     assert "played in one world (twin)" in page.text(**{"class": "sentence"})
+    assert page.wrong == []
+
+
+def test_three_worlds_stand_beside_each_other_in_one_cell():
+    runs = [bare_run("test_x", world, cell("g", HELD, HELD)) for world in ("third", "engine", "sim")]
+    page = Page(render(runs, PROMISES, replay_command))
+    assert "played in the twin, on the engine and in third" in page.text(**{"class": "sentence"})
+    assert "From left to right a cell tells of the twin, the real engine and third." in page.text(id="matrix")
+    square = page.all("a", "sq")[0]["aria-label"]
+    assert square == "test_x, g: twin HELD, promised; engine HELD, promised; third HELD, promised"
     assert page.wrong == []
 
 

@@ -65,6 +65,13 @@ def test_a_scenario_of_one_world_is_shown_and_compared_with_nothing():
     assert found["played_in_one_world"] == [{"scenario": "test_x", "worlds": ["engine"]}]
 
 
+def test_agreement_is_told_over_any_number_of_worlds():
+    runs = [*both([HELD], [HELD]), bare_run("test_x", "third", cell("g", BROKEN, None))]
+    assert agreement(runs)["disagreements"] == [
+        {"scenario": "test_x", "guarantee": "g", "sim": ["HELD"], "engine": ["HELD"], "third": ["BROKEN"]}]
+    assert exit_code(runs) == 1
+
+
 @pytest.mark.parametrize(("verdict", "expected", "code"), [
     (HELD, HELD, 0), (BROKEN, HELD, 1), (UNTESTED, HELD, 2), (UNKNOWN, HELD, 2), (OUTSIDE, HELD, 2),
     (BROKEN, BROKEN, 0), (HELD, BROKEN, 1), (UNTESTED, BROKEN, 2), (UNKNOWN, BROKEN, 2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import tensor_parallel
 from faults.plan import kill, plan
 from scenarios.guarantees.all import ends_once, tokens_in_order
-from scenarios.history.run import Verdict
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import only
 from scenarios.workloads.workload import recorded
 

@@ -7,7 +7,7 @@ from engine.topology import tensor_parallel
 from faults.journal import read_journal
 from faults.plan import Fate, Fault, Plan, Until
 from scenarios.guarantees.judge import judge
-from scenarios.history.run import Play
+from scenarios.history.play import Play
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once

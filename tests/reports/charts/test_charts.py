@@ -7,54 +7,69 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import EngineConfig
+from engine.topology import tensor_parallel
 from faults.journal import JournalFile, Kind, Record
+from faults.plan import Fate, Fault, Plan
 from reports.charts.arrows import NEAR, Arrow, Collective, Skipped, arrows_of, select
 from reports.charts.detection_times import Detection, Row, strip
 from reports.charts.kv_timeline import mirrors_of
 from reports.charts.notable import lives_of, moments_of
 from reports.charts.timeline import Axis, sequence_chart
 from reports.formats import duration, listed, ranges
+from scenarios.history.history import History
+from scenarios.history.play import Lab, Play
 from scenarios.history.run import load_run
 from tests.reports.example import Stage, gap, killed, lost_output, untested
 
 EDGE, RING = "core.0->frontend.0/outputs", "core.0->worker.1/rpc"
 
 
-def journal(node: str, *records: tuple) -> JournalFile:
+def messages(*journals: JournalFile, plan: Plan = Plan()) -> list[Arrow | Collective]:  # noqa: B008
+    """What the chart makes of journals that nobody played."""
+    play = Play(scenario="s", title="", world="engine", topology=tensor_parallel(2), workload={}, plan=plan,
+                config=EngineConfig(model="tiny"), promises=())
+    lab = Lab(began_at=0.0, ended_at=9.0, processes=[], leftovers=[])
+    return arrows_of(History(play, lab, list(journals)))
+
+
+def journal(node: str, *records: tuple, life: int = 0) -> JournalFile:
     """Records as (at, site, digest, occurrence, position)."""
     made = []
     for number, (at, site, digest, occurrence, position) in enumerate(records):
         data = {} if position is None else {"position": position}
         made.append(Record(number, at, "main", Kind.CROSSING, site, number + 1, digest, occurrence, data))
-    return JournalFile(node, 0, made, torn=False)
+    return JournalFile(node, life, made, torn=False)
 
 
 def test_a_receive_pairs_with_its_send_by_digest_and_occurrence():
-    arrows = arrows_of([
-        journal("core.0", (1.0, EDGE + ":send", "aa", 0, None), (2.0, EDGE + ":send", "aa", 1, None)),
-        journal("frontend.0", (2.5, EDGE + ":receive", "aa", 1, None), (3.0, EDGE + ":receive", "aa", 0, None))])
+    lost, *arrows = messages(
+        journal("core.0", (0.5, EDGE + ":send", "bb", 0, None), (1.0, EDGE + ":send", "aa", 0, None),
+                (2.0, EDGE + ":send", "aa", 1, None)),
+        journal("frontend.0", (2.5, EDGE + ":receive", "aa", 1, None), (3.0, EDGE + ":receive", "aa", 0, None)))
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, 3.0), (2.0, 2.5)]
+    assert lost.received_at is None
 
 
 def test_a_ring_message_pairs_by_its_position():
-    arrows = arrows_of([
+    arrows = messages(
         journal("core.0", (1.0, RING + ":send", "x", 0, 4), (2.0, RING + ":send", "x", 0, 5)),
-        journal("worker.1", (3.0, RING + ":receive", "", 0, 5))])
+        journal("worker.1", (3.0, RING + ":receive", "", 0, 5)))
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (2.0, 3.0)]
 
 
 def test_a_doubled_message_has_an_arrival_without_a_send():
-    arrows = arrows_of([
+    arrows = messages(
         journal("core.0", (1.0, EDGE + ":send", "aa", 0, None)),
-        journal("frontend.0", (2.0, EDGE + ":receive", "aa", 0, None), (3.0, EDGE + ":receive", "aa", 1, None))])
+        journal("frontend.0", (2.0, EDGE + ":receive", "aa", 0, None), (3.0, EDGE + ":receive", "aa", 1, None)))
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, 2.0), (None, 3.0)]
 
 
 def befallen(fate: str, *after: Record) -> list[Arrow]:
     """One message that a fault met at its receive, and what else the receiver wrote."""
     met = Record(0, 2.0, "main", Kind.CROSSING, EDGE + ":receive", 1, "aa", 0, {"fate": fate, "fault": "f1"})
-    return arrows_of([journal("core.0", (1.0, EDGE + ":send", "aa", 0, None)),
-                      JournalFile("frontend.0", 0, [met, *after], torn=False)])
+    return messages(journal("core.0", (1.0, EDGE + ":send", "aa", 0, None)),
+                    JournalFile("frontend.0", 0, [met, *after], torn=False))
 
 
 def test_a_dropped_message_was_not_received():
@@ -75,16 +90,26 @@ def test_a_corrupted_message_was_received_and_says_so():
 
 def test_a_send_that_killed_its_sender_was_never_put():
     died = Record(0, 1.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0, {"fate": "kill", "fault": "f1"})
-    arrows = arrows_of([JournalFile("core.0", 0, [died], torn=False), JournalFile("core.0", 1, [
+    arrows = messages(JournalFile("core.0", 0, [died], torn=False), JournalFile("core.0", 1, [
         Record(0, 5.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)], torn=False),
-        journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None))])
+        journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None), life=1))
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (5.0, 6.0)]
+
+
+def test_a_send_that_raised_was_never_put_and_its_sender_may_try_again():
+    raised = Record(0, 1.0, "output", Kind.CROSSING, EDGE + ":send", 1, "aa", 0, {"fate": "raise", "fault": "f1"})
+    told = Record(1, 1.0, "output", Kind.RECEIPT, "f1", data={"site": EDGE + ":send", "nth": 1, "fate": "raise"})
+    again = Record(2, 5.0, "main", Kind.CROSSING, EDGE + ":send", 2, "aa", 1)
+    arrows = messages(JournalFile("core.0", 0, [raised, told, again], torn=False),
+                      journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None)),
+                      plan=Plan((Fault(id="f1", site=EDGE + ":send", fate=Fate.RAISE),)))
+    assert [(a.sent_at, a.received_at, a.fate) for a in arrows] == [(1.0, None, "raise"), (5.0, 6.0, "")]
 
 
 def test_an_unroutable_message_stayed_with_its_sender():
     said = Record(1, 1.1, "main", Kind.OBSERVATION, "not-sent", data={"site": EDGE + ":send", "nth": 1})
     sent = Record(0, 1.0, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)
-    (arrow,) = arrows_of([JournalFile("core.0", 0, [sent, said], torn=False)])
+    (arrow,) = messages(JournalFile("core.0", 0, [sent, said], torn=False))
     assert (arrow.received_at, arrow.fate) == (None, "unroutable")
 
 
@@ -92,13 +117,13 @@ def test_an_arrival_after_a_restart_belongs_to_the_later_life():
     first, second = (JournalFile("core.0", life, [
         Record(0, at, "main", Kind.CROSSING, EDGE + ":send", 1, "aa", 0)], torn=False)
         for life, at in ((0, 1.0), (1, 5.0)))
-    arrows = arrows_of([first, second, journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None))])
+    arrows = messages(first, second, journal("frontend.0", (6.0, EDGE + ":receive", "aa", 0, None), life=1))
     assert [(a.sent_at, a.received_at) for a in arrows] == [(1.0, None), (5.0, 6.0)]
 
 
 def test_collectives_pair_by_number_over_the_workers():
-    arrows = arrows_of([journal("worker.0", (1.0, "worker.0/collective:enter", "", 0, None)),
-                        journal("worker.1", (1.5, "worker.1/collective:enter", "", 0, None))])
+    arrows = messages(journal("worker.0", (1.0, "worker.0/collective:enter", "", 0, None)),
+                      journal("worker.1", (1.5, "worker.1/collective:enter", "", 0, None)))
     assert [type(a) for a in arrows] == [Collective]
     assert arrows[0].entered == {"worker.0": 1.0, "worker.1": 1.5}
 
@@ -106,7 +131,7 @@ def test_collectives_pair_by_number_over_the_workers():
 def test_collectives_that_follow_each_other_are_one_line():
     files = [journal(node, *((1.0 + n, f"{node}/collective:enter", "", 0, None) for n in range(4)))
              for node in ("worker.0", "worker.1")]
-    assert [(a.number, a.last) for a in arrows_of(files)] == [(1, 4)]
+    assert [(a.number, a.last) for a in messages(*files)] == [(1, 4)]
 
 
 def many(number: int, lost: tuple[int, ...] = ()) -> list[Arrow]:

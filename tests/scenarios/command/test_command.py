@@ -13,9 +13,9 @@ import pytest
 from faults.plan import kill, plan, plan_to_json
 from scenarios.command import cli as command
 from scenarios.lab.catalogue import scenarios_of
-from scenarios.lab.player import can_play
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import recorded
+from scenarios.worlds.registry import can_play
 from tests.scenarios import examples
 from tests.scenarios.command.console import bench, ringtwin
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from scenarios.command import checks as command_checks
-from scenarios.lab.player import can_play
 from scenarios.lab.settings import MODEL
+from scenarios.worlds.registry import can_play
 from tests.scenarios.command.console import ROOT, bench, ringtwin
 
 real = pytest.mark.skipif(can_play("engine") is not None, reason=f"needs the real engine: {can_play('engine')}")

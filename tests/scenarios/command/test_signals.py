@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scenarios.lab.player import can_play
 from scenarios.lab.settings import MODEL
+from scenarios.worlds.registry import can_play
 from tests.scenarios.command.console import Answer, Bench, bench
 
 pytestmark = pytest.mark.skipif(can_play("engine") is not None, reason=f"needs the real engine: {can_play('engine')}")

@@ -7,8 +7,8 @@ import pytest
 
 from faults.journal import Journal, journal_path
 from faults.plan import Until
-from scenarios.history.history import FOREVER, History, load_history
-from scenarios.history.run import RunError, save
+from scenarios.history.history import FOREVER, History
+from scenarios.history.run import RunError, load_run, save
 from tests.guarantees.build import OUTPUTS, REQUESTS, RPC, Builder, history
 
 
@@ -86,16 +86,16 @@ def test_a_later_life_has_sites_and_operations_of_its_own() -> None:
 def test_a_kill_counts_from_its_receipt_and_an_exit_from_the_end_of_the_process() -> None:
     builder = history().fires("kill", "worker.1/mark:executing").fires("raise", "core.0/mark:step").wait(1)
     h = builder.ends("worker.1", "core.0").history()
-    assert [(death.node, death.planned) for death in h.deaths] == [("worker.1", True), ("core.0", True)]
-    assert h.ended("worker.1") < 1.1
-    assert h.ended("core.0") > 2
-    assert h.ended("worker.0") == FOREVER
+    assert [(death.node, death.planned) for death in h.ends.deaths] == [("worker.1", True), ("core.0", True)]
+    assert h.ends.at("worker.1") < 1.1
+    assert h.ends.at("core.0") > 2
+    assert h.ends.at("worker.0") == FOREVER
 
 
 def test_processes_that_leave_after_closing_did_not_die() -> None:
     h = history().observes("frontend.0", "closing").wait(.1).ends("core.0", "worker.0").history()
-    assert h.deaths == []
-    assert h.ended("core.0") < FOREVER
+    assert h.ends.deaths == []
+    assert h.ends.at("core.0") < FOREVER
 
 
 def test_what_the_lab_killed_did_not_end_by_itself() -> None:
@@ -105,9 +105,9 @@ def test_what_the_lab_killed_did_not_end_by_itself() -> None:
 def test_a_stall_lasts_until_its_release() -> None:
     builder = history().fires("stall", "core.0/mark:step", until=Until(seconds=1)).wait(1).releases()
     h = builder.history()
-    [stall] = h.stalls
+    [stall] = h.faults.stalls
     assert stall.until - stall.at == pytest.approx(1, abs=.01)
-    assert h.frozen_s("core.0", stall.at + .5, stall.at + 5) == pytest.approx(.5, abs=.01)
+    assert h.faults.frozen_s("core.0", stall.at + .5, stall.at + 5) == pytest.approx(.5, abs=.01)
 
 
 def test_a_run_directory_is_read_back(tmp_path) -> None:  # noqa: ANN001
@@ -121,12 +121,12 @@ def test_a_run_directory_is_read_back(tmp_path) -> None:  # noqa: ANN001
             journal = Journal(out.write, lambda clock=clock: next(clock))
             for r in file.records:
                 journal.append(r.kind, r.site, nth=r.nth, digest=r.digest, occurrence=r.occurrence, data=r.data)
-    assert [o.outcome for o in load_history(tmp_path).operations] == ["finished"]
+    assert [o.outcome for o in load_run(tmp_path).history.operations] == ["finished"]
 
 
 def test_a_directory_that_is_no_run_is_an_error(tmp_path) -> None:  # noqa: ANN001
     with pytest.raises(RunError, match="play.json"):
-        load_history(tmp_path)
+        load_run(tmp_path)
 
 
 def busy(requests: int = 8, steps: int = 16) -> Builder:

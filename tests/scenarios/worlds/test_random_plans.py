@@ -17,7 +17,8 @@ from engine.topology import Topology, tensor_parallel
 from faults.generate import generate_plan
 from faults.plan import Plan, plan_to_json
 from scenarios.guarantees.judge import judge
-from scenarios.history.run import Play, Verdict
+from scenarios.history.play import Play
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once

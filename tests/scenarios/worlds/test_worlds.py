@@ -6,7 +6,8 @@ from engine.topology import Mark, core, mark_site, tensor_parallel
 from faults.plan import kill, plan
 from reports.collect import collect
 from scenarios.guarantees.all import death_is_told, tokens_match_reference
-from scenarios.history.run import Verdict, load_run
+from scenarios.history.run import load_run
+from scenarios.history.verdicts import Verdict
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import SimWorld
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
-from scenarios.guarantees.kv import CHAPTER, SOURCE, Follower, followers, handed_over
+from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.chapters.kv import SOURCE
+from scenarios.history.followers import Follower, followers, handed_over
 from scenarios.history.history import History, kind_of, life_of
-from scenarios.history.run import RankStream, Said
+from scenarios.history.play import RankStream, Said
 
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
 _ANSWER_DAMAGED = Where(DAMAGE, sites="core.*/replay:*", why="the wire has no checksum")
@@ -37,7 +39,7 @@ def check_kv_ranks_apart(history: History) -> Finding:
 def _hazards(history: History) -> list[tuple[float, tuple[str, int, str]]]:
     """What befell the played rank: when, to whom, what."""
     own = history.play.config.data_parallel_rank
-    found = [(receipt.at, (receipt.node, own, f"met {receipt.fate}")) for receipt in history.receipts]
+    found = [(receipt.at, (receipt.node, own, f"met {receipt.fate}")) for receipt in history.faults.receipts]
     return found + [(records[0].at, (node, own, "was born")) for node, records in history.by_node("born").items()
                     if kind_of(node) == "core" and life_of(node)]
 
@@ -63,8 +65,8 @@ def _judge_deaf(finding: Finding, follower: Follower, rank: int) -> None:
     if publisher is None or follower.killed or follower.node in history.by_node("kv-batch"):
         return
     since = max(history.records(follower.node)[0].at, handed_over(history, publisher)[0].at)
-    until = min(follower.left_at(), history.ended(publisher), history.closing_at(0))
-    waited = until - since - history.frozen_s(follower.node, since, max(since, until), publisher)
+    until = min(follower.left_at(), history.ends.at(publisher), history.closing_at(0))
+    waited = until - since - history.faults.frozen_s(follower.node, since, max(since, until), publisher)
     if waited > history.bounds.replay_s + history.bounds.detection_s:
         finding.broke("{} heard nothing of rank {} in {:.3f} s", follower.node, rank, waited, node=follower.node)
 

@@ -11,6 +11,7 @@ from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
     LOSSES,
+    MEMORY,
     STALLS,
     Envelope,
     Finding,
@@ -23,13 +24,12 @@ from scenarios.history.history import FOREVER, Fate, History, Operation, life_of
 CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"
 
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 _CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
 def _caller_lives(history: History, operation: Operation) -> bool:
     """Whether the caller's process could still be told: it lives, or left on its own feet."""
-    return history.ended(operation.node) == FOREVER or operation.node in history.by_node("bye")
+    return history.ends.at(operation.node) == FOREVER or operation.node in history.by_node("bye")
 
 
 def check_ends_once(history: History) -> Finding:
@@ -76,7 +76,7 @@ def check_tokens_in_order(history: History) -> Finding:
             if switches >= len(streams):  # fewer: one stream after the other
                 finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
                                 switches, node=node)
-    hits = history.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
+    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
     for hit in hits:
         if any(o.deliveries and o.began_at < hit.at for o in history.operations):
             finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
@@ -207,11 +207,11 @@ def check_bad_request_isolated(history: History) -> Finding:
                           at=operation.ended_at, node=operation.node)
     first = bad[0].ended_at
     for node, record in history.observed("engine-dead"):
-        if not history.receipts and first <= record.at and history.before_closing(node, record):
+        if not history.faults.receipts and first <= record.at and history.before_closing(node, record):
             finding.broke("the engine died after a bad request: {}", record.data.get("reason"), at=record.at,
                           node=node)
     for operation in history.operations:
-        if not history.receipts and operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST \
+        if not history.faults.receipts and operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST \
                 and operation.ended_at >= first:
             finding.broke("request {!r} failed ({}) beside a bad one", operation.request, operation.error,
                           at=operation.ended_at, node=operation.node)
@@ -231,7 +231,7 @@ def check_bad_request_isolated(history: History) -> Finding:
 def check_lost_request_is_bounded(history: History) -> Finding:
     finding = Finding(history)
     bounds = history.bounds
-    losses = [r for r in history.receipts if r.fate in LOSSES | DAMAGE
+    losses = [r for r in history.faults.receipts if r.fate in LOSSES | DAMAGE
               and any(f"/{channel.value}:" in r.site for channel in (Channel.REQUESTS, Channel.OUTPUTS))]
     first_loss = losses[0].at if losses else FOREVER
     for operation in history.operations:
@@ -244,7 +244,7 @@ def check_lost_request_is_bounded(history: History) -> Finding:
         waited = operation.ended_at - heard
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,
                             bound=timer_s(bounds, max(bounds.request_s, bounds.output_gap_s)),
-                            measured=waited - history.frozen_s(node, heard, operation.ended_at)):
+                            measured=waited - history.faults.frozen_s(node, heard, operation.ended_at)):
             continue
         if operation.ended_at < first_loss or operation.outcome != Outcome.FAILED or operation.error == BAD_REQUEST:
             continue
@@ -302,7 +302,7 @@ GUARANTEES = (
         witness="the core freed a request that it held when it was aborted, or an old ABORT came after its id was in "
                 "use again",
         envelope=Envelope(outside=(
-            _CALLER, _MEMORY,
+            _CALLER, MEMORY,
             Where(frozenset({Fate.DROP}) | DAMAGE, sites="*/requests:receive", why="the ABORT itself is lost"),
             Where(frozenset({Fate.CUT}), sites="*/requests:wire", why="the ABORT itself is lost"),
         )),

@@ -1,4 +1,4 @@
-"""Promises about the KV cache and the events that describe it."""
+"""Promises about the events that describe the KV cache: numbered, heard, replayed, and true."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
-from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
+from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.history.followers import (
+    Follower,
+    caches_of,
+    covers,
+    followers,
+    handed_over,
+    lost_by_publisher,
+    publishers,
+    window_floor,
+)
+from scenarios.history.history import Fate, History, Record, kind_of
 
-CHAPTER = "KV cache and its events"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 #: One that is killed begins a second life, and that must be right; one that fails inside may be anything.
 _SUBSCRIBER = Where(DEATHS - {Fate.KILL}, nodes="subscriber.*", why="the subscriber itself is hit")
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
@@ -34,58 +43,6 @@ _STEP_STOPPED = (
       for sites in ("*/[!kr]*", "*/rpc:*", "*/re[!p]*")),
 )
 _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
-
-
-def check_blocks_conserved(history: History) -> Finding:
-    finding = Finding(history)
-    for node, records in history.by_node("blocks").items():
-        freed = history.by_node("freed").get(node, [])
-        aborted = {r.data["request"] for r in history.by_node("request").get(node, ()) if r.data["action"] == "abort"}
-        before = 0
-        for record in records:
-            data = record.data
-            for error in data.get("errors", ()):
-                finding.broke("{}'s cache is not in order: {}", node, error, at=record.at, node=node)
-            if data["free"] + data["used"] != data["total"]:
-                finding.broke("{} has {} free and {} used blocks of {}", node, data["free"], data["used"],
-                              data["total"], at=record.at, node=node)
-            if data["used"] and not data.get("requests"):
-                finding.broke("{} is idle without a request and {} blocks are still used", node, data["used"],
-                              at=record.at, node=node)
-            since = [r for r in freed if before <= r.number < record.number]
-            before = record.number
-            if since and not data.get("requests"):
-                finding.witness("all {} blocks of {} were free after {} requests, {} of them aborted", data["total"],
-                                node, len(since), sum(r.data["request"] in aborted for r in since), at=record.at,
-                                node=node)
-    return finding
-
-
-# -- numbers ------------------------------------------------------------------------------------------------------
-
-
-def handed_over(history: History, node: str) -> list[Record]:
-    """Batches in the order in which they got their numbers, also those dropped at the full queue at once."""
-    records = [*history.by_node("kv-published").get(node, ()), *history.by_node("kv-lost").get(node, ())]
-    records.sort(key=lambda record: record.number)
-    first: dict[int, Record] = {}
-    found = []
-    for record in records:
-        seq = record.data["seq"]
-        known = first.get(seq)
-        if known is not None and known.site == "kv-published" and record.site == "kv-lost":
-            continue  # it could not be encoded: the number was given before
-        first.setdefault(seq, record)
-        found.append(record)
-    return found
-
-
-def publishers(history: History) -> list[str]:
-    return list(dict.fromkeys([*history.by_node("kv-published"), *history.by_node("kv-lost")]))
-
-
-def lost_by_publisher(history: History, node: str) -> set[int]:
-    return {record.data["seq"] for record in history.by_node("kv-lost").get(node, ())}
 
 
 def check_kv_seq(history: History) -> Finding:
@@ -113,63 +70,6 @@ def check_kv_seq(history: History) -> Finding:
                 finding.broke("{} followed a publisher into its next life without noticing", follower.node,
                               node=follower.node)
     return finding
-
-
-# -- what a subscriber knows ------------------------------------------------------------------------------------------
-
-
-class Follower:
-    """One subscriber: what it applied and what it said about gaps, in its own order, since the last restart."""
-
-    def __init__(self, history: History, node: str) -> None:
-        self.node = node
-        self.history = history
-        self.restarts = history.by_node("kv-restarted").get(node, [])
-        floor = self.restarts[-1].number if self.restarts else -1
-
-        def mine(name: str) -> list[Record]:
-            return [r for r in history.by_node(name).get(node, ()) if r.number > floor]
-
-        self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
-        self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
-        self.snapshots = mine("kv-snapshot")
-        nodes = publishers(history)
-        self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
-
-    @property
-    def applied(self) -> set[int]:
-        return {record.data["seq"] for record in self.batches}
-
-    def next_at(self, record: Record) -> int:
-        """The number that was next when it said this: all before it were applied or given up."""
-        applied = [r.data["seq"] for r in self.batches if r.number < record.number]
-        given_up = [r.data["last"] for r in self.unrecoverable if r.number < record.number]
-        return max([*applied, *given_up], default=-1) + 1
-
-    def followed(self, first: str, last: str) -> bool:
-        """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
-        applied = self.history.by_node("kv-batch").get(self.node, ())
-        began = handed_over(self.history, last)[0].at
-        return first != last and bool(applied) and applied[0].at < began < applied[-1].at
-
-    @property
-    def killed(self) -> bool:
-        """By the plan: it could not finish what it had begun. Its next life is another follower."""
-        return any(r.fate == Fate.KILL and r.node == self.node for r in self.history.receipts)
-
-    def left_at(self) -> float:
-        """When it stopped following."""
-        bye = self.history.by_node("bye").get(self.node)
-        end = bye[0].at if bye else self.history.last[self.node].at
-        return min(end, self.history.ended(self.node))
-
-
-def followers(history: History) -> list[Follower]:
-    return [Follower(history, node) for node in history.of_kind("subscriber")]
-
-
-def covers(records: list[Record], seq: int, before: float = FOREVER) -> bool:
-    return any(r.data["first"] <= seq <= r.data["last"] and r.number < before for r in records)
 
 
 def check_kv_gap_seen(history: History) -> Finding:
@@ -210,23 +110,13 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
         if seq in applied or covers(known, seq) or seq < latest:
             continue
         since = max(record.at, joined)
-        until = min(left, history.ended(follower.publisher), history.closing_at(0))
-        waited = until - since - history.frozen_s(follower.node, since, max(since, until)) \
-            - history.frozen_s(follower.publisher, since, max(since, until))
+        until = min(left, history.ends.at(follower.publisher), history.closing_at(0))
+        waited = until - since - history.faults.frozen_s(follower.node, since, max(since, until)) \
+            - history.faults.frozen_s(follower.publisher, since, max(since, until))
         if waited > bound:
             finding.broke("{} never knew of batch {}, handed over {:.3f} s before it left", follower.node, seq, waited,
                           at=record.at, node=follower.node, bound=bound, measured=waited)
             return
-
-
-def window_floor(history: History, node: str, moment: float) -> int:
-    """The oldest batch that the publisher still had at that moment."""
-    latest = -1
-    for record in handed_over(history, node):
-        if record.at > moment:
-            break
-        latest = record.data["seq"]
-    return latest + 1 - history.play.config.kv_events.buffer_steps
 
 
 def check_kv_replay_complete(history: History) -> Finding:
@@ -272,7 +162,7 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
             finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
                             at=gap.at, node=follower.node)
         return
-    until = min(follower.left_at(), history.closing_at(0), history.ended(follower.publisher))
+    until = min(follower.left_at(), history.closing_at(0), history.ends.at(follower.publisher))
     waited = until - gap.at
     if history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s:
         finding.broke("{} never got batch {} of the gap {} to {}", follower.node, missing[0], first, last, at=gap.at,
@@ -310,7 +200,7 @@ def check_kv_mirror_true(history: History) -> Finding:
     for follower in followers(history):
         if follower.publisher is None:
             continue
-        caches = _caches(history, follower.publisher)
+        caches = caches_of(history, follower.publisher)
         for snapshot in follower.snapshots:
             if snapshot.data["next_seq"] != follower.next_at(snapshot):
                 finding.broke("{} took the state before batch {} for the one before batch {}", follower.node,
@@ -335,22 +225,10 @@ def check_kv_mirror_true(history: History) -> Finding:
     return finding
 
 
-def _caches(history: History, node: str) -> dict[int, list[Record]]:
-    """The cache's own content by the number of the next batch; several where nothing happened in between."""
-    handed = [(record.number, record.data["seq"]) for record in handed_over(history, node)]
-    found: dict[int, list[Record]] = {}
-    at = 0
-    for cache in history.by_node("kv-cache").get(node, ()):
-        while at < len(handed) and handed[at][0] < cache.number:
-            at += 1
-        found.setdefault(handed[at - 1][1] + 1 if at else 0, []).append(cache)
-    return found
-
-
 def check_kv_never_stalls(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.detection_s
-    troubles = [r for r in history.receipts if kind_of(r.node) == "subscriber"
+    troubles = [r for r in history.faults.receipts if kind_of(r.node) == "subscriber"
                 or f"/{Channel.KV.value}:" in r.site or f"/{Channel.REPLAY.value}:" in r.site]
     began = [(r.at, f"{r.node} met {r.fate}") for r in troubles]
     began += [(record.at, f"{node} had a full queue") for node, record in history.marks(Mark.KV_DROPPED.value)]
@@ -371,13 +249,6 @@ def check_kv_never_stalls(history: History) -> Finding:
 
 
 GUARANTEES = (
-    Guarantee(
-        id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
-        sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
-        wrong="forgets the blocks of a request that was aborted or preempted",
-        witness="the core looked at its books when idle, after requests had held blocks",
-        envelope=Envelope(outside=(_MEMORY,)),
-    ),
     Guarantee(
         id="kv-seq", chapter=CHAPTER, source=SOURCE, check=check_kv_seq, applies=has_kv_events,
         sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import (
-    DAMAGED_ELSEWHERE,
-    PROCESS,
-    Envelope,
-    Finding,
-    Guarantee,
-    Where,
-)
+from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, Fate, History, kind_of, life_of
 
 CHAPTER = "Overload and trust"
@@ -50,17 +43,17 @@ def check_no_foreign_code(history: History) -> Finding:
                       node=node)
     bad = history.observed("bad-frame")
     for node, record in bad:
-        ended = history.ended(node)
+        ended = history.ends.at(node)
         if kind_of(node) == "subscriber" and node in history.by_node("bye"):
             ended = FOREVER  # it left when it was told to, before the engine did
         if record.at <= ended < history.closing_at(life_of(node)) and not any(
-                death.planned for death in history.deaths):
+                death.planned for death in history.ends.deaths):
             finding.broke("{} died after a malformed frame from {}", node, record.data.get("edge"), at=ended, node=node)
         else:
             finding.witness("{} dropped a malformed frame from {}: {}", node, record.data.get("edge"),
                             record.data.get("error"), at=record.at, node=node)
     if not bad:
-        for hit in history.hit(Fate.TRUNCATE):
+        for hit in history.faults.hit(Fate.TRUNCATE):
             finding.broke("{} said nothing of the truncated frame from {}", hit.node, hit.site, at=hit.at,
                           node=hit.node)
     return finding

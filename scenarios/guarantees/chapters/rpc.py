@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where, has_workers
-from scenarios.history.history import Fate, History, Record, life_of
+from scenarios.guarantees.base import DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
+from scenarios.history.history import History, Record, life_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 executor"
-
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 
 
 def _worker(rank: int, life: int) -> str:
@@ -123,7 +121,7 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
         for raised in records:
             life = life_of(node)
             core = "core.0" + (f"@{life}" if life else "")
-            if history.ended(core) <= raised.at or history.closing_at(life) <= raised.at:
+            if history.ends.at(core) <= raised.at or history.closing_at(life) <= raised.at:
                 continue
             call = next((r for r in history.by_node("rpc-call").get(core, ()) if r.data["call"] == raised.data["call"]),
                         None)
@@ -158,7 +156,7 @@ def _judge_unreported(finding: Finding, core: str, node: str, raised: Record, bo
 
 def _held_up_s(history: History, since: float, until: float) -> float:
     """How long a stalled rank kept the ring full, so that the core sat in its write and read no answer."""
-    return max((history.frozen_s(stall.node, since, until) for stall in history.stalls), default=0.0)
+    return max((history.faults.frozen_s(stall.node, since, until) for stall in history.faults.stalls), default=0.0)
 
 
 def _fails_closed(history: History, life: int, since: float) -> bool:
@@ -207,7 +205,7 @@ GUARANTEES = (
         sentence="Reply i of rank r answers call i, also after errors, time-outs and pending futures.",
         wrong="takes whatever stands next in the answer ring for the answer to the call it waits for",
         witness="a rank answered while a later call was open already, or after calls that it had to leave unanswered",
-        envelope=Envelope(outside=(_MEMORY,)),
+        envelope=Envelope(outside=(MEMORY,)),
     ),
     Guarantee(
         id="rpc-any-rank-fails-fast", chapter=CHAPTER, source=SOURCE, check=check_rpc_any_rank_fails_fast,
@@ -217,7 +215,7 @@ GUARANTEES = (
         wrong="lets only the output rank report a failure, so the others' is noticed by the step deadline",
         witness="a rank that had not to answer raised, the call ended at once and the engine told its callers",
         envelope=Envelope(outside=(
-            _MEMORY,
+            MEMORY,
             Where(DEATHS | STALLS, nodes="core.*", why="who should take the error is hit itself"),
             Where(DEATHS | STALLS, nodes="frontend.*", why="who should be told is hit itself"),
         )),
@@ -227,6 +225,6 @@ GUARANTEES = (
         sentence="All workers of a core execute the same RPCs in the same order.",
         wrong="spares a rank the calls that it has not to answer",
         witness="a worker executed, in its place, a call that another one had to answer",
-        envelope=Envelope(outside=(_MEMORY,)),
+        envelope=Envelope(outside=(MEMORY,)),
     ),
 )

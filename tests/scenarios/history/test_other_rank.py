@@ -11,8 +11,8 @@ import pytest
 from engine.config import EngineConfig, config_from
 from engine.wire.wiring import offset_endpoint_port
 from faults.journal import Kind, Record
-from scenarios.history.run import Said
-from scenarios.history.streams import stream_of
+from scenarios.history.other_rank import stream_of
+from scenarios.history.play import Said
 from scenarios.worlds.addresses import address_of_rank, reserved_ports
 
 

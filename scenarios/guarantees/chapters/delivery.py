@@ -1,4 +1,4 @@
-"""Promises about frames between frontend and core, and whatever else travels by socket."""
+"""Promises about delivery between frontend and core: every frame, once, in order, whole, or its sender knows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from collections import Counter
 
 from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
-from scenarios.guarantees.base import (
-    DAMAGE,
-    DAMAGED_ELSEWHERE,
-    DEATHS,
-    MESSAGE,
-    ORDERINGS,
-    Envelope,
-    Finding,
-    Guarantee,
-    Where,
-    timer_s,
-)
-from scenarios.history.history import FOREVER, Fate, Flow, History, Record, base, life_of
+from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record, life_of
+from scenarios.history.names import edge_without_lives
 
 CHAPTER = "Transport between frontend and core"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
@@ -33,7 +23,7 @@ _CLIENT_CHANNELS = (Channel.REQUESTS, Channel.OUTPUTS)
 def _lived_until(history: History, flow: Flow) -> float:
     """Until when both ends were alive and nobody had begun to leave."""
     life = life_of(flow.target)
-    times = [history.ended(flow.source), history.ended(flow.target), history.closing_at(life)]
+    times = [history.ends.at(flow.source), history.ends.at(flow.target), history.closing_at(life)]
     for name in ("dying", "bye"):
         told = history.by_node(name)
         times += [told[node][0].at for node in (flow.source, flow.target) if node in told]
@@ -62,7 +52,7 @@ def _judge_missing(finding: Finding, flow: Flow, bound: float) -> None:
     for send in flow.unreceived:
         waited = min(until, history.ended_at) - send.at
         # A sender that stands still may not have handed over what it had noted; its I/O thread stands still, too.
-        waited -= history.frozen_s(flow.target, send.at, send.at + waited, flow.source)
+        waited -= history.faults.frozen_s(flow.target, send.at, send.at + waited, flow.source)
         if send.number < last_received:
             finding.broke("a frame was lost on {}: later ones arrived", flow.name, at=send.at, node=flow.source)
         elif waited > bound:
@@ -129,10 +119,10 @@ def check_unroutable_is_known(history: History) -> Finding:
 
 
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
-    windows = [(r.at, r.released_at or FOREVER) for r in history.receipts if r.fate == Fate.CUT
+    windows = [(r.at, r.released_at or FOREVER) for r in history.faults.receipts if r.fate == Fate.CUT
                and f"/{Channel.REQUESTS.value}:" in r.site]
     if flow.target in history.ends:
-        windows.append((history.ended(flow.target), FOREVER))
+        windows.append((history.ends.at(flow.target), FOREVER))
     return windows
 
 
@@ -175,12 +165,12 @@ def _judge_told(finding: Finding, node: str, record: Record) -> None:
 
 def check_frames_intact(history: History) -> Finding:
     finding = Finding(history)
-    damaged = Counter(r.site.rpartition(":")[0] for r in history.receipts if r.fate in DAMAGE)
+    damaged = Counter(r.site.rpartition(":")[0] for r in history.faults.receipts if r.fate in DAMAGE)
     sent_by_edge: dict[str, set[str]] = {}
     for flow in history.flows(*MESSAGE_CHANNELS):
-        sent_by_edge[base_edge(flow.name)] = sent = {send.digest for send in flow.sends}
+        sent_by_edge[edge_without_lives(flow.name)] = sent = {send.digest for send in flow.sends}
         strange = [receive for receive in flow.unsent if receive.digest not in sent]
-        for receive in strange[damaged[base_edge(flow.name)]:]:
+        for receive in strange[damaged[edge_without_lives(flow.name)]:]:
             finding.broke("a frame arrived on {} that nobody sent: its bytes changed on the way", flow.name,
                           at=receive.at, node=flow.target)
         for send, receive in flow.pairs:
@@ -189,7 +179,7 @@ def check_frames_intact(history: History) -> Finding:
                 finding.witness("a large frame was still under way on {} when its sender went on, and arrived whole",
                                 flow.name, at=receive.at, node=flow.target)
     for node, record in history.observed("decoded"):
-        edge = base_edge(record.data.get("edge", ""))
+        edge = edge_without_lives(record.data.get("edge", ""))
         if edge not in sent_by_edge or record.data.get("digest") in sent_by_edge[edge]:
             continue
         if damaged[edge] > 0:
@@ -197,12 +187,6 @@ def check_frames_intact(history: History) -> Finding:
         else:
             finding.broke("what {} decoded from {} is not what was encoded", node, edge, at=record.at, node=node)
     return finding
-
-
-def base_edge(name: str) -> str:
-    """An edge's name without lives."""
-    return "->".join(f"{base(end.partition('/')[0])}{'/' + end.partition('/')[2] if '/' in end else ''}"
-                     for end in name.split("->")) if "@" in name else name
 
 
 def _went_on(history: History, node: str, send, until: float) -> bool:  # noqa: ANN001
@@ -214,108 +198,6 @@ def _went_on(history: History, node: str, send, until: float) -> bool:  # noqa: 
         if record.thread == send.thread:
             return True
     return False
-
-
-def check_handshake_order(history: History) -> Finding:
-    finding = Finding(history)
-    for startup in history.startups:
-        life, node = life_of(startup.node), startup.node
-        _judge_first_work(finding, node, life)
-        if startup.ready:
-            _judge_agreement(finding, startup, life)
-        hits = [r for r in history.receipts_at("/handshake:") if life_of(r.node) == life or r.node == node]
-        if startup.end is None:
-            if history.ended(node) == FOREVER or node in history.by_node("bye"):
-                finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
-                              node=node)
-            continue
-        if not finding.took("the handshake of {}", node, at=startup.end.at, node=node,
-                            bound=timer_s(history.bounds, history.bounds.startup_s),
-                            measured=startup.end.at - startup.began.at):
-            continue
-        if not startup.ready and not startup.end.data.get("error"):
-            finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
-        elif hits:
-            finding.witness("a handshake message met {} and start-up ended: {}", hits[0].fate,
-                            "ready" if startup.ready else startup.end.data["error"], at=startup.end.at, node=node)
-    return finding
-
-
-def _judge_first_work(finding: Finding, frontend: str, life: int) -> None:
-    history = finding.history
-    for flow in history.flows(Channel.REQUESTS):
-        if flow.source != frontend or not flow.sends:
-            continue
-        first = flow.sends[0]
-        suffix = f"@{life}" if life else ""
-        back = base_edge(flow.target) + suffix + "->" + frontend
-        heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
-        announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
-        if heard < 2:
-            finding.broke("work was sent to {} after {} of its two handshake messages", flow.target, heard,
-                          at=first.at, node=frontend)
-        if not announced:
-            finding.broke("work was sent to {} before it announced itself on the input socket", flow.target,
-                          at=first.at, node=frontend)
-
-
-def _judge_agreement(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
-    for node, records in finding.history.by_node("ready").items():
-        if not node.startswith("core") or life_of(node) != life:
-            continue
-        for name in ("num_gpu_blocks", "parallel_config"):
-            ours, theirs = startup.end.data.get(name), records[0].data.get(name)
-            if ours != theirs:
-                finding.broke("frontend and core disagree about {}: {} and {}", name, ours, theirs,
-                              at=startup.end.at, node=startup.node)
-        finding.witness("frontend and core agree on {} blocks", startup.end.data.get("num_gpu_blocks"),
-                        at=startup.end.at, node=startup.node)
-
-
-def check_bad_frame_isolated(history: History) -> Finding:
-    finding = Finding(history)
-    bad = history.observed("bad-frame")
-    hits = history.hit(*DAMAGE)
-    raw = _raw_frames(history)
-    if not bad and not hits and not raw:
-        return finding
-    # Those that the workload sends go out with its first requests.
-    first = min([record.at for _, record in bad] + [hit.at for hit in hits]
-                + [o.began_at for o in history.operations if raw])
-    if raw and len(bad) < raw:
-        finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
-    for death in history.deaths:
-        if not death.planned and death.at >= first:
-            finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
-            break
-    planned = [r for r in history.receipts if r.fate in DEATHS]
-    for node, record in history.observed("engine-dead"):
-        if record.at >= first and not planned and history.before_closing(node, record):
-            finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
-    logged = Counter(node for node, _ in bad)
-    for node, cut in Counter(hit.node for hit in hits if hit.fate == Fate.TRUNCATE).items():
-        if logged[node] < cut:
-            finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
-                          node=node)
-    on_outputs = any("/outputs:" in hit.site for hit in hits)
-    failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.ended_at >= first
-              and o.error != "BadRequestError"]
-    if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
-        finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
-                      at=failed[-1].ended_at, node=failed[-1].node)
-    for node, record in bad:
-        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.ended_at > record.at), None)
-        if served is not None:
-            finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
-                            record.data.get("error"), served.request, at=record.at, node=node)
-    return finding
-
-
-def _raw_frames(history: History) -> int:
-    """How many messages that are no requests the workload sends and no fault loses."""
-    sent = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
-               for action in phase.get("actions", ()))
-    return max(0, sent - len(history.hit(Fate.DROP, Fate.CUT, channel="requests")))
 
 
 GUARANTEES = (
@@ -363,31 +245,7 @@ GUARANTEES = (
         witness="a frame of 64 KiB and more (or a ring message that overflowed) was still under way when its sender "
                 "went on, and arrived whole",
         envelope=Envelope(outside=(
-            Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory"),
-        )),
-    ),
-    Guarantee(
-        id="handshake-order", chapter=CHAPTER, source=SOURCE, check=check_handshake_order,
-        sentence="No work is sent before READY; a peer that never answers, or never announces itself on the input "
-                 "socket, ends in a named error within the start-up bound; both sides agree on the number of blocks "
-                 "and on the parallel configuration.",
-        wrong="takes HELLO for READY, so the frontend does not know what the core measured, or waits for READY for "
-              "ever",
-        witness="both sides told the same number of blocks, or a start-up ended in spite of a lost or late handshake "
-                "message",
-        envelope=Envelope(outside=(
-            Where(DEATHS | {Fate.STALL, Fate.HANG}, nodes="frontend.*", why="the caller itself"),
-        )),
-    ),
-    Guarantee(
-        id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
-        sentence="A malformed, truncated or unknown frame is answered, or logged and dropped; it never kills a "
-                 "process or another request.",
-        wrong="lets the decoder's exception end the thread that reads the socket",
-        witness="a bad frame was dropped and a request that ended later was served",
-        envelope=Envelope(outside=(
-            Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
-            *DAMAGED_ELSEWHERE,
+            MEMORY,
         )),
     ),
 )

@@ -7,6 +7,7 @@ from engine.topology import Channel
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
+    MEMORY,
     ORDERINGS,
     PROCESS,
     STALLS,
@@ -24,7 +25,6 @@ _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
-_MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan writes into the shared memory")
 
 
 def _callers(history: History, life: int) -> list[str]:
@@ -35,7 +35,7 @@ def _callers(history: History, life: int) -> list[str]:
 def check_death_is_told(history: History) -> Finding:
     finding = Finding(history)
     for life in {life_of(node) for node in history.nodes}:
-        death = history.first_death(life)
+        death = history.ends.first_death(life)
         if death is not None and _was_ready(history, life, death.at):
             for operation in history.operations:
                 if life_of(operation.node) == life:
@@ -60,15 +60,15 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                             at=ended, node=node)
         return
     since = max(death.at, operation.began_at)
-    if since >= min(history.ended(node), history.closing_at(life_of(node))):
+    if since >= min(history.ends.at(node), history.closing_at(life_of(node))):
         return
     if ended is None:
-        if history.ended(node) == FOREVER or node in history.by_node("bye"):
+        if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
             finding.hangs("request {!r}, pending when {} died,", operation.request, death.node, bound=bound,
                           since=since, node=node)
         return
     in_time = finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how,
-                           bound=bound, measured=ended - since - history.frozen_s(node, since, ended), at=ended,
+                           bound=bound, measured=ended - since - history.faults.frozen_s(node, since, ended), at=ended,
                            node=node)
     if not in_time:
         return
@@ -115,8 +115,8 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     since = min(began, default=None)
     if since is None:
         return None
-    over = min(stall.until, history.closing_at(life), *(history.ended(node) for node in _callers(history, life)),
-               *(r.at for r in history.receipts if r.fate in DEATHS and life_of(r.node) == life))
+    over = min(stall.until, history.closing_at(life), *(history.ends.at(node) for node in _callers(history, life)),
+               *(r.at for r in history.faults.receipts if r.fate in DEATHS and life_of(r.node) == life))
     told = history.told_at(life, stall.at)
     if over - since <= stall_bound(history, stall) and (told is None or told[0] > over):
         return None
@@ -125,7 +125,7 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
 
 def check_stall_is_told(history: History) -> Finding:
     finding = Finding(history)
-    for stall in history.stalls:
+    for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is None:
             continue
@@ -153,11 +153,11 @@ def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
     ills: list[tuple[int, float, float, float, str]] = []  # life, from, when it must be known, until, why
     for life in {life_of(node) for node in history.nodes}:
-        death = history.first_death(life)
+        death = history.ends.first_death(life)
         if death is not None:
             ills.append((life, death.onset, death.at + history.bounds.detection_s, FOREVER,
                          f"{death.node} died ({death.how})"))
-    for stall in history.stalls:
+    for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
             ills.append((life_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
@@ -188,7 +188,7 @@ def check_dead_notice(history: History) -> Finding:
         life = life_of(node)
         for caller in _callers(history, life):
             if not _was_ready(history, life, leaves_at) or history.closing_at(life) <= leaves_at or \
-                    history.ended(caller) <= leaves_at:
+                    history.ends.at(caller) <= leaves_at:
                 continue
             _judge_notice(finding, node, caller, leaves_at, bound, queued)
     return finding
@@ -200,8 +200,8 @@ def _leaving_cores(history: History) -> list[tuple[str, float, float, int]]:
     found = []
     for node in history.of_kind("core"):
         dying = history.by_node("dying").get(node)
-        hit = next((r for r in history.receipts if r.node == node and r.fate in DEATHS - {Fate.KILL}), None)
-        killed = any(r.node == node and r.fate == Fate.KILL for r in history.receipts)
+        hit = next((r for r in history.faults.receipts if r.node == node and r.fate in DEATHS - {Fate.KILL}), None)
+        killed = any(r.node == node and r.fate == Fate.KILL for r in history.faults.receipts)
         if killed:
             continue
         if dying:
@@ -221,11 +221,11 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         told = history.by_node("engine-dead").get(caller)
         if history.closing_at(life_of(node)) < FOREVER and not told:
             return  # it was leaving itself, and read nothing any more
-        stopped = history.frozen_s(caller, since, history.ended_at)
+        stopped = history.faults.frozen_s(caller, since, history.ended_at)
         if stopped < history.ended_at - since:
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
-    frozen = history.frozen_s(caller, since, notice.at)
+    frozen = history.faults.frozen_s(caller, since, notice.at)
     if not finding.took("the notice of {} to {}", node, caller, bound=bound, measured=notice.at - since - frozen,
                         at=notice.at, node=caller):
         return
@@ -266,7 +266,7 @@ GUARANTEES = (
         wrong="leaves without closing its sockets, so what is queued dies with it, or does not speak at all",
         witness="a core left on its own feet and its notice arrived behind everything it had queued",
         envelope=Envelope(outside=(
-            _CALLER_FOR_GOOD, _MEMORY,
+            _CALLER_FOR_GOOD, MEMORY,
             Where(frozenset({Fate.KILL}) | STALLS, nodes="core.*", why="a killed or stopped core cannot speak"),
             Where(frozenset({Fate.DROP, Fate.CUT, Fate.DUPLICATE}) | DAMAGE | ORDERINGS, sites="*/outputs:*",
                   why="the plan itself loses, changes or holds back outputs"),

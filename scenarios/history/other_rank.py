@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from faults.journal import Kind, Record
-from scenarios.history.run import RankStream, Said
+from scenarios.history.play import RankStream, Said
 
 
 def stream_of(rank: int, publisher: Iterable[Record], subscriber: Iterable[Record]) -> RankStream:

@@ -5,18 +5,9 @@ from __future__ import annotations
 import builtins
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import (
-    DEATHS,
-    PROCESS,
-    STALLS,
-    Envelope,
-    Finding,
-    Guarantee,
-    Where,
-    timer_s,
-)
+from scenarios.guarantees.base import DEATHS, PROCESS, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.history.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
-from scenarios.history.run import Play, ProcessEnd
+from scenarios.history.play import Play, ProcessEnd
 
 CHAPTER = "Death and cleanliness"
 
@@ -41,12 +32,13 @@ def check_no_orphans(history: History) -> Finding:
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
             outlived = process.ended_at - death.at
-            outlived -= history.frozen_s(node, death.at, process.ended_at)
+            outlived -= history.faults.frozen_s(node, death.at, process.ended_at)
             if outlived <= 0:
                 continue
             in_time = finding.took("the end of {} after its parent {}", node, parent, bound=bound, measured=outlived,
                                    at=process.ended_at, node=node)
-            if in_time and (death.planned or any(r.node == parent and r.fate in PROCESS for r in history.receipts)):
+            struck = any(r.node == parent and r.fate in PROCESS for r in history.faults.receipts)
+            if in_time and (death.planned or struck):
                 finding.witness("{} died ({}) and {} followed after {:.4f} s", parent, death.how, node, outlived,
                                 at=process.ended_at, node=node)
     return finding
@@ -106,10 +98,10 @@ def check_start_ends(history: History) -> Finding:
     bound = timer_s(bounds, bounds.startup_s)
     for startup in history.startups:
         node, life, end, began = startup.node, life_of(startup.node), startup.end, startup.began.at
-        hits = [r for r in history.receipts if life_of(r.node) == life and r.at >= began
+        hits = [r for r in history.faults.receipts if life_of(r.node) == life and r.at >= began
                 and r.at <= (end.at if end else FOREVER)]
         if end is None:
-            if history.ended(node) == FOREVER or node in history.by_node("bye"):
+            if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the start of {}", node, bound=bound, since=began, node=node)
             continue
         if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
@@ -129,7 +121,7 @@ def check_start_ends(history: History) -> Finding:
             continue
         else:
             _judge_all_failed(finding, startup, life)
-        if startup.ready and history.play.options.get("long_runtime_dir"):
+        if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
                             node=node)
         if hits:
@@ -173,7 +165,7 @@ def _judge_all_failed(finding: Finding, startup, life: int) -> None:  # noqa: AN
 
 def check_drain(history: History) -> Finding:
     finding = Finding(history)
-    for receipt in history.receipts:
+    for receipt in history.faults.receipts:
         if receipt.fate != Fate.TERMINATE or kind_of(receipt.node) != "core":
             continue
         core, life = receipt.node, life_of(receipt.node)
@@ -210,7 +202,7 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
     if not operation.pending_at(since) or _never_reached(history, operation, core, since):
         return
     if ended is None:
-        if history.ended(node) == FOREVER or node in history.by_node("bye"):
+        if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
             finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core,
                           bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
         return
@@ -220,7 +212,7 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                       operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
     elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,
                       bound=timer_s(history.bounds, history.bounds.drain_s),
-                      measured=ended - since - history.frozen_s(node, since, ended)):
+                      measured=ended - since - history.faults.frozen_s(node, since, ended)):
         finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
                         at=ended, node=node)
 

@@ -1,0 +1,100 @@
+"""What is made of runs when all have been played: the answer, the page, results.json, junit.xml, the exit code.
+
+This is the one file of `scenarios` that knows `reports`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from reports.answer import answer
+from reports.collect import Promise, collect
+from reports.junit import reason, write_junit
+from reports.page import write_page
+from reports.results import exit_code, results, write_results
+from reports.summary import write_summary
+from scenarios.command import checks
+from scenarios.history.run import Run
+from scenarios.lab.player import ScenarioResult, replay_command
+
+
+def conclude(played: Sequence[ScenarioResult], out: Path, json_file: Path | None) -> int:
+    """Write everything that is made of runs and say the answer. -> exit code"""
+    runs = [one for result in played for one in result.runs]
+    if not runs:
+        raise checks.BadInputError("nothing was played: no scenario that was named fits; see the lines above")
+    page = publish(runs, out)
+    if json_file is not None:
+        write_json(runs, json_file, out)
+    said = answer(runs)
+    lines = [said.title, said.sentence]
+    for trouble in said.troubles[:1]:
+        lines.append(replay_command(trouble.run))
+    lines.append(f"report: {page}")
+    click.echo("\n".join(line for line in lines if line), err=json_file == Path("-"))
+    return said.code
+
+
+def verdict_of(result: ScenarioResult) -> tuple[str, list[str]]:
+    """A word for one play, by the rule that the report counts by, and a line for each reason."""
+    if result.failure is not None:
+        return "harness failed", [result.failure]
+    if result.skipped is not None:
+        return "not played", [result.skipped]
+    astray = [side for scenario in collect(result.runs) for side in scenario.all_sides() if not side.as_declared]
+    why = [f"{side.guarantee} is {side.verdict.value}"
+           + (f", declared {side.expected.value}" if side.expected else "")
+           + (f": {text}" if (text := reason(side)) else "") for side in astray]
+    why += [f"planned and never fired: {', '.join(run.unfired)}" for run in result.runs if run.unfired]
+    code = exit_code(result.runs)
+    return {0: "as declared", 1: "BROKEN", 2: "not known", 3: "harness failed"}[code], why
+
+
+def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:
+    """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
+    page = page or out / "report" / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(runs, promises(), page, replay_command)
+    write_results(runs, out / "results.json", out)
+    write_junit(runs, out / "junit.xml", replay_command)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        write_summary(runs, Path(summary), replay_command)
+    return page
+
+
+def promises() -> dict[str, Promise]:
+    from scenarios.guarantees.registry import GUARANTEES
+
+    return {entry.id: Promise(id=entry.id, sentence=entry.sentence, source=entry.source, chapter=entry.chapter)
+            for entry in GUARANTEES.values()}
+
+
+def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None) -> int:
+    """Judge runs anew, from their records alone, and write one page of them. -> exit code"""
+    from scenarios.guarantees.judge import judge
+
+    found = []
+    for one in runs:
+        judgement = judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
+        found.append(Run(one.path, one.play, one.lab, one.journals, judgement))
+    checks.writable(page.parent)
+    write_page(found, promises(), page, replay_command)
+    if json_file is not None:
+        write_json(found, json_file)
+    said = answer(found)
+    click.echo(f"{said.title}\n{said.sentence}\nreport: {page}", err=json_file == Path("-"))
+    return exit_code(found)
+
+
+def write_json(runs: Sequence[Run], file: Path, base: Path | None = None) -> None:
+    """results.json to this file; to stdout where it is called -."""
+    if file == Path("-"):
+        click.echo(msgspec.json.format(msgspec.json.encode(results(runs, base)), indent=1).decode())
+        return
+    checks.writable(file.parent)
+    write_results(runs, file, base)

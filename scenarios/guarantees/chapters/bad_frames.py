@@ -1,0 +1,71 @@
+"""The promise about frames that are none: malformed, truncated, unknown."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.messages import Outcome
+from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
+from scenarios.history.history import Fate, History
+
+
+def check_bad_frame_isolated(history: History) -> Finding:
+    finding = Finding(history)
+    bad = history.observed("bad-frame")
+    hits = history.faults.hit(*DAMAGE)
+    raw = _raw_frames(history)
+    if not bad and not hits and not raw:
+        return finding
+    # Those that the workload sends go out with its first requests.
+    first = min([record.at for _, record in bad] + [hit.at for hit in hits]
+                + [o.began_at for o in history.operations if raw])
+    if raw and len(bad) < raw:
+        finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
+    for death in history.ends.deaths:
+        if not death.planned and death.at >= first:
+            finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
+            break
+    planned = [r for r in history.faults.receipts if r.fate in DEATHS]
+    for node, record in history.observed("engine-dead"):
+        if record.at >= first and not planned and history.before_closing(node, record):
+            finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
+    logged = Counter(node for node, _ in bad)
+    for node, cut in Counter(hit.node for hit in hits if hit.fate == Fate.TRUNCATE).items():
+        if logged[node] < cut:
+            finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
+                          node=node)
+    on_outputs = any("/outputs:" in hit.site for hit in hits)
+    failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.ended_at >= first
+              and o.error != "BadRequestError"]
+    if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
+        finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
+                      at=failed[-1].ended_at, node=failed[-1].node)
+    for node, record in bad:
+        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.ended_at > record.at), None)
+        if served is not None:
+            finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
+                            record.data.get("error"), served.request, at=record.at, node=node)
+    return finding
+
+
+def _raw_frames(history: History) -> int:
+    """How many messages that are no requests the workload sends and no fault loses."""
+    sent = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
+               for action in phase.get("actions", ()))
+    return max(0, sent - len(history.faults.hit(Fate.DROP, Fate.CUT, channel="requests")))
+
+
+GUARANTEES = (
+    Guarantee(
+        id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
+        sentence="A malformed, truncated or unknown frame is answered, or logged and dropped; it never kills a "
+                 "process or another request.",
+        wrong="lets the decoder's exception end the thread that reads the socket",
+        witness="a bad frame was dropped and a request that ended later was served",
+        envelope=Envelope(outside=(
+            Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
+            *DAMAGED_ELSEWHERE,
+        )),
+    ),
+)

@@ -1,0 +1,80 @@
+"""The promise about how a core and its frontend meet, before any work is sent."""
+
+from __future__ import annotations
+
+from engine.topology import Channel
+from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, timer_s
+from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
+from scenarios.history.history import FOREVER, Fate, History, life_of
+
+
+def check_handshake_order(history: History) -> Finding:
+    finding = Finding(history)
+    for startup in history.startups:
+        life, node = life_of(startup.node), startup.node
+        _judge_first_work(finding, node)
+        if startup.ready:
+            _judge_agreement(finding, startup, life)
+        hits = [r for r in history.faults.at("/handshake:") if life_of(r.node) == life or r.node == node]
+        if startup.end is None:
+            if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
+                finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
+                              node=node)
+            continue
+        if not finding.took("the handshake of {}", node, at=startup.end.at, node=node,
+                            bound=timer_s(history.bounds, history.bounds.startup_s),
+                            measured=startup.end.at - startup.began.at):
+            continue
+        if not startup.ready and not startup.end.data.get("error"):
+            finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
+        elif hits:
+            finding.witness("a handshake message met {} and start-up ended: {}", hits[0].fate,
+                            "ready" if startup.ready else startup.end.data["error"], at=startup.end.at, node=node)
+    return finding
+
+
+def _judge_first_work(finding: Finding, frontend: str) -> None:
+    history = finding.history
+    for flow in history.flows(Channel.REQUESTS):
+        if flow.source != frontend or not flow.sends:
+            continue
+        first = flow.sends[0]
+        back = f"{flow.target}->{frontend}"
+        heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
+        announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
+        if heard < 2:
+            finding.broke("work was sent to {} after {} of its two handshake messages", flow.target, heard,
+                          at=first.at, node=frontend)
+        if not announced:
+            finding.broke("work was sent to {} before it announced itself on the input socket", flow.target,
+                          at=first.at, node=frontend)
+
+
+def _judge_agreement(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
+    for node, records in finding.history.by_node("ready").items():
+        if not node.startswith("core") or life_of(node) != life:
+            continue
+        for name in ("num_gpu_blocks", "parallel_config"):
+            ours, theirs = startup.end.data.get(name), records[0].data.get(name)
+            if ours != theirs:
+                finding.broke("frontend and core disagree about {}: {} and {}", name, ours, theirs,
+                              at=startup.end.at, node=startup.node)
+        finding.witness("frontend and core agree on {} blocks", startup.end.data.get("num_gpu_blocks"),
+                        at=startup.end.at, node=startup.node)
+
+
+GUARANTEES = (
+    Guarantee(
+        id="handshake-order", chapter=CHAPTER, source=SOURCE, check=check_handshake_order,
+        sentence="No work is sent before READY; a peer that never answers, or never announces itself on the input "
+                 "socket, ends in a named error within the start-up bound; both sides agree on the number of blocks "
+                 "and on the parallel configuration.",
+        wrong="takes HELLO for READY, so the frontend does not know what the core measured, or waits for READY for "
+              "ever",
+        witness="both sides told the same number of blocks, or a start-up ended in spite of a lost or late handshake "
+                "message",
+        envelope=Envelope(outside=(
+            Where(DEATHS | {Fate.STALL, Fate.HANG}, nodes="frontend.*", why="the caller itself"),
+        )),
+    ),
+)

@@ -1,0 +1,113 @@
+"""Batches of KV events: what each publisher handed over, and what each subscriber knew of it."""
+
+from __future__ import annotations
+
+from engine.topology import NodeKind
+from faults.journal import Record
+from faults.plan import Fate
+from scenarios.history.history import FOREVER, History
+
+# -- what was published -------------------------------------------------------------------------------------------
+
+
+def handed_over(history: History, node: str) -> list[Record]:
+    """Batches in the order in which they got their numbers, also those dropped at the full queue at once."""
+    records = [*history.by_node("kv-published").get(node, ()), *history.by_node("kv-lost").get(node, ())]
+    records.sort(key=lambda record: record.number)
+    first: dict[int, Record] = {}
+    found = []
+    for record in records:
+        seq = record.data["seq"]
+        known = first.get(seq)
+        if known is not None and known.site == "kv-published" and record.site == "kv-lost":
+            continue  # it could not be encoded: the number was given before
+        first.setdefault(seq, record)
+        found.append(record)
+    return found
+
+
+def publishers(history: History) -> list[str]:
+    return list(dict.fromkeys([*history.by_node("kv-published"), *history.by_node("kv-lost")]))
+
+
+def lost_by_publisher(history: History, node: str) -> set[int]:
+    return {record.data["seq"] for record in history.by_node("kv-lost").get(node, ())}
+
+
+def window_floor(history: History, node: str, moment: float) -> int:
+    """The oldest batch that the publisher still had at that moment."""
+    latest = -1
+    for record in handed_over(history, node):
+        if record.at > moment:
+            break
+        latest = record.data["seq"]
+    return latest + 1 - history.play.config.kv_events.buffer_steps
+
+
+def caches_of(history: History, node: str) -> dict[int, list[Record]]:
+    """The cache's own content by the number of the next batch; several where nothing happened in between."""
+    handed = [(record.number, record.data["seq"]) for record in handed_over(history, node)]
+    found: dict[int, list[Record]] = {}
+    at = 0
+    for cache in history.by_node("kv-cache").get(node, ()):
+        while at < len(handed) and handed[at][0] < cache.number:
+            at += 1
+        found.setdefault(handed[at - 1][1] + 1 if at else 0, []).append(cache)
+    return found
+
+
+# -- what a subscriber knows --------------------------------------------------------------------------------------
+
+
+class Follower:
+    """One subscriber: what it applied and what it said about gaps, in its own order, since the last restart."""
+
+    def __init__(self, history: History, node: str) -> None:
+        self.node = node
+        self.history = history
+        self.restarts = history.by_node("kv-restarted").get(node, [])
+        floor = self.restarts[-1].number if self.restarts else -1
+
+        def mine(name: str) -> list[Record]:
+            return [r for r in history.by_node(name).get(node, ()) if r.number > floor]
+
+        self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
+        self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
+        self.snapshots = mine("kv-snapshot")
+        nodes = publishers(history)
+        self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
+
+    @property
+    def applied(self) -> set[int]:
+        return {record.data["seq"] for record in self.batches}
+
+    def next_at(self, record: Record) -> int:
+        """The number that was next when it said this: all before it were applied or given up."""
+        applied = [r.data["seq"] for r in self.batches if r.number < record.number]
+        given_up = [r.data["last"] for r in self.unrecoverable if r.number < record.number]
+        return max([*applied, *given_up], default=-1) + 1
+
+    def followed(self, first: str, last: str) -> bool:
+        """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
+        applied = self.history.by_node("kv-batch").get(self.node, ())
+        began = handed_over(self.history, last)[0].at
+        return first != last and bool(applied) and applied[0].at < began < applied[-1].at
+
+    @property
+    def killed(self) -> bool:
+        """By the plan: it could not finish what it had begun. Its next life is another follower."""
+        return any(r.fate == Fate.KILL and r.node == self.node for r in self.history.faults.receipts)
+
+    def left_at(self) -> float:
+        """When it stopped following."""
+        bye = self.history.by_node("bye").get(self.node)
+        end = bye[0].at if bye else self.history.last[self.node].at
+        return min(end, self.history.ends.at(self.node))
+
+
+def followers(history: History) -> list[Follower]:
+    return [Follower(history, node) for node in history.of_kind(NodeKind.SUBSCRIBER)]
+
+
+def covers(records: list[Record], seq: int, before: float = FOREVER) -> bool:
+    return any(r.data["first"] <= seq <= r.data["last"] and r.number < before for r in records)

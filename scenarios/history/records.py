@@ -1,0 +1,120 @@
+"""What the processes of one play wrote, indexed in one pass: by site, by observation, by node.
+
+    journals --index--> crossings[site], observations[name][node], receipts, releases
+
+Sites and nodes of a later life carry it (`core.0@1`); journals name sites without.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property, partial
+
+from engine.topology import Edge, NodeKind
+from faults.journal import JournalFile, Kind, Record
+from scenarios.history.names import kind_of, life_of, of_life, site_of_life
+
+#: When what has not happened happens.
+FOREVER = float("inf")
+
+
+class Records:
+    """All journals of one play. Cheap to build; every property is computed at most once."""
+
+    def __init__(self, journals: list[JournalFile]) -> None:
+        self.crossings: dict[str, list[Record]] = defaultdict(list)
+        self.observations: dict[str, dict[str, list[Record]]] = {}
+        self.last: dict[str, Record] = {}
+        self.receipts: list[tuple[str, Record]] = []  # (who wrote it, record), as the journals come
+        self.releases: dict[str, list[Record]] = defaultdict(list)  # by fault
+        self._files: dict[str, JournalFile] = {}
+        self._index(journals)
+
+    def _index(self, journals: list[JournalFile]) -> None:
+        crossings, observations = self.crossings, self.observations
+        crossing, observation, receipt = Kind.CROSSING, Kind.OBSERVATION, Kind.RECEIPT
+        for file in journals:
+            node = of_life(file.node, file.life)
+            self._files[node] = file
+            if file.records:
+                self.last[node] = file.records[-1]
+            mine: dict[str, list[Record]] = defaultdict(list)
+            name_of = partial(site_of_life, life=file.life) if file.life else None
+            for record in file.records:
+                kind = record.kind
+                if kind is crossing:
+                    crossings[record.site if name_of is None else name_of(record.site)].append(record)
+                elif kind is observation:
+                    mine[record.site].append(record)
+                elif kind is receipt:
+                    self.receipts.append((node, record))
+                else:
+                    self.releases[record.site].append(record)
+            for name, records in mine.items():
+                observations.setdefault(name, {})[node] = records
+
+    def by_node(self, name: str) -> dict[str, list[Record]]:
+        """Observations of that name, by node, each list in program order."""
+        return self.observations.get(name, {})
+
+    def observed(self, name: str) -> list[tuple[str, Record]]:
+        """(node, record) of every observation of that name, by time."""
+        found = [(node, record) for node, records in self.by_node(name).items() for record in records]
+        if len(self.by_node(name)) > 1:
+            found.sort(key=lambda pair: pair[1].at)
+        return found
+
+    def marks(self, mark: str) -> list[tuple[str, Record]]:
+        """(node, crossing) of a mark in every process."""
+        return self._marks.get(mark, [])
+
+    @cached_property
+    def _marks(self) -> dict[str, list[tuple[str, Record]]]:
+        found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for site, records in self.crossings.items():
+            node, is_mark, mark = site.partition("/mark:")
+            if is_mark:
+                found[mark] += [(node, record) for record in records]
+        return found
+
+    def records(self, node: str) -> list[Record]:
+        """Everything one process wrote, in its own order."""
+        return self._files[node].records if node in self._files else []
+
+    @cached_property
+    def nodes(self) -> list[str]:
+        return list(self._files)
+
+    def of_kind(self, kind: NodeKind | str) -> list[str]:
+        return [node for node in self.nodes if kind_of(node) == kind]
+
+    def sends(self, edge: str | Edge) -> list[Record]:
+        return self.crossings.get(f"{edge}:send", [])
+
+    def receives(self, edge: str | Edge) -> list[Record]:
+        return self.crossings.get(f"{edge}:receive", [])
+
+    @cached_property
+    def unroutable(self) -> frozenset[tuple[str, int]]:
+        """(site with its life, nth) of sends that could not be routed and stayed with their sender."""
+        return frozenset((site_of_life(record.data["site"], life), record.data["nth"])
+                         for node, record in self.observed("not-sent") for life in [life_of(node)])
+
+    @cached_property
+    def delivered_at(self) -> dict[tuple[str, int], float]:
+        """(site, nth) of a message that a fault held back -> when it was delivered after all."""
+        return {(str(record.data["site"]), int(record.data["nth"])): record.at
+                for records in self.releases.values() for record in records
+                if "site" in record.data and "nth" in record.data}
+
+    # -- when an engine was asked to leave
+
+    def closing_at(self, life: int) -> float:
+        """When the frontend of that engine began to shut it down; infinite if it never did."""
+        times = [records[0].at for node, records in self.by_node("closing").items() if life_of(node) == life]
+        return min(times, default=FOREVER)
+
+    def before_closing(self, node: str, record: Record) -> bool:
+        """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""
+        closing = self.by_node("closing").get(node)
+        return not closing or record.number < closing[0].number
