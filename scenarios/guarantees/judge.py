@@ -20,7 +20,7 @@ from engine.messages import Outcome
 from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
-from scenarios.history.history import FOREVER, History, kind_of, life_of
+from scenarios.history.history import FOREVER, History, kind_of
 from scenarios.history.play import Lab, Play
 from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
 
@@ -102,7 +102,7 @@ def receipts_of(history: History) -> list[FaultReceipt]:
         if receipt is None:
             found.append(FaultReceipt(id=fault.id, fired=False))
             continue
-        told = history.told_at(life_of(receipt.node), receipt.at) if receipt.fate in DEATHS | STALLS else None
+        told = history.told_at(history.engine_of(receipt.node), receipt.at) if receipt.fate in DEATHS | STALLS else None
         found.append(FaultReceipt(
             id=fault.id, fired=True, at=receipt.at, node=receipt.node, released_at=receipt.released_at,
             detected_at=told[0] if told else None))

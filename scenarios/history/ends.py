@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
 from engine.topology import NodeKind
 from faults.plan import Fate
-from scenarios.history.names import base, kind_of, life_of, of_life
+from scenarios.history.names import EngineLife, base, kind_of, life_of, of_life
 from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.receipts import Faults, Receipt
 from scenarios.history.records import FOREVER, Records
@@ -46,8 +46,9 @@ class Life(NamedTuple):
 class Ends(Mapping[str, Death]):
     """node -> its end, whatever the reason. The lab's own kills are no death."""
 
-    def __init__(self, ends: dict[str, Death], deaths: list[Death]) -> None:
+    def __init__(self, ends: dict[str, Death], deaths: list[Death], engine_of: Callable[[str], EngineLife]) -> None:
         self._ends = ends
+        self._engine_of = engine_of
         #: Ends of engine processes that no shutdown asked for, by time. Subscribers are not of the engine.
         self.deaths = deaths
 
@@ -64,13 +65,13 @@ class Ends(Mapping[str, Death]):
         """When that process ended; infinite while it lives."""
         return self._ends[node].at if node in self._ends else FOREVER
 
-    def first_death(self, life: int) -> Death | None:
+    def first_death(self, engine: EngineLife) -> Death | None:
         """The first core or worker of that engine that was gone without being asked to, with the earliest onset of all.
 
         A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
         """
         deaths = [death for death in self.deaths
-                  if life_of(death.node) == life and kind_of(death.node) != NodeKind.FRONTEND]
+                  if self._engine_of(death.node) == engine and kind_of(death.node) != NodeKind.FRONTEND]
         if not deaths:
             return None
         onset = min(death.onset for death in deaths)
@@ -88,7 +89,10 @@ def overstayed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
 
 
 def _was_to_be_killed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
-    return play.options.kill_all_then_restart and not process.life and not lab.guard_expired
+    first = play.topology.engines[0]
+    mine = {str(node) for node in (*first.nodes, *(client.node for client in play.topology.clients_of(first.index)))}
+    return (play.options.kill_all_then_restart and not process.life and process.node in mine
+            and not lab.guard_expired)
 
 
 def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
@@ -112,13 +116,13 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
             ends[node] = Death(node, max(seen.last[node].at, receipt.at), str(receipt.fate), receipt.at)
     deaths = [death for death in ends.values()
               if kind_of(death.node) != NodeKind.SUBSCRIBER and not _leaves_in_order(death, seen)]
-    return Ends(ends, sorted(deaths, key=attrgetter("at")))
+    return Ends(ends, sorted(deaths, key=attrgetter("at")), seen.engine_of)
 
 
 def _leaves_in_order(death: Death, seen: Records) -> bool:
     if kind_of(death.node) == NodeKind.FRONTEND:
         return not death.planned and death.node in seen.by_node("bye")
-    closing_at = seen.closing_at(life_of(death.node))
+    closing_at = seen.closing_at(seen.engine_of(death.node))
     return death.at >= closing_at and not (death.hit_at is not None and death.hit_at < closing_at)
 
 

@@ -74,7 +74,8 @@ class Follower:
         self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
         self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
         self.snapshots = mine("kv-snapshot")
-        nodes = publishers(history)
+        self.engine = history.engine_of(node).engine
+        nodes = [core for core in publishers(history) if history.engine_of(core).engine == self.engine]
         self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
 
     @property

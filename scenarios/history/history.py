@@ -23,7 +23,7 @@ from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
 from scenarios.history.flows import Flow, Flows, flows_of
-from scenarios.history.names import base, kind_of, life_of
+from scenarios.history.names import EngineLife, base, kind_of, life_of
 from scenarios.history.operations import Operation, Startup, operations_of, startups_of
 from scenarios.history.order import merge
 from scenarios.history.play import Lab, Play, ProcessEnd
@@ -31,8 +31,8 @@ from scenarios.history.receipts import Faults, Receipt, Stall, faults_of
 from scenarios.history.records import FOREVER, Records
 
 __all__ = [
-    "FOREVER", "Death", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record", "Stall",
-    "Startup", "base", "kind_of", "life_of", "owner_of",
+    "FOREVER", "Death", "EngineLife", "Fate", "Flow", "History", "Kind", "Operation", "Outcome", "Receipt", "Record",
+    "Stall", "Startup", "base", "kind_of", "life_of", "owner_of",
 ]
 
 #: A machine that starved for so much of a patience may have run it out.
@@ -43,7 +43,7 @@ class History(Records):
     """One play, ready to be judged: what was written, and what it means."""
 
     def __init__(self, play: Play, lab: Lab, journals: list[JournalFile]) -> None:
-        super().__init__(journals)
+        super().__init__(journals, play.topology)
         self.play = play
         self.lab = lab
         self.bounds: Bounds = play.config.bounds
@@ -85,15 +85,15 @@ class History(Records):
         """Whether the machine was so slow that a time-out after `patience_s` may be nobody's fault."""
         return not self.simulated and self.lab.longest_starvation_s > patience_s * STARVED_PART
 
-    def unprovoked_end(self, life: int) -> tuple[float, str] | None:
+    def unprovoked_end(self, engine: EngineLife) -> tuple[float, str] | None:
         """When that engine died, and of what, if no fault explains it: nothing of the kind may happen by itself.
 
         What explains one: a death, a stop that lasts for a step's deadline, damage to the shared memory, a payload that
         was lost beside the ring. A core that left by itself may outlive a caller that heard of it and closed at once.
         """
-        death = self.ends.first_death(life)
+        death = self.ends.first_death(engine)
         told = next((record for node, record in self.observed("engine-dead")
-                     if life_of(node) == life and self.before_closing(node, record)), None)
+                     if self.engine_of(node) == engine and self.before_closing(node, record)), None)
         if death is not None and (told is None or death.at <= told.at):
             at, why = death.at, f"{death.node} died, {death.how}"
         elif told is not None:
@@ -101,8 +101,8 @@ class History(Records):
         else:
             return None
         explained = (death is not None and death.planned) or any(
-            life_of(receipt.node) == life and receipt.at <= at and receipt.may_end_the_engine(self.bounds.step_s)
-            for receipt in self.faults.receipts)
+            receipt.at <= at and self.engine_of(receipt.node) == engine
+            and receipt.may_end_the_engine(self.bounds.step_s) for receipt in self.faults.receipts)
         return None if explained else (at, why)
 
     # -- what callers asked and were told ---------------------------------------------------------------------
@@ -119,13 +119,37 @@ class History(Records):
     def by_internal(self) -> dict[str, Operation]:
         return {operation.internal: operation for operation in self.operations if operation.internal}
 
-    def told_at(self, life: int, since: float) -> tuple[float, str] | None:
+    def told_at(self, engine: EngineLife, since: float) -> tuple[float, str] | None:
         """(when, where) a caller was first told, at or after `since`, that the engine is dead or never started."""
         told = [(r.at, node) for name in ("engine-dead", "start-failed") for node, r in self.observed(name)
-                if r.at >= since and life_of(node) == life]
+                if r.at >= since and self.engine_of(node) == engine]
         told += [(o.ends[0].at, o.node) for o in self.operations if o.ends and o.outcome == Outcome.ENGINE_DEAD
-                 and o.ends[0].at >= since and life_of(o.node) == life]
+                 and o.ends[0].at >= since and self.engine_of(o.node) == engine]
         return min(told, default=None)
+
+    @cached_property
+    def first(self) -> int:
+        """The engine that a play is about."""
+        return self.play.topology.engines[0].index
+
+    def tp_of(self, node: str) -> int:
+        """How many ranks the engine of this process has."""
+        return self.play.topology.engine(self.engine_of(node).engine).tp
+
+    def data_parallel_rank(self, engine: int) -> int:
+        rank = self.play.topology.engine(engine).data_parallel_rank
+        return self.play.config.data_parallel_rank if rank is None else rank
+
+    @cached_property
+    def engines(self) -> list[EngineLife]:
+        """Every life of every engine that wrote anything."""
+        return sorted({self.engine_of(node) for node in self.nodes})
+
+    @cached_property
+    def struck(self) -> frozenset[int]:
+        """Engines that something befell: a fault, at them or at who follows or calls them, or the lab's own kill."""
+        killed = {self.first} if self.play.options.kill_all_then_restart else set()
+        return frozenset(killed | {self.engine_of(receipt.node).engine for receipt in self.faults.receipts})
 
     @cached_property
     def began_at(self) -> float:

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
-from engine.topology import Edge
+from engine.topology import Edge, Node, worker
+
+
+class EngineLife(NamedTuple):
+    """One life of one engine of the play: what dies, is told of and is started again as a whole."""
+
+    engine: int
+    life: int
+
+    @property
+    def core(self) -> str:
+        return of_life(f"core.{self.engine}", self.life)
+
+    def worker(self, rank: int) -> str:
+        return of_life(str(worker(rank, engine=self.engine)), self.life)
 
 
 def base(node: str) -> str:
@@ -19,6 +34,11 @@ def life_of(node: str) -> int:
 def of_life(node: str, life: int) -> str:
     """`worker.1@2` of `worker.1` and 2. A first life is not written."""
     return f"{node}@{life}" if life and "@" not in node else node
+
+
+def rank_of(node: str) -> int:
+    """Of a worker among its engine's."""
+    return Node.parse(base(node)).index
 
 
 def kind_of(node: str) -> str:

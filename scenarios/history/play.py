@@ -77,25 +77,6 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     touched: list[str]  # what it had when it was ready, and had no more
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber observed, as in a journal."""
-
-    at: float
-    what: str  # kv-batch, kv-gap, kv-mirror, ...
-    data: dict[str, Any]
-
-
-class RankStream(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV events of another data-parallel rank on the same host, and what its own subscriber had of them."""
-
-    rank: int
-    published: int  # batches, numbered from 0
-    lost: list[int] = []  # of them, at its own queue
-    cache: list[Any] = []  # the hashes in its cache when it was idle last
-    cache_next: int | None = None  # the next batch's number at that moment
-    said: list[Said] = []  # by its subscriber, in order
-
-
 class Lab(msgspec.Struct, frozen=True, kw_only=True):
     """What no process of the engine could have said about itself."""
 
@@ -106,8 +87,6 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     leftovers_checked_at: float | None = None
     longest_starvation_s: float = 0.0  # the heartbeat process's longest gap beyond its period
     guard_expired: bool = False  # the play was ended by the lab's guard: a hang, or a starved machine
-    neighbour: dict[str, Any] = {}  # second engine on the host: {"alive": bool, "served": bool, "touched": [...]}
-    other_rank: RankStream | None = None  # the neighbour's KV events, where it is another rank of the same endpoint
     beside: list[Beside] = []  # engines beside the first
     restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
     failure: str | None = None  # the harness itself failed: exit code 3

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property, partial
 
-from engine.topology import Edge, NodeKind
+from engine.topology import Edge, Node, NodeKind, Topology
 from faults.journal import JournalFile, Kind, Record
-from scenarios.history.names import kind_of, life_of, of_life, site_of_life
+from scenarios.history.names import EngineLife, kind_of, life_of, of_life, site_of_life
 
 #: When what has not happened happens.
 FOREVER = float("inf")
@@ -21,7 +21,9 @@ FOREVER = float("inf")
 class Records:
     """All journals of one play. Cheap to build; every property is computed at most once."""
 
-    def __init__(self, journals: list[JournalFile]) -> None:
+    def __init__(self, journals: list[JournalFile], topology: Topology) -> None:
+        self._topology = topology
+        self._engines: dict[str, EngineLife] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
         self.last: dict[str, Record] = {}
@@ -52,6 +54,15 @@ class Records:
                     self.releases[record.site].append(record)
             for name, records in mine.items():
                 observations.setdefault(name, {})[node] = records
+
+    def engine_of(self, node: str) -> EngineLife:
+        """The engine that a process is of, that it speaks with, or that it follows."""
+        found = self._engines.get(node)
+        if found is None:
+            parsed = Node.parse(node)
+            engines = self._topology.engines_of(parsed.first_life)
+            found = self._engines[node] = EngineLife(engines[0].index if engines else 0, parsed.life)
+        return found
 
     def by_node(self, name: str) -> dict[str, list[Record]]:
         """Observations of that name, by node, each list in program order."""
@@ -109,9 +120,9 @@ class Records:
 
     # -- when an engine was asked to leave
 
-    def closing_at(self, life: int) -> float:
+    def closing_at(self, engine: EngineLife) -> float:
         """When the frontend of that engine began to shut it down; infinite if it never did."""
-        times = [records[0].at for node, records in self.by_node("closing").items() if life_of(node) == life]
+        times = [records[0].at for node, records in self.by_node("closing").items() if self.engine_of(node) == engine]
         return min(times, default=FOREVER)
 
     def before_closing(self, node: str, record: Record) -> bool:

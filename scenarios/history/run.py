@@ -20,10 +20,10 @@ from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.journal import JournalFile, read_journal
 from scenarios.history.history import History
-from scenarios.history.play import Lab, Play, ProcessEnd, RankStream, Said
+from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.verdicts import Judgement, Verdict
 
-__all__ = ["Lab", "Play", "ProcessEnd", "RankStream", "Run", "RunError", "Said", "load_run", "save"]
+__all__ = ["Lab", "Play", "ProcessEnd", "Run", "RunError", "load_run", "save"]
 
 _Value = TypeVar("_Value")
 

@@ -6,7 +6,8 @@ import builtins
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import DEATHS, PROCESS, STALLS, Envelope, Finding, Guarantee, Where, timer_s
-from scenarios.history.history import FOREVER, Fate, History, Operation, base, kind_of, life_of, owner_of
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, kind_of, owner_of
+from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play, ProcessEnd
 
 CHAPTER = "Death and cleanliness"
@@ -20,12 +21,12 @@ _PARENTS = {"core": "frontend", "worker": "core"}
 def check_no_orphans(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.orphan_s
-    processes = {f"{base(p.node)}@{p.life}" if p.life else p.node: p for p in history.lab.processes}
+    processes = {of_life(p.node, p.life): p for p in history.lab.processes}
     for parent, death in history.ends.items():
         if kind_of(parent) not in ("frontend", "core"):
             continue
         for node, process in processes.items():
-            if life_of(node) != life_of(parent) or not _descends(kind_of(node), kind_of(parent)):
+            if history.engine_of(node) != history.engine_of(parent) or not _descends(kind_of(node), kind_of(parent)):
                 continue
             if history.overstayed(process):
                 finding.broke("{} outlived {} ({}){}", node, parent, death.how,
@@ -59,9 +60,10 @@ def check_nothing_left_behind(history: History) -> Finding:
         if history.overstayed(process):
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
+    first = [p for p in engine if not p.life and history.engine_of(p.node).engine == history.first]
     killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
-    all_killed = bool(engine) and {p.node for p in engine if not p.life} <= killed
-    unattended = all_killed or _last_one_was_struck_down(history, engine)
+    all_killed = bool(first) and {p.node for p in first} <= killed
+    unattended = all_killed or _last_one_was_struck_down(history, first)
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
@@ -71,8 +73,9 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("the next start failed: {}", restart.get("error") or "it served nothing")
         elif restart.get("removed"):
             finding.witness("the next start removed what the dead had left: {}", ", ".join(restart["removed"][:3]))
-    for touched in lab.neighbour.get("touched", ()):
-        finding.broke("a living neighbour's {} was touched", touched)
+    for beside in lab.beside:
+        for touched in beside.touched if beside.engine not in history.struck else ():
+            finding.broke("{} of engine {}, which was alive, was touched", touched, beside.engine)
     if lab.leftovers_checked_at is None:
         finding.witnesses = 0
         return finding
@@ -86,7 +89,7 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 def _last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
     """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM."""
-    last = max((p for p in engine if not p.life and p.ended_at is not None), key=lambda p: p.ended_at, default=None)
+    last = max((p for p in engine if p.ended_at is not None), key=lambda p: p.ended_at, default=None)
     death = history.ends.get(last.node) if last is not None else None
     return death is not None and death.planned and (
         death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend"))
@@ -97,8 +100,8 @@ def check_start_ends(history: History) -> Finding:
     bounds = history.bounds
     bound = timer_s(bounds, bounds.startup_s)
     for startup in history.startups:
-        node, life, end, began = startup.node, life_of(startup.node), startup.end, startup.began.at
-        hits = [r for r in history.faults.receipts if life_of(r.node) == life and r.at >= began
+        node, engine, end, began = startup.node, history.engine_of(startup.node), startup.end, startup.began.at
+        hits = [r for r in history.faults.receipts if history.engine_of(r.node) == engine and r.at >= began
                 and r.at <= (end.at if end else FOREVER)]
         if end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -107,7 +110,7 @@ def check_start_ends(history: History) -> Finding:
         if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
             continue
         if startup.ready:
-            dead = _dead_when_ready(history, life, end.at)
+            dead = _dead_when_ready(history, engine, end.at)
             if dead is not None:
                 finding.broke("the engine reported ready although {} had died", dead, at=end.at, node=node)
                 continue
@@ -120,7 +123,7 @@ def check_start_ends(history: History) -> Finding:
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
         else:
-            _judge_all_failed(finding, startup, life)
+            _judge_all_failed(finding, startup, engine)
         if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
                             node=node)
@@ -131,17 +134,17 @@ def check_start_ends(history: History) -> Finding:
     return finding
 
 
-def _dead_when_ready(history: History, life: int, at: float) -> str | None:
+def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | None:
     """Who was not there when the core said that it is ready, with a part in the start that it had not done."""
     said, core = next(((r.at, node) for node, r in history.observed("ready")
-                       if kind_of(node) == "core" and life_of(node) == life), (at, "core.0"))
+                       if kind_of(node) == "core" and history.engine_of(node) == engine), (at, engine.core))
     calls = [call.data["call"] for call in history.by_node("rpc-call").get(core, ()) if call.at < said]
     answered = {(r.data["rank"], r.data["call"]) for r in history.by_node("rpc-reply").get(core, ())}
     for death in history.ends.values():
-        kind, _, index = base(death.node).partition(".")
-        if death.at >= said or life_of(death.node) != life or kind not in ("core", "worker"):
+        kind = kind_of(death.node)
+        if death.at >= said or history.engine_of(death.node) != engine or kind not in ("core", "worker"):
             continue
-        if kind == "core" or not calls or any((int(index), call) not in answered for call in calls):
+        if kind == "core" or not calls or any((rank_of(death.node), call) not in answered for call in calls):
             return death.node
     return None
 
@@ -151,10 +154,11 @@ def _is_named(data: dict) -> bool:
     return bool(data.get("error")) and bool(data.get("reason")) and not hasattr(builtins, data["error"])
 
 
-def _judge_all_failed(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
+def _judge_all_failed(finding: Finding, startup, engine: EngineLife) -> None:  # noqa: ANN001
     history = finding.history
     for process in history.lab.processes:
-        if process.life != life or kind_of(process.node) not in ("core", "worker"):
+        mine = history.engine_of(of_life(process.node, process.life)) == engine
+        if not mine or kind_of(process.node) not in ("core", "worker"):
             continue
         if history.overstayed(process):
             finding.broke("the start failed and {} went on", process.node, at=startup.end.at, node=process.node)
@@ -168,19 +172,19 @@ def check_drain(history: History) -> Finding:
     for receipt in history.faults.receipts:
         if receipt.fate != Fate.TERMINATE or kind_of(receipt.node) != "core":
             continue
-        core, life = receipt.node, life_of(receipt.node)
+        core, engine = receipt.node, history.engine_of(receipt.node)
         draining = next(iter(history.by_node("draining").get(core, ())), None)
         since = draining.at if draining else receipt.at
-        if history.closing_at(life) <= since:
+        if history.closing_at(engine) <= since:
             continue
-        if not any(s.ready and s.end.at <= since for s in history.startups if life_of(s.node) == life):
+        if not any(s.ready and s.end.at <= since for s in history.startups if history.engine_of(s.node) == engine):
             continue
         deadline = since + history.bounds.drain_s
         if draining:
             deadline = min(deadline, draining.data.get("deadline") or deadline)
             _judge_refusals(finding, core, draining)
         for operation in history.operations:
-            if life_of(operation.node) == life:
+            if history.engine_of(operation.node) == engine:
                 _judge_drained(finding, operation, since, deadline, core)
     return finding
 
@@ -224,20 +228,24 @@ def _never_reached(history: History, operation: Operation, core: str, since: flo
 
 
 def check_two_on_one_host(history: History) -> Finding:
+    """What befalls one engine is none of the others': those that nothing befell live and serve to the end."""
     finding = Finding(history)
-    neighbour = history.lab.neighbour
-    if not neighbour:
-        return finding
-    if not neighbour.get("alive"):
-        finding.broke("the neighbour did not survive beside this engine")
-    if neighbour.get("served") is False:
-        finding.broke("the neighbour could not serve beside this engine")
-    for touched in neighbour.get("touched", ()):
-        finding.broke("the neighbour's {} was touched", touched)
-    for startup in history.startups:
-        if startup.ready:
-            finding.witness("{} was ready beside a living neighbour that served", startup.node, at=startup.end.at,
-                            node=startup.node)
+    beside = [one for one in history.lab.beside if one.engine not in history.struck]
+    for one in beside:
+        if not one.served:
+            finding.broke("engine {} could not serve beside the first one", one.engine)
+        for touched in one.touched:
+            finding.broke("{} of engine {} was touched", touched, one.engine)
+    spared = {engine.index for engine in history.play.topology.engines} - history.struck
+    for death in history.ends.deaths if history.lab.beside else ():
+        if history.engine_of(death.node).engine in spared:
+            finding.broke("{} did not survive beside the other engine: {}", death.node, death.how, at=death.at,
+                          node=death.node)
+    for startup in history.startups if history.lab.beside else ():
+        others = spared - {history.engine_of(startup.node).engine}
+        if startup.ready and others:
+            finding.witness("{} was ready beside engine {}, which lived and served", startup.node, min(others),
+                            at=startup.end.at, node=startup.node)
     return finding
 
 
@@ -290,7 +298,7 @@ GUARANTEES = (
         id="two-on-one-host", chapter=CHAPTER, source="vLLM", check=check_two_on_one_host,
         sentence="Two engines on a host never collide in ports, paths or segment names.",
         wrong="uses a fixed port, path or segment name",
-        witness="an engine became ready beside a living neighbour that served",
+        witness="an engine became ready beside another one that lived and served",
         envelope=Envelope(),
     ),
 )

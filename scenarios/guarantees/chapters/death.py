@@ -17,7 +17,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history.history import FOREVER, Death, Fate, History, Operation, Record, Stall, kind_of, life_of
+from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
 
 CHAPTER = "Death and cleanliness"
 #: What a caller may hear of a call that begins after the engine is known to be dead.
@@ -27,28 +27,28 @@ _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
-def _callers(history: History, life: int) -> list[str]:
+def _callers(history: History, engine: EngineLife) -> list[str]:
     """Frontends of that engine that could be told."""
-    return [node for node in history.of_kind("frontend") if life_of(node) == life]
+    return [node for node in history.of_kind("frontend") if history.engine_of(node) == engine]
 
 
 def check_death_is_told(history: History) -> Finding:
     finding = Finding(history)
-    for life in {life_of(node) for node in history.nodes}:
-        death = history.ends.first_death(life)
-        if death is not None and _was_ready(history, life, death.at):
+    for engine in history.engines:
+        death = history.ends.first_death(engine)
+        if death is not None and _was_ready(history, engine, death.at):
             for operation in history.operations:
-                if life_of(operation.node) == life:
+                if history.engine_of(operation.node) == engine:
                     _judge_told(finding, operation, death)
-            for node in _callers(history, life):
+            for node in _callers(history, engine):
                 for late in history.by_node("late-call").get(node, ()):
                     _judge_late_call(finding, node, late, death)
     return finding
 
 
-def _was_ready(history: History, life: int, moment: float) -> bool:
+def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:
     """Whether start-up was over by then; what dies before that is told by start-up itself."""
-    return any(s.ready and s.end.at <= moment for s in history.startups if life_of(s.node) == life)
+    return any(s.ready and s.end.at <= moment for s in history.startups if history.engine_of(s.node) == engine)
 
 
 def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
@@ -60,7 +60,7 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                             at=ended, node=node)
         return
     since = max(death.at, operation.began_at)
-    if since >= min(history.ends.at(node), history.closing_at(life_of(node))):
+    if since >= min(history.ends.at(node), history.closing_at(history.engine_of(node))):
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -107,17 +107,17 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     """From when on the stall keeps somebody waiting; None if it never does, or is over before it must be noticed."""
     if kind_of(stall.node) not in ("core", "worker"):
         return None
-    life = life_of(stall.node)
-    if not _was_ready(history, life, stall.at):
+    engine = history.engine_of(stall.node)
+    if not _was_ready(history, engine, stall.at):
         return None
-    began = [max(stall.at, o.began_at) for o in history.operations if life_of(o.node) == life
+    began = [max(stall.at, o.began_at) for o in history.operations if history.engine_of(o.node) == engine
              and (o.ended_at is None or o.ended_at > stall.at) and o.began_at < stall.until]
     since = min(began, default=None)
     if since is None:
         return None
-    over = min(stall.until, history.closing_at(life), *(history.ends.at(node) for node in _callers(history, life)),
-               *(r.at for r in history.faults.receipts if r.fate in DEATHS and life_of(r.node) == life))
-    told = history.told_at(life, stall.at)
+    over = min(stall.until, history.closing_at(engine), *(history.ends.at(node) for node in _callers(history, engine)),
+               *(r.at for r in history.faults.receipts if r.fate in DEATHS and history.engine_of(r.node) == engine))
+    told = history.told_at(engine, stall.at)
     if over - since <= stall_bound(history, stall) and (told is None or told[0] > over):
         return None
     return since
@@ -129,9 +129,9 @@ def check_stall_is_told(history: History) -> Finding:
         since = stall_with_work(history, stall)
         if since is None:
             continue
-        life, bound = life_of(stall.node), stall_bound(history, stall)
-        caller = next(iter(_callers(history, life)), stall.node)
-        told = history.told_at(life, stall.at)
+        engine, bound = history.engine_of(stall.node), stall_bound(history, stall)
+        caller = next(iter(_callers(history, engine)), stall.node)
+        told = history.told_at(engine, stall.at)
         if told is None:
             finding.hangs("the {} of {}, with work pending,", stall.fate, stall.node, bound=bound, since=since,
                           node=caller)
@@ -143,7 +143,7 @@ def check_stall_is_told(history: History) -> Finding:
         finding.witness("{} stood still with work pending and its callers were told after {:.4f} s", stall.node,
                         at - stall.at, at=at, node=node)
         for operation in history.operations:
-            if life_of(operation.node) == life and operation.pending_at(at) and operation.ended_at is None:
+            if history.engine_of(operation.node) == engine and operation.pending_at(at) and operation.ended_at is None:
                 finding.hangs("request {!r}, pending when the stall of {} was told,", operation.request, stall.node,
                               bound=history.bounds.detection_s, since=at, node=operation.node)
     return finding
@@ -151,20 +151,20 @@ def check_stall_is_told(history: History) -> Finding:
 
 def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
-    ills: list[tuple[int, float, float, float, str]] = []  # life, from, when it must be known, until, why
-    for life in {life_of(node) for node in history.nodes}:
-        death = history.ends.first_death(life)
+    ills: list[tuple[EngineLife, float, float, float, str]] = []  # engine, from, when it must be known, until, why
+    for engine in history.engines:
+        death = history.ends.first_death(engine)
         if death is not None:
-            ills.append((life, death.onset, death.at + history.bounds.detection_s, FOREVER,
+            ills.append((engine, death.onset, death.at + history.bounds.detection_s, FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
-            ills.append((life_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
+            ills.append((history.engine_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
                          f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
-        for life, onset, since, until, why in ills:
-            if life_of(node) != life or not onset < record.at < until:
+        for engine, onset, since, until, why in ills:
+            if history.engine_of(node) != engine or not onset < record.at < until:
                 continue
             if record.data.get("healthy"):
                 if record.at <= since:
@@ -185,9 +185,9 @@ def check_health_is_true(history: History) -> Finding:
 def check_dead_notice(history: History) -> Finding:
     finding = Finding(history)
     for node, leaves_at, bound, queued in _leaving_cores(history):
-        life = life_of(node)
-        for caller in _callers(history, life):
-            if not _was_ready(history, life, leaves_at) or history.closing_at(life) <= leaves_at or \
+        engine = history.engine_of(node)
+        for caller in _callers(history, engine):
+            if not _was_ready(history, engine, leaves_at) or history.closing_at(engine) <= leaves_at or \
                     history.ends.at(caller) <= leaves_at:
                 continue
             _judge_notice(finding, node, caller, leaves_at, bound, queued)
@@ -219,7 +219,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
         told = history.by_node("engine-dead").get(caller)
-        if history.closing_at(life_of(node)) < FOREVER and not told:
+        if history.closing_at(history.engine_of(node)) < FOREVER and not told:
             return  # it was leaving itself, and read nothing any more
         stopped = history.faults.frozen_s(caller, since, history.ended_at)
         if stopped < history.ended_at - since:

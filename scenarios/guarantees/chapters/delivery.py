@@ -7,7 +7,7 @@ from collections import Counter
 from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
 from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import FOREVER, Fate, Flow, History, Record, life_of
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record
 from scenarios.history.names import edge_without_lives
 
 CHAPTER = "Transport between frontend and core"
@@ -22,8 +22,8 @@ _CLIENT_CHANNELS = (Channel.REQUESTS, Channel.OUTPUTS)
 
 def _lived_until(history: History, flow: Flow) -> float:
     """Until when both ends were alive and nobody had begun to leave."""
-    life = life_of(flow.target)
-    times = [history.ends.at(flow.source), history.ends.at(flow.target), history.closing_at(life)]
+    engine = history.engine_of(flow.target)
+    times = [history.ends.at(flow.source), history.ends.at(flow.target), history.closing_at(engine)]
     for name in ("dying", "bye"):
         told = history.by_node(name)
         times += [told[node][0].at for node in (flow.source, flow.target) if node in told]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
-from scenarios.history.history import FOREVER, Fate, History, life_of
+from scenarios.history.history import FOREVER, EngineLife, Fate, History
 
 
 def check_handshake_order(history: History) -> Finding:
     finding = Finding(history)
     for startup in history.startups:
-        life, node = life_of(startup.node), startup.node
+        engine, node = history.engine_of(startup.node), startup.node
         _judge_first_work(finding, node)
         if startup.ready:
-            _judge_agreement(finding, startup, life)
-        hits = [r for r in history.faults.at("/handshake:") if life_of(r.node) == life or r.node == node]
+            _judge_agreement(finding, startup, engine)
+        hits = [r for r in history.faults.at("/handshake:") if history.engine_of(r.node) == engine or r.node == node]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
@@ -50,9 +50,9 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
                           at=first.at, node=frontend)
 
 
-def _judge_agreement(finding: Finding, startup, life: int) -> None:  # noqa: ANN001
+def _judge_agreement(finding: Finding, startup, engine: EngineLife) -> None:  # noqa: ANN001
     for node, records in finding.history.by_node("ready").items():
-        if not node.startswith("core") or life_of(node) != life:
+        if not node.startswith("core") or finding.history.engine_of(node) != engine:
             continue
         for name in ("num_gpu_blocks", "parallel_config"):
             ours, theirs = startup.end.data.get(name), records[0].data.get(name)

@@ -7,9 +7,9 @@ from itertools import zip_longest
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
 from scenarios.guarantees.chapters.blocks import CHAPTER
 from scenarios.guarantees.chapters.kv import SOURCE
-from scenarios.history.followers import Follower, followers, handed_over
-from scenarios.history.history import History, kind_of, life_of
-from scenarios.history.play import RankStream, Said
+from scenarios.history.followers import Follower, caches_of, followers, handed_over, lost_by_publisher, publishers
+from scenarios.history.history import EngineLife, History
+from scenarios.history.names import kind_of, life_of
 
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
 _ANSWER_DAMAGED = Where(DAMAGE, sites="core.*/replay:*", why="the wire has no checksum")
@@ -17,98 +17,103 @@ _ANSWER_DAMAGED = Where(DAMAGE, sites="core.*/replay:*", why="the wire has no ch
 
 def check_kv_ranks_apart(history: History) -> Finding:
     finding = Finding(history)
-    own, other = history.play.config.data_parallel_rank, history.lab.other_rank
-    heard = sum([_judge_own(finding, follower, own) for follower in followers(history)])
-    if other is None or not other.published:
+    following = followers(history)
+    for follower in following:
+        _judge_own(finding, follower)
+    published = {history.engine_of(core).engine for core in publishers(history)}
+    if len(published) < 2:
         return finding
-    for follower in followers(history):
-        _judge_deaf(finding, follower, own)
-    batches = [said for said in other.said if said.what == "kv-batch"]
-    _judge_other(finding, other, batches)
-    if heard and batches:
-        finding.witness("{} batches of rank {} and {} of rank {} were heard beside each other", heard, own,
-                        len(batches), other.rank)
-        for at, what in _hazards(history):
-            after = sum(said.at > at for said in batches)
-            if after:
-                finding.witness("{} batches of rank {} were heard after {} of rank {} {}", after, other.rank, *what,
-                                at=at)
+    spared = [follower for follower in following if follower.engine in published - history.struck]
+    for follower in following:
+        if follower in spared:
+            _judge_whole(finding, follower)
+        _judge_deaf(finding, follower)
+    heard = {follower.engine: history.by_node("kv-batch").get(follower.node, []) for follower in following}
+    if len(heard) > 1 and all(heard.values()):
+        finding.witness("{} were heard beside each other", " and ".join(
+            f"{len(batches)} batches of rank {history.data_parallel_rank(engine)}"
+            for engine, batches in sorted(heard.items())))
+        for follower in spared:
+            _witness_hazards(finding, follower)
     return finding
 
 
-def _hazards(history: History) -> list[tuple[float, tuple[str, int, str]]]:
-    """What befell the played rank: when, to whom, what."""
-    own = history.play.config.data_parallel_rank
-    found = [(receipt.at, (receipt.node, own, f"met {receipt.fate}")) for receipt in history.faults.receipts]
-    return found + [(records[0].at, (node, own, "was born")) for node, records in history.by_node("born").items()
-                    if kind_of(node) == "core" and life_of(node)]
+def _witness_hazards(finding: Finding, follower: Follower) -> None:
+    """What befell the other ranks, and was followed by batches of this one."""
+    history, rank = finding.history, finding.history.data_parallel_rank(follower.engine)
+    met = [(receipt.at, receipt.node, f"met {receipt.fate}") for receipt in history.faults.receipts]
+    met += [(records[0].at, node, "was born") for node, records in history.by_node("born").items()
+            if kind_of(node) == "core" and life_of(node)]
+    for at, node, what in met:
+        after = sum(record.at > at for record in history.by_node("kv-batch").get(follower.node, ()))
+        if after:
+            other = history.data_parallel_rank(history.engine_of(node).engine)
+            finding.witness("{} batches of rank {} were heard after {} of rank {} {}", after, rank, node, other, what,
+                            at=at)
 
 
-def _judge_own(finding: Finding, follower: Follower, rank: int) -> int:
-    """A subscriber of the played engine. -> how many batches it heard"""
-    history, node = finding.history, follower.node
+def _judge_own(finding: Finding, follower: Follower) -> None:
+    history, node, rank = finding.history, follower.node, finding.history.data_parallel_rank(follower.engine)
     records = history.by_node("kv-batch").get(node, [])
     stranger = next((r for r in records if r.data.get("rank", rank) != rank), None)
     if stranger is not None:
         finding.broke("{} follows rank {} and took batch {} of rank {}", node, rank, stranger.data["seq"],
                       stranger.data["rank"], at=stranger.at, node=node)
-    lives = sum(kind_of(born) == "core" for born in history.by_node("born"))
+    lives = sum(kind_of(born) == "core" and history.engine_of(born).engine == follower.engine
+                for born in history.by_node("born"))
     if len(follower.restarts) >= max(1, lives):
         finding.broke("{} was told of {} restarts of a publisher with {} lives", node, len(follower.restarts), lives,
                       at=follower.restarts[-1].at, node=node)
-    return len(records)
 
 
-def _judge_deaf(finding: Finding, follower: Follower, rank: int) -> None:
+def _judge_deaf(finding: Finding, follower: Follower) -> None:
     """Nobody publishes where this subscriber was told to listen: it heard nothing, and there was time to."""
     history, publisher = finding.history, follower.publisher
     if publisher is None or follower.killed or follower.node in history.by_node("kv-batch"):
         return
     since = max(history.records(follower.node)[0].at, handed_over(history, publisher)[0].at)
-    until = min(follower.left_at(), history.ends.at(publisher), history.closing_at(0))
+    until = min(follower.left_at(), history.ends.at(publisher), history.closing_at(EngineLife(follower.engine, 0)))
     waited = until - since - history.faults.frozen_s(follower.node, since, max(since, until), publisher)
     if waited > history.bounds.replay_s + history.bounds.detection_s:
-        finding.broke("{} heard nothing of rank {} in {:.3f} s", follower.node, rank, waited, node=follower.node)
+        finding.broke("{} heard nothing of rank {} in {:.3f} s", follower.node,
+                      history.data_parallel_rank(follower.engine), waited, node=follower.node)
 
 
-def _judge_other(finding: Finding, other: RankStream, batches: list[Said]) -> None:
-    """The neighbour, whom no fault of a plan befalls, and its subscriber: the stream is whole."""
-    history = finding.history
-    if not history.lab.neighbour.get("alive") or not history.lab.neighbour.get("served"):
-        finding.broke("rank {} did not go on beside this engine", other.rank)
-    stranger = next((said for said in batches if said.data.get("rank") != other.rank), None)
-    if stranger is not None:
-        finding.broke("the subscriber of rank {} took batch {} of rank {}", other.rank, stranger.data["seq"],
-                      stranger.data.get("rank"), at=stranger.at)
-    for said in other.said:
-        if said.what == "kv-restarted":
-            finding.broke("the subscriber of rank {} was told of a restart, and there was none", other.rank, at=said.at)
-    applied = [said.data["seq"] for said in batches]
-    wanted = [seq for seq in range(other.published) if seq not in other.lost]
+def _judge_whole(finding: Finding, follower: Follower) -> None:
+    """Of an engine that nothing befell: its stream is whole."""
+    history, node, publisher = finding.history, follower.node, follower.publisher
+    assert publisher is not None, "its engine published"
+    rank = history.data_parallel_rank(follower.engine)
+    applied = [record.data["seq"] for record in history.by_node("kv-batch").get(node, ())]
+    lost = lost_by_publisher(history, publisher)
+    wanted = [seq for seq in (record.data["seq"] for record in handed_over(history, publisher)) if seq not in lost]
     if applied == wanted:
-        _judge_mirror(finding, other)
+        _judge_mirror(finding, follower, publisher, rank)
     elif applied == wanted[:len(applied)]:
         # A lab that starved may have ended it before it had caught up.
         tell = finding.unclear if history.starved(history.bounds.replay_s) else finding.broke
-        tell("the subscriber of rank {} had {} of its {} batches when it ended", other.rank, len(applied), len(wanted))
+        tell("the subscriber of rank {} had {} of its {} batches when it ended", rank, len(applied), len(wanted),
+             node=node)
     else:
         wrong = next(pair for pair in zip_longest(applied, wanted) if pair[0] != pair[1])
-        finding.broke("the subscriber of rank {} applied batch {} where {} was next", other.rank, *wrong)
+        finding.broke("the subscriber of rank {} applied batch {} where {} was next", rank, *wrong, node=node)
 
 
-def _judge_mirror(finding: Finding, other: RankStream) -> None:
-    mirror = next((said for said in reversed(other.said) if said.what == "kv-mirror"), None)
+def _judge_mirror(finding: Finding, follower: Follower, publisher: str, rank: int) -> None:
+    history, node = finding.history, follower.node
+    mirror = next(reversed(history.by_node("kv-mirror").get(node, [])), None)
     if mirror is None:
-        finding.broke("the subscriber of rank {} never told what its mirror holds", other.rank)
+        finding.broke("the subscriber of rank {} never told what its mirror holds", rank, node=node)
         return
     for error in mirror.data.get("errors") or ():
-        finding.broke("the mirror of rank {} is not in order: {}", other.rank, error, at=mirror.at)
+        finding.broke("the mirror of rank {} is not in order: {}", rank, error, at=mirror.at, node=node)
+    caches = caches_of(history, publisher).get(mirror.data["next_seq"], [])
     if mirror.data.get("unknown_since") is not None:
-        finding.broke("the mirror of rank {} is unknown since batch {}", other.rank, mirror.data["unknown_since"],
-                      at=mirror.at)
-    elif mirror.data["next_seq"] == other.cache_next and set(mirror.data["hashes"]) != set(other.cache):
-        finding.broke("the mirror of rank {} differs from its cache of {} blocks", other.rank, len(other.cache),
-                      at=mirror.at)
+        finding.broke("the mirror of rank {} is unknown since batch {}", rank, mirror.data["unknown_since"],
+                      at=mirror.at, node=node)
+    elif caches and not any(set(mirror.data["hashes"]) == set(cache.data["hashes"]) for cache in caches):
+        finding.broke("the mirror of rank {} differs from its cache of {} blocks", rank, len(caches[-1].data["hashes"]),
+                      at=mirror.at, node=node)
 
 
 GUARANTEES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import FOREVER, Fate, History, kind_of, life_of
+from scenarios.history.history import FOREVER, Fate, History, kind_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.
@@ -46,7 +46,7 @@ def check_no_foreign_code(history: History) -> Finding:
         ended = history.ends.at(node)
         if kind_of(node) == "subscriber" and node in history.by_node("bye"):
             ended = FOREVER  # it left when it was told to, before the engine did
-        if record.at <= ended < history.closing_at(life_of(node)) and not any(
+        if record.at <= ended < history.closing_at(history.engine_of(node)) and not any(
                 death.planned for death in history.ends.deaths):
             finding.broke("{} died after a malformed frame from {}", node, record.data.get("edge"), at=ended, node=node)
         else:

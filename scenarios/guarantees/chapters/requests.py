@@ -19,7 +19,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history.history import FOREVER, Fate, History, Operation, life_of
+from scenarios.history.history import FOREVER, Fate, History, Operation
 
 CHAPTER = "Requests and tokens"
 BAD_REQUEST = "BadRequestError"
@@ -116,7 +116,7 @@ def check_tokens_match_reference(history: History) -> Finding:
 def _judge_cut_short(finding: Finding, operation: Operation) -> None:
     """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
     history = finding.history
-    end = history.unprovoked_end(life_of(operation.node))
+    end = history.unprovoked_end(history.engine_of(operation.node))
     if end is not None:
         tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
         tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],

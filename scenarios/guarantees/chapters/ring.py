@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where, has_workers, timer_s
-from scenarios.history.history import FOREVER, Fate, Flow, History, Record, life_of
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 process architecture"
@@ -58,7 +58,8 @@ def _was_flagged(history: History, flow: Flow, position: int, receive: Record) -
         return True
     site = f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}:store.written"
     hit = next((r for r in history.faults.receipts if r.site.endswith(site) and r.nth == position + 1
-                and r.fate in (Fate.KILL, Fate.STALL, Fate.HANG) and life_of(r.node) == life_of(flow.source)), None)
+                and r.fate in (Fate.KILL, Fate.STALL, Fate.HANG)
+                and history.engine_of(r.node) == history.engine_of(flow.source)), None)
     if hit is None:
         return True  # when the store was done is known only where a fault held it up
     return hit.fate != Fate.KILL and hit.released_at is not None and hit.released_at <= receive.at
@@ -158,7 +159,8 @@ def check_ring_overflow_ordered(history: History) -> Finding:
 def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Record]], missing: list[int]) -> None:
     """An overflow that never came, though its reader lived on."""
     history = finding.history
-    end = min(history.ends.at(flow.target), history.ends.at(flow.source), history.closing_at(life_of(flow.target)),
+    closing_at = history.closing_at(history.engine_of(flow.target))
+    end = min(history.ends.at(flow.target), history.ends.at(flow.source), closing_at,
               history.ended_at)
     if any(base in history.by_node("dying") for base in (flow.source, flow.target)):
         return

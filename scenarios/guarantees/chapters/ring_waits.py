@@ -6,7 +6,7 @@ from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee, has_workers, timer_s
 from scenarios.guarantees.chapters.ring import CHAPTER, SOURCE, names_channel, stores
 from scenarios.guarantees.chapters.rpc import answers_by_call, is_answered
-from scenarios.history.history import FOREVER, Fate, Flow, History, Record, life_of
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record
 
 
 def reader_waits(history: History, flow: Flow) -> list[Record]:
@@ -72,7 +72,8 @@ def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Rec
     if position not in sends or sends[position][-1].data.get("overflow"):
         return
     published = _published_at(written, sends, position)
-    end = min(history.ends.at(flow.target), history.ends.at(flow.source), history.closing_at(life_of(flow.target)),
+    closing_at = history.closing_at(history.engine_of(flow.target))
+    end = min(history.ends.at(flow.target), history.ends.at(flow.source), closing_at,
               history.ended_at)
     if published is None or not any(at >= published for at in dropped):
         return
@@ -98,7 +99,7 @@ def _judge_full(finding: Finding, node: str, full: Record) -> None:
     history, bounds, ring = finding.history, finding.history.bounds, full.data.get("ring")
     if any(record.number > full.number and record.thread == full.thread for record in history.records(node)):
         return
-    until = min(history.ends.at(node), history.closing_at(life_of(node)), history.ended_at)
+    until = min(history.ends.at(node), history.closing_at(history.engine_of(node)), history.ended_at)
     dead = [history.ends.at(flow.target) for flow in history.flows(*RING_CHANNELS)
             if flow.source == node and names_channel(ring, flow.edge.channel)]
     since = max(full.at, min(dead, default=FOREVER))
@@ -118,10 +119,10 @@ def _judge_open_calls(finding: Finding) -> None:
         answers = answers_by_call(history.by_node("rpc-reply").get(core, []))
         failed = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
-        until = min(dying, history.ends.at(core), history.closing_at(life_of(core)), history.ended_at)
+        until = min(dying, history.ends.at(core), history.closing_at(history.engine_of(core)), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
         for call in calls:
-            if call.data["call"] in failed or is_answered(history, call, answers):
+            if call.data["call"] in failed or is_answered(history.tp_of(core), call, answers):
                 continue
             allowed = bounds.startup_s if call.at < ready else \
                 bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s

@@ -6,14 +6,11 @@ from collections import defaultdict
 
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
-from scenarios.history.history import History, Record, life_of
+from scenarios.history.history import EngineLife, History, Record
+from scenarios.history.names import rank_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 executor"
-
-
-def _worker(rank: int, life: int) -> str:
-    return f"worker.{rank}" + (f"@{life}" if life else "")
 
 
 def check_rpc_matched(history: History) -> Finding:
@@ -37,10 +34,10 @@ def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
     return found
 
 
-def is_answered(history: History, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
-    """Whether all replies that this call waits for were taken (before the core's record of that number)."""
+def is_answered(tp: int, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
+    """Whether all replies that a call to `tp` ranks waits for were taken (before the core's record of that number)."""
     rank = call.data.get("output_rank")
-    wanted = set(range(history.play.config.tensor_parallel_size)) if rank is None else {rank}
+    wanted = set(range(tp)) if rank is None else {rank}
     return wanted <= {r.data["rank"] for r in answers.get(call.data["call"], ()) if before is None or r.number < before}
 
 
@@ -49,7 +46,7 @@ def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], replies:
     answers = answers_by_call(replies)
     for wait in finding.history.by_node("queue-wait").get(core, ()):
         if wait.data.get("ring") == "response" and wait.data.get("outcome") == "timeout" and all(
-                is_answered(finding.history, call, answers, wait.number) for call in calls
+                is_answered(finding.history.tp_of(core), call, answers, wait.number) for call in calls
                 if call.number < wait.number):
             finding.broke("{} waited in vain for an answer, although it had taken one to every call it had made", core,
                           at=wait.at, node=core)
@@ -87,7 +84,7 @@ def _judge_replies(finding: Finding, core: str, rank: int, replies: list[Record]
 def _judge_positions(finding: Finding, core: str, rank: int, replies: list[Record]) -> None:
     """What the core calls the reply to a call must be what the worker wrote for that call, by place in the ring."""
     history = finding.history
-    worker = _worker(rank, life_of(core))
+    worker = history.engine_of(core).worker(rank)
     edge = f"{worker}->{core}/{Channel.RESPONSE.value}"
     executed = history.by_node("rpc").get(worker, [])
     written: dict[int, int] = {}
@@ -119,9 +116,9 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
     bound = history.bounds.detection_s
     for node, records in history.by_node("rpc-raised").items():
         for raised in records:
-            life = life_of(node)
-            core = "core.0" + (f"@{life}" if life else "")
-            if history.ends.at(core) <= raised.at or history.closing_at(life) <= raised.at:
+            engine = history.engine_of(node)
+            core = engine.core
+            if history.ends.at(core) <= raised.at or history.closing_at(engine) <= raised.at:
                 continue
             call = next((r for r in history.by_node("rpc-call").get(core, ()) if r.data["call"] == raised.data["call"]),
                         None)
@@ -133,9 +130,9 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
             if not finding.took("ending the call in which {} raised", node, bound=bound, at=failed.at, node=core,
                                 measured=failed.at - raised.at - _held_up_s(history, raised.at, failed.at)):
                 continue
-            if not _fails_closed(history, life, raised.at):
-                _judge_open(finding, node, raised, life)
-            elif call is not None and f"worker.{call.data.get('output_rank')}" != node.partition("@")[0]:
+            if not _fails_closed(history, engine, raised.at):
+                _judge_open(finding, node, raised, engine)
+            elif call is not None and call.data.get("output_rank") != rank_of(node):
                 finding.witness("{}, whose answer nobody waited for, raised, and the call ended after {:.4f} s", node,
                                 failed.at - raised.at, at=failed.at, node=node)
     return finding
@@ -159,25 +156,25 @@ def _held_up_s(history: History, since: float, until: float) -> float:
     return max((history.faults.frozen_s(stall.node, since, until) for stall in history.faults.stalls), default=0.0)
 
 
-def _fails_closed(history: History, life: int, since: float) -> bool:
-    return history.told_at(life, since) is not None
+def _fails_closed(history: History, engine: EngineLife, since: float) -> bool:
+    return history.told_at(engine, since) is not None
 
 
-def _judge_open(finding: Finding, node: str, raised: Record, life: int) -> None:
+def _judge_open(finding: Finding, node: str, raised: Record, engine: EngineLife) -> None:
     history = finding.history
     bound = history.bounds.linger_s + history.bounds.detection_s
-    end = min(history.ended_at, history.closing_at(life))
+    end = min(history.ended_at, history.closing_at(engine))
     if end - raised.at > bound or history.simulated:
         finding.broke("{} raised and the engine went on as if nothing had happened", node, at=raised.at, node=node)
 
 
 def check_workers_in_step(history: History) -> Finding:
     finding = Finding(history)
-    executed: dict[int, dict[str, list[int]]] = defaultdict(dict)
+    executed: dict[EngineLife, dict[str, list[int]]] = defaultdict(dict)
     for node, records in history.by_node("rpc").items():
-        executed[life_of(node)][node] = [record.data["call"] for record in records]
-    for life, workers in executed.items():
-        core = "core.0" + (f"@{life}" if life else "")
+        executed[history.engine_of(node)][node] = [record.data["call"] for record in records]
+    for engine, workers in executed.items():
+        core = engine.core
         calls = history.by_node("rpc-call").get(core, [])
         called = [record.data["call"] for record in calls]
         longest = max(workers.values(), key=len)
@@ -191,7 +188,7 @@ def check_workers_in_step(history: History) -> Finding:
                                   at=history.by_node("rpc")[node][place].at)
                     break
         answers = {record.data["call"]: record.data.get("output_rank") for record in calls}
-        silent = sum(answers.get(call) is not None and f"worker.{answers[call]}" != node.partition("@")[0]
+        silent = sum(answers.get(call) is not None and answers[call] != rank_of(node)
                      for node, mine in workers.items() for call in mine)
         if silent and len(workers) > 1:
             finding.witness("{} calls were executed in the same order by workers that had not to answer", silent,
