@@ -20,9 +20,9 @@ from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError,
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.framing import decode, encode
+from engine.ipc.handle import QueueStats
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY
-from engine.ipc.stats import QueueStats
 
 #: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
 CORE_BELL = "core"

@@ -228,10 +228,11 @@ class RingWriter:
         flags = bytes(self._memory[self._chunks[self._position % self._max_chunks][0]])
         return not flags[0] or 0 not in flags
 
-    def try_write(self, parts: Sequence[Any]) -> bool:
+    def try_write(self, parts: Sequence[Any], before: Callable[[Any], object] = bool) -> bool:
         """Publish the concatenation of `parts` (flat buffers of bytes) as the next message, or do nothing.
 
-        -> False when some reader still has to read the chunk. Raises ValueError if it cannot fit a chunk.
+        `before` is given `parts` once there is room, before the first store. -> False when some reader still has to
+        read the chunk. Raises ValueError if it cannot fit a chunk.
         """
         memory, position = self._memory, self._position
         chunk = position % self._max_chunks
@@ -242,6 +243,7 @@ class RingWriter:
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if size > self._max_chunk_bytes:
             raise ValueError(f"{size} bytes do not fit into a chunk of {self._max_chunk_bytes}")
+        before(parts)
         places = self._places if size < self.moves_from else self._exchanged(chunk)
         offset, place = places[chunk]
         self._fence()  # the readers' last loads of the old message are over

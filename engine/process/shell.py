@@ -19,6 +19,7 @@ from engine.effects import (
     Beat,
     Call,
     Effect,
+    IsAlive,
     Loop,
     MarkPoint,
     Now,
@@ -33,6 +34,7 @@ from engine.effects import (
 )
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
+from engine.process.identity import is_alive
 
 #: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
 BEAT = struct.Struct("<QQ")
@@ -92,6 +94,7 @@ class Process:
                 self.rings[effect.ring], effect.operation, effect.position, effect.parts, effect.overflow),
             RingBell: lambda effect: self.bells[effect.bell].ring(),
             WaitBell: self._wait_bell,
+            IsAlive: lambda effect: is_alive((effect.process.pid, effect.process.start_time)),
             Call: lambda effect: getattr(self.worker, effect.method)(*effect.args, **effect.kwargs),
         }
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import msgspec
 
-from engine.ports import Ports, RingMemory, RingSpec, SocketSpec
+from engine.errors import QueueError
+from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take
 from engine.topology import Channel, Edge, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
 from faults.judge import bare
@@ -73,6 +74,7 @@ class FaultyPorts:
         self.inner = inner
         self.node: Node = inner.node
         self.clock = inner.clock
+        self.parent = inner.parent  # what parent and child tell each other is no site
         self.board = board
         self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
         self._name = self.crossings.name
@@ -80,12 +82,12 @@ class FaultyPorts:
         self._proxies: list[Any] = []
         self._edges: dict[tuple[Channel, Node, str], tuple[str, ...]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # parent, shared_word, start_child: nothing to count
-
     # -- messages
 
     def open_socket(self, spec: SocketSpec) -> FaultySocket:
+        """Raises QueueError for one on which the readers of a ring wait: what it says is no message of any edge."""
+        if spec.kind in ("PUB", "SUB") and spec.send_channel is None and spec.receive_channel is None:
+            raise QueueError(f"{spec.name}: a notify socket is no site of a fault plan; choose another way to wait")
         inner = self.inner.open_socket(self._through_a_proxy(spec))
         return FaultySocket(inner, spec, self.crossings, self.board.contents.nodes)
 
@@ -129,6 +131,9 @@ class FaultyPorts:
         self._rings.append((memory, spec, layout, attached))
         return RingMemory(memory, ring.fence)
 
+    def shared_word(self, name: str, *, create: bool) -> memoryview:
+        return self.inner.shared_word(name, create=create)  # a heartbeat is no message
+
     def doorbell(self, name: str, memory: Any, offset: int) -> Any:
         bell = self.inner.doorbell(name, memory.inner if isinstance(memory, FaultyMemory) else memory, offset)
         spec = self._rung_by_its_writer(memory, offset)
@@ -163,13 +168,24 @@ class FaultyPorts:
                 self.crossings.perform(fault, site, nth)
         self.inner.ring_crossing(spec, operation, position, parts, overflow)
 
+    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
+        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False)
+
+    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Callable[[Any], object]]:
+        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False)
+
     # -- collectives, processes, marks
 
-    def process_group(self, *args: Any, **named: Any) -> Any:
-        group = self.inner.process_group(*args, **named)
+    def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> Any:
+        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s)
         if self.node.kind is not NodeKind.WORKER:
             return group
         return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)
+
+    def start_child(self, node: Node, target: str, start_method: str) -> Child:
+        return self.inner.start_child(node, target, start_method)  # the child's own ports count what it does
 
     def mark(self, mark: Mark, **data: Any) -> None:
         self.crossings.cross(mark_site(self._name, mark), data=data or None)

@@ -125,6 +125,9 @@ class FakePorts:
 
     attach_ring = create_ring
 
+    def shared_word(self, name: str, *, create: bool) -> str:
+        return f"word {name}"
+
     def doorbell(self, name: str, memory: Any, offset: int) -> FakeBell:
         assert isinstance(memory, memoryview), "a bell needs the real memory"
         self.bells.append(FakeBell())
