@@ -248,29 +248,31 @@ class End:
         Raises QueueCancelledError as `check` does, and when this end was closed, after a last look that found nothing.
         """
         bell, monotonic, found, outcome = self.doorbells[key], self.ports.clock.monotonic, EMPTY, "timeout"
+        error: QueueCancelledError | None = None
         began = now = monotonic()
         if deadline is not None and now >= deadline:
             return EMPTY
         try:
-            while found is EMPTY and (deadline is None or now < deadline):
+            while found is EMPTY and error is None and (deadline is None or now < deadline):
                 if now - self._checked_at >= PEER_CHECK_S or self.turn.closed or (
                         self.cancel is not None and self.cancel.is_set()):
                     self._checked_at = now
                     try:
                         self.check()
                     except QueueCancelledError as reason:
-                        outcome = "peer-dead" if isinstance(reason, PeerDeadError) else "cancelled"
-                        if (found := look()) is EMPTY:
-                            raise
-                        break
-                self.strategy.wait(bell, seen, PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S))
-                seen = bell.seen()
+                        outcome, error = ("peer-dead" if isinstance(reason, PeerDeadError) else "cancelled"), reason
+                if error is None:
+                    self.strategy.wait(
+                        bell, seen, PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S))
+                    seen = bell.seen()
                 found = look()
                 now = monotonic()
         finally:
             stats.waited(monotonic() - began)
         self.ports.observe("queue-wait", ring=self.name, began=began, deadline=deadline, ended=now,
                            outcome=outcome if found is EMPTY else "ok")
+        if found is EMPTY and error is not None:
+            raise error
         return found
 
     def lend(self, process: Process, bell: str, space_bell: str) -> dict[str, str]:

@@ -129,8 +129,7 @@ class QueueWriter:
     def _go_on(self, deadline: float | None) -> Loop[None]:
         """What an exception out of a signal handler broke off, to its end. READY ends what was sent of a message."""
         if self.unsent is not None:
-            yield Send(self.overflow_outbox, [READY])
-            yield from self._send_payload()
+            yield from self._send_payload([READY])
         if self._begun is not None:
             position, parts = self._begun
             yield from self._send_remote([READY], deadline)
@@ -139,18 +138,24 @@ class QueueWriter:
                 yield from self._publish(position, parts, is_overflow(parts, self.writer.layout.max_chunk_bytes))
             self._begun = None
 
-    def _send_payload(self) -> Loop[None]:
+    def _send_payload(self, before: list[bytes] | None = None) -> Loop[None]:
         """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""
+        assert self.unsent is not None and self.overflow_outbox is not None
         position, parts = self.unsent
+        if before is not None:
+            yield Send(self.overflow_outbox, before)
         if position < self.writer.position:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
         self.unsent = None
 
     def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
         """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""
+        outbox = self.remote_outbox
+        assert outbox is not None
+
         def attempt() -> Loop[Any]:
             try:
-                yield Send(self.remote_outbox, frames)
+                yield Send(outbox, frames)
             except Unroutable:
                 return EMPTY
             return True
@@ -231,8 +236,8 @@ class QueueReader:
         """The number of the next message to hand out, from 0."""
         return self.reader.position if self.owed is None else self.owed
 
-    def dequeue(self, deadline: float | None) -> Loop[list[Any]]:
-        """Wait for the next message. -> its buffers, for `framing.decode`
+    def dequeue(self, deadline: float | None) -> Loop[Any]:
+        """Wait for the next message. -> its buffers, for `framing.decode`, or what `take` made of it
 
         Raises QueueTimeoutError at `deadline` (monotonic; None: until cancelled), QueueCancelledError when the wait is
         ended, QueueDecodeError for a message that was damaged or lost; the next call then continues behind it.
@@ -263,13 +268,13 @@ class QueueReader:
                 self.stats.bytes += bytes_of(message)
                 return message
         try:
-            message = yield from self._claim()
+            position, message = self.owed, (yield from self._claim())
             if message is not EMPTY:
-                position, self.owed, self._gap_began, self._torn = self.owed, None, None, False
+                self.owed, self._gap_began, self._torn = None, None, False
         except BaseException:
             self._torn = self.owed is not None
             raise
-        if message is not EMPTY:
+        if message is not EMPTY and position is not None:
             yield RingCrossing(self.name, "receive", position, message, True)
             self.stats.bytes += bytes_of(message)
             self.stats.overflows += 1
@@ -344,7 +349,7 @@ class QueueReader:
             raise QueueDecodeError(f"{self.name}: the payload of message {position} was lost on its way")
 
     def _sleep(self, deadline: float | None) -> Loop[None]:
-        if self.owed is None:
+        if self.owed is None or self.overflow_inbox is None:
             yield WaitBell(self.bell, deadline)
             return
         until = (yield Now()) + min(self.recheck_s, self.gap_s)
@@ -374,7 +379,8 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
     began = now = yield Now()
     if deadline is not None and now >= deadline:
         raise QueueTimeoutError(f"{name}: {refusal}")
-    outcome, error, found = "ok", None, EMPTY
+    outcome, found = "ok", EMPTY
+    error: Exception | None = None
     while found is EMPTY and error is None:
         try:
             yield from sleep(deadline)
@@ -388,6 +394,6 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
     stats.waited(now - began)
     yield Observe("queue-wait", {"ring": name, "began": began, "deadline": deadline, "ended": now,
                                  "outcome": "ok" if found is not EMPTY else outcome})
-    if found is EMPTY:
+    if found is EMPTY and error is not None:
         raise error
     return found

@@ -162,7 +162,7 @@ class RingLayout(msgspec.Struct, frozen=True):
 
     @property
     def total_bytes(self) -> int:
-        return -(-self.epoch.stop // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        return -(-int(self.epoch.stop) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
     def data_offset(self, chunk: int) -> int:
         return chunk * self.max_chunk_bytes
@@ -359,7 +359,7 @@ class RingReader:
     def ready(self) -> bool:
         """Whether `try_read` would take a message now."""
         _, written, own = self._chunks[self._position % self._max_chunks]
-        return self._memory[own] == 0 and self._memory[written] != 0
+        return bool(self._memory[own] == 0 and self._memory[written] != 0)
 
     def writer_may_wait(self) -> bool:
         """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.
