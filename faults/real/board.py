@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
-from faults.judge import bare, home_of
 from faults.plan import Plan
+from faults.sites import bare, home_of
 
 _MAGIC = int.from_bytes(b"RINGTWIN", "little")
 _HEAD_WORDS = 4

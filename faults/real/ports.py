@@ -25,15 +25,15 @@ import msgspec
 
 from engine.errors import QueueError
 from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take
-from engine.topology import Channel, Edge, Mark, Node, NodeKind, at, mark_site
+from engine.topology import Channel, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
-from faults.judge import bare
 from faults.memory import FaultyMemory
 from faults.plan import Fate, Fault, Plan, plan_from_json, plan_to_json
 from faults.real.board import Board, open_board
 from faults.real.crossings import Crossings
 from faults.real.processes import start_ticks
-from faults.real.sockets import FaultySocket, wire_sites
+from faults.real.sockets import FaultySocket
+from faults.sites import SocketSites, bare, ring_sites, store_place, store_sites
 
 #: `engine.process.children` opens a process's ports by this name.
 FACTORY = "faults.real.ports:open_ports"
@@ -88,15 +88,15 @@ class FaultyPorts:
         """Raises QueueError for one on which the readers of a ring wait: what it says is no message of any edge."""
         if spec.kind in ("PUB", "SUB") and spec.send_channel is None and spec.receive_channel is None:
             raise QueueError(f"{spec.name}: a notify socket is no site of a fault plan; choose another way to wait")
-        inner = self.inner.open_socket(self._through_a_proxy(spec))
-        return FaultySocket(inner, spec, self.crossings, self.board.contents.nodes)
+        sites = SocketSites(spec, self.node, map(Node.parse, self.board.contents.nodes))
+        return FaultySocket(self.inner.open_socket(self._through_a_proxy(spec, sites)), spec, self.crossings, sites)
 
-    def _through_a_proxy(self, spec: SocketSpec) -> SocketSpec:
+    def _through_a_proxy(self, spec: SocketSpec, sites: SocketSites) -> SocketSpec:
         """The spec with which to connect: to a proxy, if the plan cuts this wire."""
         if spec.bind:
             return spec
         up, down = (site if site is not None and self.crossings.judge.names(site) else None
-                    for site in wire_sites(spec, self._name))
+                    for site in sites.wires())
         if up is None and down is None:
             return spec
         from faults.real.wire import WireProxy
@@ -120,8 +120,7 @@ class FaultyPorts:
         from engine.ipc.ring import RingLayout
 
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
-        place = ring_place(spec, self._name)
-        sites = {name: at(place, f"store.{name}") for name in ("reset", "data", "readers", "written", "read")}
+        sites = store_sites(spec, self._name)
         cross = self.crossings.cross
 
         def on_store(name: str) -> Fault | None:
@@ -139,7 +138,7 @@ class FaultyPorts:
         spec = self._rung_by_its_writer(memory, offset)
         if spec is None:
             return bell
-        return FaultyDoorbell(bell, at(ring_place(spec, self._name), "doorbell"), self.crossings)
+        return FaultyDoorbell(bell, at(store_place(spec, self._name), "doorbell"), self.crossings)
 
     def _rung_by_its_writer(self, memory: Any, offset: int) -> RingSpec | None:
         """The ring of this writer whose readers wait for this bell; None for the bells of a reader."""
@@ -154,11 +153,7 @@ class FaultyPorts:
         key = (spec.channel, spec.writer, operation)
         sites = self._edges.get(key)
         if sites is None:
-            writer = Node.parse(bare(str(spec.writer)))
-            readers = spec.readers if operation == "send" else (Node.parse(self._name),)
-            sites = tuple(at(Edge(writer, Node.parse(bare(str(reader))), spec.channel), operation)
-                          for reader in readers)
-            self._edges[key] = sites
+            sites = self._edges[key] = ring_sites(spec, self._name, operation)
         digest = digest_of(parts)
         data = {"position": position, "bytes": sum(memoryview(part).nbytes for part in parts), "overflow": overflow}
         noted = [(site, *self.crossings.note(site, frames=parts, channel=spec.channel, digest=digest, data=data))
@@ -239,10 +234,3 @@ class FaultyGroup:
 
         setattr(self, name, enter)
         return enter
-
-
-def ring_place(spec: RingSpec, node: str) -> str:
-    """Where a node's stores into a ring belong: core.0/rpc, worker.1/rpc, worker.1/response, core.0/response.1."""
-    if spec.channel is Channel.RESPONSE and bare(str(spec.writer)) != node:
-        return f"{node}/{spec.channel.value}.{spec.writer.index}"
-    return f"{node}/{spec.channel.value}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from faults.judge import bare, home_of, is_over
+from faults.judge import is_over
 from faults.plan import Fault
+from faults.sites import bare, home_of
 
 if TYPE_CHECKING:
     from sim.simulation import Simulation

@@ -19,8 +19,10 @@ from engine.errors import QueueCancelledError
 from engine.ports import RingMemory, RingSpec, SocketSpec
 from engine.topology import Channel, Mark, Node, at, mark_site
 from faults.journal import Kind, Record
-from faults.judge import Judge, bare, decoded_of
+from faults.judge import Judge
+from faults.match import decoded_of
 from faults.plan import Fate, Fault
+from faults.sites import bare
 from sim.process.sockets import SocketPort
 from sim.process.thread import SimThread
 from sim.transport.ring_memory import Bell, SteppedMemory, StoppedInOperation, fence, store_place
