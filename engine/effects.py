@@ -365,13 +365,6 @@ class OpenRing(Effect):
     bell: str = ""
 
 
-class AwaitRing(Effect):
-    """Wait until all ends of a ring are there. -> None. Raises QueueTimeoutError, PeerDeadError."""
-
-    name: str
-    deadline: float
-
-
 class ReadModel(Effect):
     """-> engine.model_config.ModelConfig of a model that can be served. Raises ConfigError."""
 

@@ -155,6 +155,10 @@ class Parent(Protocol):
         """Call `gone` once, from a thread of its own, when the parent is no more."""
 
 
+#: Makes of a view of a chunk what a reader keeps of it.
+Take = Callable[[Any], Any]
+
+
 class Ports(Protocol):
     node: Node
     clock: Clock
@@ -168,7 +172,24 @@ class Ports(Protocol):
 
     def doorbell(self, name: str, memory: Any, offset: int) -> Doorbell: ...
     def ring_crossing(self, spec: RingSpec, operation: str, position: int, parts: Sequence[Any],
-                      overflow: bool) -> None: ...
+                      overflow: bool) -> None:
+        """A message is about to be written ("send"), or was read and is about to be used ("receive")."""
+
+    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
+        """For an end that writes without a loop. -> what it calls once per message, before the write, with its chunk
+
+        `position` tells the number of that message, `parts_of` its buffers as framed.
+        """
+
+    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Callable[[Any], object]]:
+        """For an end that reads without a loop. -> (how it takes a message, what it calls with each, after the read)
+
+        Taken as `objects` a message is decoded where it lies, as `buffers` it can be looked at. `position` tells the
+        number of the next message.
+        """
+
     def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> Any: ...
     def start_child(self, node: Node, target: str, start_method: str) -> Child: ...
     def mark(self, mark: Mark, **data: Any) -> None: ...

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from faults.judge import corrupted, truncated
+from faults.damage import corrupted, truncated
 from faults.plan import Fate, Fault
 
 

@@ -15,40 +15,13 @@ the other one counts the crossing too and does not fire there.
 
 from __future__ import annotations
 
-import pickle
-import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, KVEventBatch
-from engine.topology import Channel, Edge, Node
-from faults.plan import Fate, Fault, Plan, operation_of, owner_of
-
-_LIFE = re.compile(r"@(\d+)")
-
-
-@lru_cache(maxsize=4096)
-def bare(site: str) -> str:
-    """The site as its process crosses it and as journals name it: without lives."""
-    return _LIFE.sub("", site)
-
-
-@lru_cache(maxsize=4096)
-def home_of(site: str) -> tuple[str, int]:
-    """(node without life, life): the process that crosses this site."""
-    return bare(owner_of(site)), max((int(life) for life in _LIFE.findall(site)), default=0)
-
-
-def homes_of(site: str) -> tuple[tuple[str, int], ...]:
-    """As `home_of`; a cut on the wire is played by whichever end of its edge connects."""
-    node, life = home_of(site)
-    if operation_of(site) != "wire":
-        return ((node, life),)
-    edge = Edge.parse(bare(site).rpartition(":")[0])
-    return (str(edge.source), life), (str(edge.target), life)
+from engine.topology import Node
+from faults.match import matches
+from faults.plan import Fate, Fault, Plan
+from faults.sites import bare, homes_of
 
 
 class _Count:
@@ -82,7 +55,7 @@ class Judge:
     def crossing(self, site: str, decoded: Any = None) -> Fault | None:
         """Count one crossing. -> the fault that fires here, or None
 
-        `decoded` is the message's decoded form (see `decoded_of`), or a callable that gives it; it is only
+        `decoded` is the message's decoded form (see `match.decoded_of`), or a callable that gives it; it is only
         called where a fault at this site has a `match`.
         """
         if "@" in site:
@@ -140,150 +113,3 @@ def is_over(fault: Fault, fired_at: float, now: float, count_of: Callable[[str],
     if fault.until.site is not None:
         return count_of(fault.until.site) >= fault.until.nth
     return now - fired_at >= (fault.until.seconds or 0.0)
-
-
-# -- what a match looks at ---------------------------------------------------------------------------------
-
-_REQUEST_TYPES = {
-    EngineCoreRequestType.ADD: "ADD",
-    EngineCoreRequestType.ABORT: "ABORT",
-    EngineCoreRequestType.START_DP_WAVE: "START_DP_WAVE",
-    EngineCoreRequestType.UTILITY: "UTILITY",
-}
-_decode_request = msgspec.msgpack.Decoder(EngineCoreRequest).decode
-_decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs).decode
-_decode_batch = msgspec.msgpack.Decoder(KVEventBatch).decode
-
-
-def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
-    """The form of a message that `match` looks at; None where the frames are not a message of the channel.
-
-        requests    {"type": "ADD", "request": EngineCoreRequest} | {"type": "ABORT", "request_ids": [...]}
-                    | {"type": "UTILITY", "client_index", "call_id", "method", "args"} | {"type": ...}
-        outputs     EngineCoreOutputs, or {"type": "ENGINE_CORE_DEAD"}
-        handshake   the map: {"status": "HELLO", ...} or {"addresses": ..., "parallel_config": ...}
-        kv          {"topic", "seq", "batch": KVEventBatch}
-        replay      {"seq"}
-        rpc         {"call_id", "method", "args", "kwargs", "output_rank"}
-        response    {"call_id", "status", "value"}
-
-    Ring messages are pickles out of the process's own shared memory; frames from sockets never are.
-    """
-    try:
-        return _DECODERS[channel](frames)
-    except Exception:  # a pickle may raise anything; whatever it is, these bytes do not match
-        return None
-
-
-def _request(frames: Sequence[Any]) -> Any:
-    kind = bytes(frames[0])
-    name = _REQUEST_TYPES.get(kind, kind.hex())
-    if name == "ADD":
-        return {"type": name, "request": _decode_request(frames[1])}
-    if name == "ABORT":
-        return {"type": name, "request_ids": msgspec.msgpack.decode(frames[1])}
-    if name == "UTILITY":
-        client_index, call_id, method, args = msgspec.msgpack.decode(frames[1])
-        return {"type": name, "client_index": client_index, "call_id": call_id, "method": method, "args": args}
-    return {"type": name}
-
-
-def _output(frames: Sequence[Any]) -> Any:
-    first = bytes(frames[0])
-    return {"type": first.decode()} if first == b"ENGINE_CORE_DEAD" else _decode_outputs(first)
-
-
-def _handshake(frames: Sequence[Any]) -> Any:
-    return msgspec.msgpack.decode(frames[-1])
-
-
-def _kv(frames: Sequence[Any]) -> Any:
-    topic, seq, payload = [bytes(frame) for frame in frames[-3:]]
-    return {"topic": topic.decode(), "seq": int.from_bytes(seq, "big", signed=True), "batch": _decode_batch(payload)}
-
-
-def _replay(frames: Sequence[Any]) -> Any:
-    sequence = frames[-2] if len(frames) > 2 else frames[-1]  # an answer's topic, sequence, payload; a question's
-    if len(sequence) != 8:
-        return None
-    return {"seq": int.from_bytes(bytes(sequence), "big", signed=True)}
-
-
-def _rpc(parts: Sequence[Any]) -> Any:
-    call_id, method, args, kwargs, output_rank = pickle.loads(parts[0], buffers=parts[1:])[:5]
-    return {"call_id": call_id, "method": method, "args": args, "kwargs": kwargs, "output_rank": output_rank}
-
-
-def _response(parts: Sequence[Any]) -> Any:
-    call_id, status, value = pickle.loads(parts[0], buffers=parts[1:])[:3]
-    return {"call_id": call_id, "status": status, "value": value}
-
-
-_DECODERS: dict[Channel, Callable[[Sequence[Any]], Any]] = {
-    Channel.REQUESTS: _request, Channel.OUTPUTS: _output, Channel.HANDSHAKE: _handshake, Channel.KV: _kv,
-    Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response,
-}
-
-
-def matches(decoded: Any, wanted: dict[str, Any]) -> bool:
-    """Whether a decoded message has every wanted value.
-
-    Keys are dotted paths through maps, structs and lists (`request.sampling_params.max_tokens`,
-    `outputs.0.request_id`); a name applied to a list looks at each element (`outputs.request_id`). A wanted
-    string that ends in `*` is a prefix: internal request ids have a random tail.
-    """
-    return decoded is not None and all(_has(decoded, path.split("."), value) for path, value in wanted.items())
-
-
-def _has(found: Any, path: Sequence[str], wanted: Any) -> bool:
-    if not path:
-        if isinstance(found, (list, tuple)) and not isinstance(wanted, (list, tuple)):
-            return any(_has(item, path, wanted) for item in found)
-        if isinstance(wanted, str):
-            name = str(found)
-            return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
-        if isinstance(wanted, (list, tuple)):
-            return isinstance(found, (list, tuple)) and list(found) == list(wanted)
-        return bool(found == wanted)
-    head, rest = path[0], path[1:]
-    if isinstance(found, (list, tuple)):
-        if head.isdigit():
-            return int(head) < len(found) and _has(found[int(head)], rest, wanted)
-        return any(_has(item, path, wanted) for item in found)
-    if isinstance(found, dict):
-        return head in found and _has(found[head], rest, wanted)
-    return isinstance(found, msgspec.Struct) and hasattr(found, head) and _has(getattr(found, head), rest, wanted)
-
-
-# -- what corruption does ----------------------------------------------------------------------------------
-
-
-def corrupted_bytes(data: Any, byte: int) -> bytes:
-    """`data` with all bits of one byte flipped: the given offset (wrapping round), -1 for the middle."""
-    changed = bytearray(data)
-    if changed:
-        changed[len(changed) // 2 if byte < 0 else byte % len(changed)] ^= 0xFF
-    return bytes(changed)
-
-
-def corrupted(frames: Sequence[Any], fault: Fault) -> list[Any]:
-    """The message with one byte of its last frame that is not empty flipped."""
-    return _change_last(frames, lambda frame: corrupted_bytes(frame, fault.byte))
-
-
-def truncated(frames: Sequence[Any], fault: Fault) -> list[Any]:
-    """The message whose last frame that is not empty ends before the fault's byte (-1: its middle)."""
-    def cut(frame: Any) -> bytes:
-        size = memoryview(frame).nbytes
-        return bytes(frame)[: size // 2 if fault.byte < 0 else min(fault.byte, size - 1)]
-
-    return _change_last(frames, cut)
-
-
-def _change_last(frames: Sequence[Any], change: Callable[[Any], bytes]) -> list[Any]:
-    changed = list(frames)
-    for index in reversed(range(len(changed))):
-        if memoryview(changed[index]).nbytes:
-            changed[index] = change(changed[index])
-            break
-    return changed

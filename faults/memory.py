@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from faults.judge import corrupted_bytes
+from faults.damage import corrupted_bytes
 from faults.plan import Fault
 
 

@@ -162,7 +162,7 @@ def plan_to_json(plan: Plan) -> bytes:
 
 
 def _site(place: str | Edge, operation: str) -> str:
-    return place if ":" in str(place) else at(place, operation)
+    return str(place) if ":" in str(place) else at(place, operation)
 
 
 def until(place: str | Edge | None = None, nth: int = 1, *, seconds: float | None = None) -> Until:

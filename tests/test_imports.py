@@ -163,7 +163,7 @@ def test_the_fault_layer_knows_the_vocabulary_of_the_engine_and_its_ring_layout(
 def test_the_twin_rests_on_pure_files_and_on_the_plain_part_of_the_fault_layer(path):
     pure = {file.removesuffix(".py").replace("/", ".") for file in PURE}
     plain = {f"faults.{name}" for name in (
-        "plan", "judge", "arrivals", "journal", "memory", "malformed")}
+        "plan", "fates", "sites", "judge", "match", "arrivals", "journal", "memory", "malformed")}
     assert strangers(path, pure | VOCABULARY | plain, ("sim",)) == set()
 
 
@@ -180,6 +180,20 @@ TWIN_ROOMS = {
 def test_each_room_of_the_twin_stands_on_those_below_it(room, path):
     mine = {name for name in ours(path, types=True) if name.startswith("sim.")}
     assert {name for name in mine if not name.startswith(tuple(f"{known}." for known in TWIN_ROOMS[room]))} == set()
+
+
+@each("sim")
+def test_the_twin_imports_nothing_that_only_real_processes_need(path):
+    assert {name for name in ours(path) if name == "faults.real" or name.startswith("faults.real.")} == set()
+
+
+@pytest.mark.parametrize("path", [path for path in files("faults") if path.parent == ROOT / "faults"],
+                         ids=lambda path: path.name)
+def test_what_decides_in_the_fault_layer_needs_no_process(path):
+    """What lies loose there is for every world; what waits, signals or opens lies in faults/real."""
+    assert not any(name.startswith("faults.real") for name in ours(path))
+    worldly = {module.split(".")[0] for module in imports_of(path)} & WORLDLY
+    assert worldly <= {"journal.py": {"os", "threading"}, "generate.py": {"random"}}.get(path.name, set())
 
 
 @each("sim")

@@ -12,7 +12,7 @@ from typing import Any
 from engine.config import Bounds
 from engine.effects import Loop
 from engine.executor.calls import PendingCall
-from engine.ipc.stats import QueueStats
+from engine.ipc.handle import QueueStats
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 
 #: The rank whose answer to a step counts: all ranks compute the same.

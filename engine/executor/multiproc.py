@@ -22,9 +22,9 @@ from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.executor.workers import CORE_BELL, Workers
 from engine.ipc.framing import decode, encode
+from engine.ipc.handle import QueueStats
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY
-from engine.ipc.stats import QueueStats
 
 
 class MultiprocExecutor(Executor):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from engine.effects import (
     AwaitEnds,
-    AwaitRing,
     Cancel,
     CreateRing,
     EndChild,
@@ -28,6 +27,7 @@ from engine.effects import (
 )
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
 from engine.ipc.queue import QueueReader, QueueWriter
+from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
 from engine.topology import Node, worker
 from engine.wire.wiring import response_ring, rpc_ring
@@ -72,8 +72,9 @@ class Workers:
         for rank, name in enumerate(names):
             responses.append((yield OpenRing(name, handles[rank], 0,
                                              response_ring(config, rank, recipe.engine_index), bell=CORE_BELL)))
-        for name in ("rpc", *names):
-            yield AwaitRing(name, (yield Now()) + config.bounds.startup_s)
+        yield from wait_for_readers(rpc, (yield Now()) + config.bounds.startup_s)
+        for response in responses:
+            yield from wait_for_writer(response, (yield Now()) + config.bounds.startup_s)
         yield StartThread("watch", self._watch())
         return rpc, responses
 

@@ -7,6 +7,8 @@ Promises
 - A message of at least the chunk's size (header included) overflows: its chunk holds the flag alone, and its
   buffers travel by ZMQ as `overflow_frames`.
 - Bytes that are no message are a `QueueDecodeError`, never a crash and never a longer read than the chunk.
+- What a reader keeps lies in a buffer that is its object's alone; one is taken again only when all references to it are
+  gone, an array's base, a view and an export counted alike.
 - An overflow payload tells which message it belongs to, so a late one is never taken for another. A payload without
   that mark (from vLLM) is accepted as "unknown".
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -49,6 +52,11 @@ _MARK_BYTES = len(_MARK) + 8
 
 #: All there is in the chunk of a message that overflows.
 OVERFLOW_CHUNK: Final = (b"\x01",)
+
+
+#: So many unused buffers of at most so many bytes are held for what a reader keeps. (Fresh memory of a few MiB costs a
+#: page fault every 4 KiB, as much time as the copy into it.)
+KEPT_BUFFERS, MAX_KEPT_BYTES = 2, 64 << 20
 
 
 class _Overflow:
@@ -123,7 +131,7 @@ def encode(obj: Any) -> list[Any]:
     Raises what `pickle` raises for an object that it cannot take.
     """
     encoded = encode_chunk(obj)
-    return parts_of_small(encoded) if type(encoded) is bytes else encoded
+    return parts_of([encoded]) if isinstance(encoded, bytes) else encoded
 
 
 def encode_chunk(obj: Any) -> bytes | list[Any]:
@@ -147,9 +155,9 @@ def encode_chunk(obj: Any) -> bytes | list[Any]:
     return _pack_head(0, 1, len(pickled)) + pickled if len(pickled) <= _MAX_LENGTH else [pickled]
 
 
-def parts_of_small(chunk: bytes) -> list[bytes]:
-    """What `encode` makes of the object of which `encode_chunk` made this."""
-    return [chunk[_HEAD.size:]]
+def parts_of(packed: Sequence[Any]) -> list[Any]:
+    """What `encode` made of the object of which `pack`, or `encode_chunk` if it is one buffer, made these."""
+    return [packed[0][_HEAD.size:]] if len(packed) == 1 else list(packed[1::2])
 
 
 def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
@@ -174,7 +182,7 @@ def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
 
 def _pickle_of_whole(kind: type) -> bytes:
     whole = _Lent(kind(OUT_OF_BAND_BYTES))
-    return _encode_buffers(whole, {0: whole})[0]
+    return bytes(_encode_buffers(whole, {0: whole})[0])
 
 
 #: The pickle, with its loan, of a large `bytes` or `bytearray` that is the object: always the same.
@@ -218,13 +226,11 @@ def pack(parts: Sequence[Any]) -> list[Any]:
     return packed
 
 
-def slices(view: Any) -> list[Any] | _Overflow:
-    """The buffers in a chunk, uncopied (as far as `view` slices without a copy), or OVERFLOW.
+def _slices(view: Any) -> list[Any]:
+    """The buffers in a chunk that does not say OVERFLOW, uncopied (as far as `view` slices without a copy).
 
     Raises QueueDecodeError where the bytes are no message.
     """
-    if view[0] == 1:
-        return OVERFLOW
     if view[0] != 0:
         raise QueueDecodeError(f"a chunk begins with {view[0]}, neither a message (0) nor an overflow (1)")
     count = view[1] << 8 | view[2]
@@ -242,8 +248,7 @@ def slices(view: Any) -> list[Any] | _Overflow:
 
 def unpack(view: Any) -> list[bytes] | _Overflow:
     """The buffers in a chunk, copied, or OVERFLOW. For `RingReader.try_read`. Raises QueueDecodeError."""
-    parts = slices(view)
-    return parts if parts is OVERFLOW else [bytes(part) for part in parts]
+    return OVERFLOW if view[0] == 1 else [bytes(part) for part in _slices(view)]
 
 
 def object_taker(own: Callable[[Any], Any] = bytearray) -> Callable[[Any], Any]:
@@ -261,13 +266,13 @@ def object_taker(own: Callable[[Any], Any] = bytearray) -> Callable[[Any], Any]:
                 return loads(view[begin:begin + length]), length
             except Exception:
                 return decode((view[begin:begin + length],)), length
-        parts = slices(view)
-        if parts is OVERFLOW:
+        if flag == 1:
             return OVERFLOW
+        parts = _slices(view)
         if count == 2 and length <= _WHOLE_BYTES and (kind := _WHOLE_KINDS.get(bytes(parts[0]))) is not None:
             return kind(parts[1]), length + len(parts[1])
         kept = [part if lent else own(part) for part, lent in zip(parts[1:], loans_of(parts), strict=True)]
-        return decode([parts[0], *kept]), sum(map(len, parts))
+        return decode([parts[0], *kept]), sum(len(part) for part in parts)
 
     return take
 
@@ -281,6 +286,34 @@ def rehearsal(take: Callable[[Any], Any]) -> Callable[[], None]:
         encode_chunk(None)
 
     return rehearse
+
+
+class ReceiveBuffers:
+    """Where the buffers lie that a reader keeps. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+
+    def own(self, view: Any) -> bytearray:
+        """A writable copy of these bytes."""
+        size = len(view)
+        for buffer in self._buffers:
+            if len(buffer) == size and sys.getrefcount(buffer) <= _UNUSED:
+                memoryview(buffer)[:] = view
+                return buffer
+        buffer = bytearray(view)
+        if size <= MAX_KEPT_BYTES:
+            self._buffers = [buffer, *self._buffers[:KEPT_BUFFERS - 1]]
+        return buffer
+
+
+def _references_of_unused() -> int:
+    """What `getrefcount` says in the loop above of a buffer that only the list holds; versions of Python differ."""
+    counts = [sys.getrefcount(buffer) for buffer in [bytearray(1)]]
+    return counts[0]
+
+
+_UNUSED = _references_of_unused()
 
 
 def overflow_frames(parts: Sequence[Any], position: int) -> list[Any]:

@@ -12,18 +12,16 @@ from typing import Any
 
 from engine.errors import QueueError
 from engine.ipc.handle import Handle
-from engine.ipc.message_queue import MessageQueue
 
 
-def from_process_group(pg: Any, max_chunk_bytes: int, max_chunks: int, writer_rank: int = 0,
-                       external_writer_handle: Handle | None = None, blocking: bool = True,
-                       **options: Any) -> MessageQueue:
-    """The end of this rank; called by every rank of the group. `writer_rank` and the readers' ranks count in the group.
+def from_process_group(queues: Any, pg: Any, max_chunk_bytes: int, max_chunks: int, writer_rank: int = 0,
+                       external_writer_handle: Handle | None = None, blocking: bool = True, **options: Any) -> Any:
+    """The end of this rank, of the class `queues`; called by every rank of the group.
 
-    Ranks that see the writer's shared memory read from the ring, others by TCP. With `external_writer_handle` the
-    group's writer is a reader of that queue, as rank `writer_rank`, like all the others. `blocking` waits until all
-    are ready. `options` go to the constructor (`connect_ip`, ...); a reader heeds `wait`, each rank its own. Raises
-    QueueError, and what the group raises.
+    `writer_rank` and the readers' ranks count in the group. Ranks that see the writer's shared memory read from the
+    ring, others by TCP. With `external_writer_handle` the group's writer is a reader of that queue, as rank
+    `writer_rank`, like all the others. `blocking` waits until all are ready. `options` go to the constructor
+    (`connect_ip`, ...); a reader heeds `wait`, each rank its own. Raises QueueError, and what the group raises.
     """
     rank, size = _place(pg)
     if not 0 <= writer_rank < size or size < 2:
@@ -35,13 +33,13 @@ def from_process_group(pg: Any, max_chunk_bytes: int, max_chunks: int, writer_ra
     if rank == writer_rank and handle is None:
         local = [other for other in range(size) if other != rank and hosts[other] == hosts[rank]]
         remote = [other for other in range(size) if hosts[other] != hosts[rank]]
-        queue = MessageQueue(size - 1, len(local), local, max_chunk_bytes, max_chunks, remote_reader_ranks=remote,
-                             **options)
+        queue = queues(size - 1, len(local), local, max_chunk_bytes, max_chunks, remote_reader_ranks=remote,
+                       **options)
         handle = queue.export_handle()
     try:
         handle = _broadcast(pg, handle, writer_rank)
         if queue is None:
-            queue = MessageQueue.create_from_handle(handle, rank, wait=options.get("wait"))
+            queue = queues.create_from_handle(handle, rank, wait=options.get("wait"))
         if blocking:
             queue.wait_until_ready()
     except BaseException:

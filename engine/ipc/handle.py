@@ -1,6 +1,7 @@
-"""What a reader needs to open its end of a queue. Plain data: vLLM's fields, then ours, which are optional.
+"""What a queue gives out about itself: how a reader opens its end, and what an end has counted. Plain data (pure).
 
-A handle must travel by a pipe that is trusted: it holds the key by which a remote reader proves who it is.
+A handle has vLLM's fields, then ours, which are optional. It must travel by a pipe that is trusted: it holds the key by
+which a remote reader proves who it is.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.errors import QueueError
+from engine.ipc.ring import RingLayout
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +24,33 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0  # the segment holds the same number; 0 is not looked at
     remote_reader_ranks: list[int] = []
     remote_keys: tuple[str, str, str] | None = None  # CURVE, Z85: server's public, reader's public, reader's secret
+
+
+class QueueStats(msgspec.Struct, kw_only=True):
+    """One end of one queue, since it was opened. `msgspec.to_builtins` makes a dict of it."""
+
+    ring: str
+    end: str  # "writer" or "reader"
+    messages: int = 0
+    bytes: int = 0  # of pickles and their buffers, without headers as far as the end sees them
+    overflows: int = 0  # messages of at least a chunk, which went beside the ring
+    waits: int = 0  # for room or for a message, however they ended; a glance is none
+    wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+    depth: int = 0  # published messages that this reader, or some reader of this writer, has not read yet
+
+    def waited(self, seconds: float) -> None:
+        self.waits += 1
+        self.wait_s += seconds
+        self.longest_wait_s = max(self.longest_wait_s, seconds)
+
+
+def writer_bell_of(handle: Handle) -> tuple[str, int]:
+    """(segment, offset) of the word on which this queue's writer sleeps: the `bell` of the queues that it reads."""
+    if handle.buffer_handle is None:
+        raise QueueError(f"{handle.ring}: a queue without local readers has no bell in shared memory")
+    *sizes, segment = handle.buffer_handle
+    return segment, RingLayout(*sizes).writer_bell_offset
 
 
 def check_rank(handle: Handle, rank: int) -> None:

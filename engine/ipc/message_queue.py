@@ -15,10 +15,12 @@ Promises
 - Bad use (wrong end, foreign rank, another queue's segment, second reader of a rank, use after shutdown, negative
   time-out, two threads at once, a forked child's copy) is an error at once.
 
-    enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: nobody records or is remote
+    enqueue:  pickle -> try_write -> spin, sleep, again -> bell      the fast path: a small object, no remote reader
               otherwise the loop of `queue.QueueWriter`, driven by `engine.process.shell`
-    dequeue:  try_read -> glance -> spin, sleep, again    the fast path: nobody records; bell if the writer may wait
+    dequeue:  try_read -> glance -> spin, sleep, again    the fast path: from a ring; bell if the writer may wait
               otherwise the loop of `queue.QueueReader` or `remote.RemoteReader`
+    Either path crosses, marks and tells the same in the same order: one call of the ports per message, given them by
+    `ports.ring_writer` and `ports.ring_reader`.
 
     writer    ring + bells        -> local readers        objects of less than a chunk
               XPUB on ipc         -> local readers        larger ones: their place in shared memory (`spill`), or bytes
@@ -27,26 +29,28 @@ Promises
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from engine.errors import QueueCancelledError, QueueDecodeError, QueueError
-from engine.ipc import presence, remote
-from engine.ipc.end import BELL, OVERFLOW_SOCKET, PEER_CHECK_S, REMOTE_SOCKET, SPACE, QueueEnd
-from engine.ipc.framing import OVERFLOW, decode, encode_chunk, object_taker, pack, parts_of_small, rehearsal, unpack
-from engine.ipc.handle import Handle, check_rank, remote_ranks
-from engine.ipc.notify import NotifySocket
-from engine.ipc.queue import QueueReader, QueueWriter
-from engine.ipc.ready import wait_for_readers, wait_for_writer
-from engine.ipc.ring import EMPTY, MOVE_BYTES, RingReader, RingWriter
+import msgspec
+
+from engine.effects import CreateRing, OpenRing
+from engine.errors import QueueDecodeError, QueueError, QueueTimeoutError
+from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, End
+from engine.ipc.framing import OVERFLOW, decode, encode_chunk, pack, parts_of, unpack
+from engine.ipc.group import from_process_group
+from engine.ipc.handle import Handle, QueueStats, check_rank, remote_ranks, writer_bell_of
+from engine.ipc.opening import checked_spec, open_local_reader, open_remote_reader, open_writer, spec_of
+from engine.ipc.queue import QueueReader, QueueWriter, bytes_of
+from engine.ipc.readiness import look_at_remotes, wait_for_readers, wait_for_writer
+from engine.ipc.remote import RemoteReader
+from engine.ipc.ring import EMPTY
 from engine.ipc.wait import SpinThenSleep, WaitStrategy, full_fence
 from engine.ports import Ports, RingSpec
-from engine.process.runtime_dir import RuntimeDir, sweep
-from engine.topology import Channel, core, worker
+from engine.process.shell import Process
+from engine.topology import Mark, worker
 
 __all__ = ["Handle", "MessageQueue"]
 
@@ -54,7 +58,7 @@ __all__ = ["Handle", "MessageQueue"]
 READY_BOUND_S = 600.0
 
 
-class MessageQueue(QueueEnd):
+class MessageQueue:
     """The writing end; `create_from_handle` makes a reading end. One thread at a time uses an end.
 
     `max_chunk_bytes` times `max_chunks` bytes of shared memory are reserved; objects whose pickle reaches a chunk's
@@ -69,6 +73,9 @@ class MessageQueue(QueueEnd):
     offset) lets several queues ring one bell of a common reader, such as `bell_address` of the queue that it writes.
     Raises SpaceError, QueueError.
     """
+
+    #: A reader whose objects come out of shared memory.
+    _from_ring = False
 
     def __init__(
         self,
@@ -91,54 +98,33 @@ class MessageQueue(QueueEnd):
         ranks = list(range(n_local_reader)) if local_reader_ranks is None else list(local_reader_ranks)
         others = remote_ranks(ranks, n_reader - n_local_reader,
                               None if remote_reader_ranks is None else list(remote_reader_ranks))
-        if n_reader < 1 or len(ranks) != n_local_reader or len(ranks) + len(others) != n_reader \
-                or len({*ranks, *others}) != n_reader:
-            raise QueueError(f"{name}: {n_local_reader} local readers of {n_reader} need as many different ranks, got "
-                             f"{ranks} and {others} on other hosts")
-        spec = spec or _spec(ranks, max_chunks, max_chunk_bytes)
-        if (len(spec.readers), spec.max_chunks, spec.max_chunk_bytes) != (len(ranks), max_chunks, max_chunk_bytes):
-            raise QueueError(f"{name}: the ring's spec does not fit {len(ranks)} readers and {max_chunks} chunks of "
-                             f"{max_chunk_bytes} bytes")
-        secret, keys = remote.new_keys() if others else ("", None)
-        epoch = secrets.randbits(63) | 1
-        notifies = bool(ranks) and isinstance(wait, NotifySocket)
-        if ranks and (segment_name is None or overflow_address is None or notifies):
-            sweep()
-            self._runtime = RuntimeDir.create()
-            self._remove = weakref.finalize(self, _remove_as, os.getpid(), self._runtime)
-            segment_name = segment_name or self._runtime.segment("ring")
-            overflow_address = overflow_address or self._runtime.socket("overflow")
-        notify_address = self._runtime.socket("notify") if notifies else None
+        spec = checked_spec(name, n_reader, n_local_reader, ranks, others, spec, max_chunks, max_chunk_bytes)
+        self._begin(End(name, ports, spec.writer, wait, writes=True))
         try:
-            self._begin(name, ports, spec.writer, wait, writes=True)
-            sockets = self._process.sockets
-            if ranks:
-                self._open_ring(spec, segment_name, None, bell, epoch, notify_address)
-                self._open_overflow(overflow_address, segment_name)
-                ring: Any = RingWriter(self._layout, self._memory, self._fence)
-            else:
-                self._open_no_ring(spec)
-                ring = remote.NoRing()
-            self._queue = QueueWriter(name, ring, n_reader, bell=BELL, space_bell=SPACE,
-                                      overflow_outbox=OVERFLOW_SOCKET if ranks else None)
-            self._direct = self._unwatched and not others
-            ipv6 = False
-            if others:
-                address, ipv6 = remote.address_of(connect_ip)
-                sockets[REMOTE_SOCKET] = self._ports.open_socket(
-                    remote.writer_socket(f"{name}.{REMOTE_SOCKET}", address, secret, keys))
-                self._remotes = remote.RemoteReaders(name, others)
-                self._queue.remote_outbox = REMOTE_SOCKET
+            self._queue, self.handle = queue, _ = open_writer(
+                self._end, spec, ranks, others, segment=segment_name, overflow_address=overflow_address,
+                connect_ip=connect_ip, bell=bell)
+            self._cross = self._end.ports.ring_writer(spec, lambda: queue.position, parts_of)
         except BaseException:
             self.shutdown()
             raise
-        self.handle = Handle(
-            local_reader_ranks=ranks,
-            buffer_handle=(len(ranks), max_chunk_bytes, max_chunks, segment_name) if ranks else None,
-            local_subscribe_addr=sockets[OVERFLOW_SOCKET].address if ranks else None, local_notify_addr=notify_address,
-            remote_subscribe_addr=sockets[REMOTE_SOCKET].address if others else None, remote_addr_ipv6=ipv6,
-            ring=name, bell=bell, epoch=epoch, remote_reader_ranks=others, remote_keys=keys)
         self._opened()
+
+    def _begin(self, end: End) -> None:
+        self._end, self._turn, self._writes = end, end.turn, end.writes
+        self._queue: Any = None
+        self._cross: Any = None
+        #: Whether the first looks of a wait are the bell's own.
+        self._glances = isinstance(end.strategy, SpinThenSleep)
+
+    def _opened(self) -> None:
+        """From here on it may be dropped. (Its sockets' context, collected with them, would wait for them.)"""
+        #: Rung by the writer, slept on by a reader. (At hand: looked up, each would cost every message a little.)
+        self._readers_bell: Any = (self._end.bells if self._writes else self._end.doorbells)[BELL]
+        self._writers_bell: Any = self._end.bells[SPACE]
+        self._dropped = weakref.finalize(self, self._end.drop)
+        self._dropped.atexit = False
+        weakref.finalize(self, self._end.remove_room)
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, *, ports: Ports | None = None, spec: RingSpec | None = None,
@@ -149,55 +135,33 @@ class MessageQueue(QueueEnd):
         of another queue, and for a remote writer without keys.
         """
         check_rank(handle, rank)
+        local = rank in handle.local_reader_ranks
+        if spec is None:
+            ranks, (_, chunk_bytes, chunks, _) = (handle.local_reader_ranks, handle.buffer_handle) if local else (
+                [rank], (1, 8, 1, ""))
+            spec = spec_of(ranks, chunks, chunk_bytes)
+        reader = handle.local_reader_ranks.index(rank) if local else 0
         self = MessageQueue.__new__(MessageQueue)
-        self.handle = handle
+        self.handle, self._from_ring = handle, local
+        self._begin(End(handle.ring, ports, spec.readers[reader] if local else worker(rank), wait, writes=False))
         try:
-            if rank in handle.local_reader_ranks:
-                self._open_local(handle, handle.local_reader_ranks.index(rank), ports, spec, wait)
+            if local:
+                self._queue, self._cross = open_local_reader(self._end, handle, reader, spec)
             else:
-                self._open_remote(handle, rank, ports, spec, wait)
+                self._queue = open_remote_reader(self._end, handle, rank, spec)
         except BaseException:
             self.shutdown()
             raise
         self._opened()
         return self
 
-    def _open_local(self, handle: Handle, reader: int, ports: Ports | None, spec: RingSpec | None,
-                    wait: WaitStrategy | None) -> None:
-        _, max_chunk_bytes, max_chunks, segment = handle.buffer_handle
-        spec = spec or _spec(handle.local_reader_ranks, max_chunks, max_chunk_bytes)
-        self._begin(handle.ring, ports, spec.readers[reader], wait, writes=False)
-        self._open_ring(spec, segment, reader, handle.bell, handle.epoch, handle.local_notify_addr)
-        if handle.local_subscribe_addr:
-            self._open_overflow(handle.local_subscribe_addr, segment)
-        self._direct, self._take = self._unwatched, object_taker(self._buffers.own)
-        if self._direct:
-            self._doorbells[BELL].rehearse = rehearsal(self._take)
-        self._glances = isinstance(self._strategy, SpinThenSleep)
-        self._queue = QueueReader(
-            handle.ring, RingReader(self._layout, self._memory, self._fence, reader), bell=BELL, space_bell=SPACE,
-            overflow_inbox=OVERFLOW_SOCKET if handle.local_subscribe_addr else None, recheck_s=PEER_CHECK_S,
-            take=self._take if self._unwatched else unpack, full_fence=full_fence)
-
-    def _open_remote(self, handle: Handle, rank: int, ports: Ports | None, spec: RingSpec | None,
-                     wait: WaitStrategy | None) -> None:
-        self._begin(handle.ring, ports, worker(rank), wait, writes=False)
-        self._open_no_ring(spec or _spec([rank], 1, 8))
-        topic = remote.topic_of(rank)
-        self._process.sockets[REMOTE_SOCKET] = self._ports.open_socket(remote.reader_socket(
-            f"{handle.ring}.{REMOTE_SOCKET}", handle.remote_subscribe_addr, topic, handle.remote_keys))
-        self._queue = remote.RemoteReader(handle.ring, inbox=REMOTE_SOCKET, topic=topic, check=self._raise_if_over,
-                                          recheck_s=PEER_CHECK_S)
-
     @staticmethod
     def create_from_process_group(pg: Any, max_chunk_bytes: int, max_chunks: int, writer_rank: int = 0,
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
                                   **options: Any) -> MessageQueue:
         """Every rank of a torch process group calls this: see `engine.ipc.group`."""
-        from engine.ipc.group import from_process_group
-
-        return from_process_group(pg, max_chunk_bytes, max_chunks, writer_rank, external_writer_handle, blocking,
-                                  **options)
+        return from_process_group(MessageQueue, pg, max_chunk_bytes, max_chunks, writer_rank, external_writer_handle,
+                                  blocking, **options)
 
     # -- vLLM's methods
 
@@ -211,20 +175,15 @@ class MessageQueue(QueueEnd):
         as many subscriptions. May be repeated, after a time-out and when all is ready.
         Raises QueueTimeoutError naming who is missing (None: after READY_BOUND_S), PeerDeadError.
         """
-        self._enter("wait_until_ready")
+        end, queue = self._end, self._queue
+        self._turn.take("wait_until_ready")
         try:
-            if self._ready:
-                return
-            deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
-            if self._writes:
-                wait_for_readers(self, deadline)
-                if self._layout is not None and presence.all_known(self._layout, self._memory)():
-                    self._queue.writer.moves_from = MOVE_BYTES
-            elif self._process.sockets:
-                wait_for_writer(self, deadline)
-            self._ready = True
+            if not end.ready:
+                deadline = self._deadline(READY_BOUND_S if timeout is None else timeout)
+                end.process.run((wait_for_readers if self._writes else wait_for_writer)(queue, deadline))
+                end.ready = True
         finally:
-            self._leave()
+            self._turn.give()
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Send an object to all readers. Waits for room at most `timeout` seconds (None: until shutdown or a death).
@@ -232,32 +191,35 @@ class MessageQueue(QueueEnd):
         Raises QueueTimeoutError or QueueCancelledError with nothing sent, PeerDeadError when a remote reader is gone,
         and what pickle raises.
         """
-        if not self._writes or self._closed or self._inside or not self._busy.acquire(False):
-            self._enter("enqueue", reads=False)
+        turn = self._turn
+        if not self._writes or turn.closed or turn.inside or not turn.busy.acquire(False):
+            self._take_turn("enqueue", self._writes)
         try:
-            self._inside = True
+            turn.inside = True
             deadline = None if timeout is None else self._deadline(timeout)
-            queue, encoded, remotes = self._queue, encode_chunk(obj), self._remotes
-            small = type(encoded) is bytes
+            queue, encoded = self._queue, encode_chunk(obj)
+            small, writer, remotes = type(encoded) is bytes, queue.writer, queue.remotes
             packed = [encoded] if small else pack(encoded)
             size = len(encoded) if small else sum(map(len, packed))
-            fits = size <= queue.writer.layout.max_chunk_bytes
-            if fits and self._direct and queue.unsent is None and (
-                    queue.writer.try_write(packed) or self._write_on(packed, deadline)):
-                self._bells[BELL].ring()
+            fits = size <= writer.layout.max_chunk_bytes
+            if fits and remotes is None and queue.unsent is None:
+                if not writer.try_write(packed, self._cross):
+                    self._wait_for_room(deadline)
+                    writer.try_write(packed, self._cross)
+                self._readers_bell.ring()
                 queue.stats.bytes += size
                 return
-            parts = parts_of_small(encoded) if small else encoded
-            if not self._ready and (remotes is not None or not fits):
+            if not self._end.ready and (remotes is not None or not fits):
                 raise QueueError(f"{queue.name}: an object of at least a chunk, or for a reader on another host, can "
                                  "be sent after wait_until_ready")
+            parts = parts_of(packed)
             if remotes is not None:
-                self._look_at_remotes()
+                self._end.process.run(look_at_remotes(remotes, REMOTE_SOCKET))
                 parts = [parts[0], *map(bytes, parts[1:])]  # the socket sends later what the caller may change now
-            self._process.run(queue.enqueue(parts, deadline))
+            self._end.process.run(queue.enqueue(parts, deadline))
         finally:
-            self._inside = False
-            self._busy.release()
+            turn.inside = False
+            turn.busy.release()
 
     def dequeue(self, timeout: float | None = None, cancel: threading.Event | None = None,
                 indefinite: bool = False) -> Any:
@@ -266,41 +228,42 @@ class MessageQueue(QueueEnd):
         `indefinite` is vLLM's word for "a long wait is no reason to warn"; nothing is logged here either way.
         Raises QueueTimeoutError (nothing was lost), QueueCancelledError, QueueDecodeError (that object was).
         """
-        if self._writes or self._closed or self._inside or not self._busy.acquire(False):
-            self._enter("dequeue", reads=True)
+        turn = self._turn
+        if self._writes or turn.closed or turn.inside or not turn.busy.acquire(False):
+            self._take_turn("dequeue", not self._writes)
         try:
-            self._inside = True
+            turn.inside = True
             queue, message = self._queue, EMPTY
-            if self._direct and queue.owed is None and not (timeout and timeout < 0):
-                bell = self._doorbells[BELL]
+            if self._from_ring and queue.owed is None and not (timeout and timeout < 0):
+                bell = self._readers_bell
                 seen = bell.seen()
                 message = self._look()
                 if message is EMPTY and timeout != 0 and self._glances and bell.glance(seen):
                     seen = bell.seen()
                     message = self._look()
             if message is EMPTY or message is OVERFLOW:
-                self._cancel = cancel
+                self._end.cancel = cancel
                 deadline = self._deadline(timeout)
-                if self._direct and queue.owed is None:
-                    message = self._look_on(BELL, seen, self._look, deadline)
+                if self._from_ring and queue.owed is None:
+                    message = self._end.look_on(BELL, seen, self._look, deadline, queue.stats)
                 if message is EMPTY or message is OVERFLOW:
-                    message = self._process.run(queue.dequeue(deadline))
+                    message = self._end.process.run(queue.dequeue(deadline))
             return message[0] if type(message) is tuple else decode(message)
         finally:
-            self._cancel = None
-            self._inside = False
-            self._busy.release()
+            self._end.cancel = None
+            turn.inside = False
+            turn.busy.release()
 
     def try_dequeue(self) -> Any:
         """The next object, or `ring.EMPTY`. Raises QueueDecodeError."""
-        self._enter("try_dequeue", reads=True)
+        self._take_turn("try_dequeue", not self._writes)
         try:
-            message = self._process.run(self._queue.try_dequeue())
+            message = self._end.process.run(self._queue.try_dequeue())
             if message is EMPTY:
                 return EMPTY
             return message[0] if type(message) is tuple else decode(message)
         finally:
-            self._leave()
+            self._turn.give()
 
     def broadcast_object(self, obj: Any = None) -> Any:
         """The writer sends `obj`, a reader receives it. -> the object, at both ends"""
@@ -309,69 +272,123 @@ class MessageQueue(QueueEnd):
             return obj
         return self.dequeue()
 
+    # -- what one may ask
+
+    @property
+    def name(self) -> str:
+        return self._end.name
+
+    @property
+    def position(self) -> int:
+        """The number of the next object that this end writes or reads, from 0."""
+        return self._opened_queue().position
+
+    @property
+    def bell_address(self) -> tuple[str, int]:
+        """(segment, offset) of the word on which this queue's writer sleeps: the `bell` of the queues that it reads."""
+        return writer_bell_of(self.handle)
+
+    def stats(self) -> QueueStats:
+        """What this end counted so far, and how many messages lie in the ring."""
+        self._turn.take("stats")
+        try:
+            queue = self._queue
+            return msgspec.structs.replace(queue.stats, messages=queue.position, depth=queue.depth())
+        finally:
+            self._turn.give()
+
+    def check_integrity(self) -> list[str]:
+        """Sentences about what is wrong with the ring, empty when all is well."""
+        return self._opened_queue().check_integrity()
+
+    def shutdown(self) -> None:
+        """End all waits of this end, wake the other ends, release everything. From any thread; safe to repeat."""
+        self._end.close()
+
+    def drive_by(self, process: Process, *, bell: str = "", space_bell: str = "") -> Any:
+        """Hand this end to a process whose loops will read or write it. -> its `QueueReader` or `QueueWriter`
+
+        The process answers the end's effects from now on: its bells, its sockets and its ring are entered there under
+        the queue's name; `bell` and `space_bell` name bells that the process shares among queues. Nobody else may
+        use this end any more, but `shutdown` is still its owner's.
+        """
+        queue = self._queue
+        queue.owner = self  # an end is not collected while its queue is in use
+        names = self._end.lend(process, bell, space_bell)
+        if isinstance(queue, RemoteReader):
+            queue.inbox = names[REMOTE_SOCKET]
+            return queue
+        queue.bell, queue.space_bell = names[BELL], names[SPACE]
+        if isinstance(queue, QueueReader):
+            queue.overflow_inbox, queue.take = names.get(OVERFLOW_SOCKET), unpack
+        else:
+            queue.overflow_outbox, queue.remote_outbox = names.get(OVERFLOW_SOCKET), names.get(REMOTE_SOCKET)
+        return queue
+
+    def _opened_queue(self) -> Any:
+        if self._end.released:
+            raise self._turn.over()
+        return self._queue
+
+    # -- one operation
+
+    def _take_turn(self, what: str, may: bool) -> None:
+        if not may:
+            raise QueueError(f"{self.name}: the {'writer' if self._writes else 'reader'} cannot {what}")
+        self._turn.take(what)
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        if timeout is None:
+            return None
+        if not timeout >= 0:
+            raise QueueError(f"{self.name}: a time-out of {timeout} seconds; a deadline that is over is 0")
+        return self._end.ports.clock.monotonic() + timeout
+
     # -- waiting
 
-    def _look_on(self, key: str, seen: int, look: Callable[[], Any], deadline: float | None) -> Any:
-        """Wait for that bell and look. -> what was found, or EMPTY: the deadline is over, or this end was shut down
-
-        Raises QueueCancelledError as `_raise_if_over` does, after a last look that found nothing.
-        """
-        bell, monotonic, found = self._doorbells[key], self._ports.clock.monotonic, EMPTY
-        began = now = monotonic()
-        try:
-            while found is EMPTY and self._process.cancelled is None:
-                if now - self._checked_at >= PEER_CHECK_S or (self._cancel is not None and self._cancel.is_set()):
-                    self._checked_at = now
-                    try:
-                        self._raise_if_over()
-                    except QueueCancelledError:
-                        if (found := look()) is EMPTY:
-                            raise
-                        break
-                left = PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S)
-                if left <= 0:
-                    break
-                self._strategy.wait(bell, seen, left)
-                seen = bell.seen()
-                found = look()
-                now = monotonic()
-        finally:
-            self._queue.stats.waited(now - began)
-        return found
-
-    def _write_on(self, packed: list[Any], deadline: float | None) -> bool:
-        """There was no room: wait for it and write. -> whether that came about"""
-        def look() -> Any:
-            return True if try_write(packed) else EMPTY
-
-        try_write = self._queue.writer.try_write
-        seen = self._doorbells[SPACE].seen()
-        return (look() or self._look_on(SPACE, seen, look, deadline)) is True
+    def _wait_for_room(self, deadline: float | None) -> None:
+        end, queue = self._end, self._queue
+        free = queue.writer.free
+        end.ports.mark(Mark.RING_FULL, ring=end.name)
+        seen = end.doorbells[SPACE].seen()
+        if not free() and end.look_on(SPACE, seen, lambda: free() or EMPTY, deadline, queue.stats) is EMPTY:
+            raise QueueTimeoutError(f"{end.name}: {queue.no_room()}")
 
     def _look(self) -> Any:
-        """-> (object, bytes), EMPTY, or OVERFLOW where a payload is owed"""
+        """-> a message as `take` made it, EMPTY, or OVERFLOW where a payload is owed"""
         queue = self._queue
+        reader = queue.reader
         try:
-            message = queue.reader.try_read(self._take)
+            message = reader.try_read(queue.take)
         except QueueDecodeError:
-            self._bells[SPACE].ring()
+            self._writers_bell.ring()
             raise
         if message is EMPTY:
             return EMPTY
-        if not full_fence() or queue.reader.writer_may_wait():
-            self._bells[SPACE].ring()
+        if not full_fence() or reader.writer_may_wait():
+            self._writers_bell.ring()
         if message is OVERFLOW:
             queue.owe_payload()
             return OVERFLOW
-        queue.stats.bytes += message[1]
+        self._cross(message)
+        queue.stats.bytes += message[1] if type(message) is tuple else bytes_of(message)  # a call saved
         return message
 
 
-def _spec(ranks: Sequence[int], max_chunks: int, max_chunk_bytes: int) -> RingSpec:
-    return RingSpec(channel=Channel.RPC, writer=core(), readers=tuple(map(worker, ranks)),
-                    max_chunks=max_chunks, max_chunk_bytes=max_chunk_bytes)
+def create_ring(process: Process, wanted: CreateRing, bell: tuple[str, int] | None) -> tuple[MessageQueue, QueueWriter]:
+    """Answer `CreateRing`: open the writing end with the process's ports and let the process drive it.
+
+    `bell` is that of `wanted.rings`. -> (the end, for its `handle` and for `shutdown`; what its loops write to)
+    """
+    spec = wanted.spec
+    end = MessageQueue(len(spec.readers), len(spec.readers), max_chunk_bytes=spec.max_chunk_bytes,
+                       max_chunks=spec.max_chunks, ports=process.ports, spec=spec, name=wanted.name,
+                       segment_name=wanted.segment, overflow_address=wanted.overflow_address, bell=bell)
+    return end, end.drive_by(process, space_bell=wanted.space_bell)
 
 
-def _remove_as(pid: int, runtime: RuntimeDir) -> None:
-    if os.getpid() == pid:  # a forked child that drops its copy removes nothing
-        runtime.remove()
+def open_ring(process: Process, wanted: OpenRing) -> tuple[MessageQueue, QueueReader]:
+    """Answer `OpenRing`, as above: the reading end. -> (the end, for `shutdown`; what its loops read from)"""
+    handle = msgspec.msgpack.decode(wanted.handle, type=Handle)
+    end = MessageQueue.create_from_handle(handle, wanted.rank, ports=process.ports, spec=wanted.spec)
+    return end, end.drive_by(process, bell=wanted.bell)

@@ -34,8 +34,9 @@ from engine.ipc.framing import (
     pack,
     unpack,
 )
+from engine.ipc.handle import QueueStats
+from engine.ipc.presence import LocalReaders, Presence, RemoteReaders
 from engine.ipc.ring import EMPTY, RingReader, RingWriter
-from engine.ipc.stats import QueueStats
 from engine.ports import Unroutable
 from engine.topology import Mark
 
@@ -59,15 +60,19 @@ class QueueWriter:
     """
 
     def __init__(self, name: str, writer: RingWriter, n_readers: int, *, bell: str, space_bell: str,
-                 overflow_outbox: str | None = None) -> None:
+                 overflow_outbox: str | None = None, readers: LocalReaders | None = None) -> None:
         self.name = name
         self.writer = writer
         self.n_readers = n_readers
         self.bell = bell
         self.space_bell = space_bell
         self.overflow_outbox = overflow_outbox
-        #: Where readers on other hosts are: every message goes there too.
+        #: Who reads on this host; who reads on others, and where: every message goes there too.
+        self.readers = readers
+        self.remotes: RemoteReaders | None = None
         self.remote_outbox: str | None = None
+        #: Whoever opened this end: it stays open while this is used.
+        self.owner: object = None
         self.stats = QueueStats(ring=name, end="writer")
         #: What to do while there is no room: readers may wait for this process before they read on.
         self.meanwhile: Callable[[], Loop[Any]] | None = None
@@ -97,10 +102,7 @@ class QueueWriter:
         # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
         if not (yield self._room) and (yield from self._look_on()) is EMPTY:
             yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
-            oldest = position - self.writer.layout.max_chunks
-            yield from wait_until(self.name, self._look, self._sleep, deadline,
-                                  f"message {position} found no room and was not sent: not all of its "
-                                  f"{self.n_readers} readers have read message {oldest}", self.stats)
+            yield from wait_until(self.name, self._look, self._sleep, deadline, self.no_room(), self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
         if self.remote_outbox is not None:
             self._begun = position, parts
@@ -127,8 +129,7 @@ class QueueWriter:
     def _go_on(self, deadline: float | None) -> Loop[None]:
         """What an exception out of a signal handler broke off, to its end. READY ends what was sent of a message."""
         if self.unsent is not None:
-            yield Send(self.overflow_outbox, [READY])
-            yield from self._send_payload()
+            yield from self._send_payload([READY])
         if self._begun is not None:
             position, parts = self._begun
             yield from self._send_remote([READY], deadline)
@@ -137,18 +138,24 @@ class QueueWriter:
                 yield from self._publish(position, parts, is_overflow(parts, self.writer.layout.max_chunk_bytes))
             self._begun = None
 
-    def _send_payload(self) -> Loop[None]:
+    def _send_payload(self, before: list[bytes] | None = None) -> Loop[None]:
         """What belongs to the last flag. Kept from leaving by an exception out of a signal handler, it goes again."""
+        assert self.unsent is not None and self.overflow_outbox is not None
         position, parts = self.unsent
+        if before is not None:
+            yield Send(self.overflow_outbox, before)
         if position < self.writer.position:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
         self.unsent = None
 
     def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
         """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""
+        outbox = self.remote_outbox
+        assert outbox is not None
+
         def attempt() -> Loop[Any]:
             try:
-                yield Send(self.remote_outbox, frames)
+                yield Send(outbox, frames)
             except Unroutable:
                 return EMPTY
             return True
@@ -165,6 +172,16 @@ class QueueWriter:
     def depth(self) -> int:
         """How many published messages some reader has not read yet."""
         return self.writer.depth()
+
+    def check_integrity(self) -> list[str]:
+        return self.writer.check_integrity()
+
+    def no_room(self) -> str:
+        """Why a wait ends at its deadline."""
+        position = self.writer.position
+        oldest = position - self.writer.layout.max_chunks
+        return (f"message {position} found no room and was not sent: not all of its {self.n_readers} readers have read "
+                f"message {oldest}")
 
     def _look(self) -> Loop[Any]:
         return True if (yield self._room) else (yield from self._look_on())
@@ -190,7 +207,7 @@ class QueueReader:
 
     def __init__(self, name: str, reader: RingReader, *, bell: str, space_bell: str, overflow_inbox: str | None = None,
                  take: Callable[[Any], Any] = unpack, recheck_s: float = 1.0, gap_s: float = 5.0,
-                 full_fence: Callable[[], bool] = lambda: True) -> None:
+                 full_fence: Callable[[], bool] = lambda: True, presence: Presence | None = None) -> None:
         self.name = name
         self.reader = reader
         self.bell = bell
@@ -201,7 +218,10 @@ class QueueReader:
         self.owed: int | None = None
         #: The writer has said that all its readers have subscribed.
         self.heard_ready = False
-        self._take = take
+        self.take = take
+        self.presence = presence
+        #: As `QueueWriter.owner`.
+        self.owner: object = None
         self._payloads: dict[int, list[Any]] = {}
         self._unmarked: deque[list[Any]] = deque()
         self._gap_began: float | None = None
@@ -216,8 +236,8 @@ class QueueReader:
         """The number of the next message to hand out, from 0."""
         return self.reader.position if self.owed is None else self.owed
 
-    def dequeue(self, deadline: float | None) -> Loop[list[Any]]:
-        """Wait for the next message. -> its buffers, for `framing.decode`
+    def dequeue(self, deadline: float | None) -> Loop[Any]:
+        """Wait for the next message. -> its buffers, for `framing.decode`, or what `take` made of it
 
         Raises QueueTimeoutError at `deadline` (monotonic; None: until cancelled), QueueCancelledError when the wait is
         ended, QueueDecodeError for a message that was damaged or lost; the next call then continues behind it.
@@ -245,18 +265,18 @@ class QueueReader:
                 yield RingBell(self.space_bell)
             if not overflow:
                 yield RingCrossing(self.name, "receive", self.reader.position - 1, message, False)
-                self.stats.bytes += _bytes_of(message)
+                self.stats.bytes += bytes_of(message)
                 return message
         try:
-            message = yield from self._claim()
+            position, message = self.owed, (yield from self._claim())
             if message is not EMPTY:
-                position, self.owed, self._gap_began, self._torn = self.owed, None, None, False
+                self.owed, self._gap_began, self._torn = None, None, False
         except BaseException:
             self._torn = self.owed is not None
             raise
-        if message is not EMPTY:
+        if message is not EMPTY and position is not None:
             yield RingCrossing(self.name, "receive", position, message, True)
-            self.stats.bytes += _bytes_of(message)
+            self.stats.bytes += bytes_of(message)
             self.stats.overflows += 1
         return message
 
@@ -265,7 +285,7 @@ class QueueReader:
         return self.owed is not None or self.reader.ready()
 
     def _try_read(self) -> Any:
-        message = self.reader.try_read(self._take)
+        message = self.reader.try_read(self.take)
         if message is not EMPTY:
             self._rings = not self._full_fence() or self.reader.writer_may_wait()
         return message
@@ -273,6 +293,19 @@ class QueueReader:
     def depth(self) -> int:
         """How many published messages this end has not read yet."""
         return self.reader.depth() + (self.owed is not None)
+
+    def check_integrity(self) -> list[str]:
+        return self.reader.check_integrity()
+
+    @property
+    def inbox(self) -> str | None:
+        """Where the writer says READY."""
+        return self.overflow_inbox
+
+    def check_writer(self) -> Loop[None]:
+        """Raises PeerDeadError when the writer has died or left."""
+        if self.presence is not None:
+            yield from self.presence.check()
 
     def owe_payload(self) -> None:
         """The flag of an overflow was just read: its payload comes next."""
@@ -316,7 +349,7 @@ class QueueReader:
             raise QueueDecodeError(f"{self.name}: the payload of message {position} was lost on its way")
 
     def _sleep(self, deadline: float | None) -> Loop[None]:
-        if self.owed is None:
+        if self.owed is None or self.overflow_inbox is None:
             yield WaitBell(self.bell, deadline)
             return
         until = (yield Now()) + min(self.recheck_s, self.gap_s)
@@ -331,9 +364,9 @@ class QueueReader:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 
 
-def _bytes_of(message: Any) -> int:
-    # A take of its own may have made something else of the buffers: (object, bytes).
-    return message[1] if type(message) is tuple else sum(map(len, message))
+def bytes_of(message: Any) -> int:
+    """Of what `take` has made of a chunk: its buffers, or (object, bytes)."""
+    return int(message[1]) if type(message) is tuple else sum(map(len, message))
 
 
 def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],
@@ -346,7 +379,8 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
     began = now = yield Now()
     if deadline is not None and now >= deadline:
         raise QueueTimeoutError(f"{name}: {refusal}")
-    outcome, error, found = "ok", None, EMPTY
+    outcome, found = "ok", EMPTY
+    error: Exception | None = None
     while found is EMPTY and error is None:
         try:
             yield from sleep(deadline)
@@ -360,6 +394,6 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
     stats.waited(now - began)
     yield Observe("queue-wait", {"ring": name, "began": began, "deadline": deadline, "ended": now,
                                  "outcome": "ok" if found is not EMPTY else outcome})
-    if found is EMPTY:
+    if found is EMPTY and error is not None:
         raise error
     return found

@@ -5,7 +5,6 @@ Promises
   authenticates each frame, and a socket without keys is not opened at all.
 - A gap in the numbers is a `QueueDecodeError` that names what is missing; the queue goes on behind it.
 - At most `REMOTE_BOUND` messages wait on each side of a connection: a writer whose reader is further behind waits.
-- Of two readers with one rank the later one is refused, and the first goes on.
 - The end of the writer is noticed: by its word when it shuts down, by the lost connection when it died, by missing
   heartbeats when its host did.
 
@@ -27,9 +26,10 @@ from typing import Any
 from engine.effects import Attempt, Loop, Now, Receive, RingCrossing
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError
 from engine.ipc.framing import from_overflow_frames
+from engine.ipc.handle import QueueStats
+from engine.ipc.presence import TAKEN, TOPIC
 from engine.ipc.queue import REMOTE_LOOK_S, ends_with_ready, wait_until
 from engine.ipc.ring import EMPTY, MAX_CHUNK_BYTES, RingLayout
-from engine.ipc.stats import QueueStats
 from engine.ports import SocketSpec
 from engine.topology import Channel, core, worker
 
@@ -39,8 +39,6 @@ BYE = b"BYE"
 REMOTE_LINGER_S = 2.0
 #: Messages that may wait on each side of a connection, sockets' buffers apart. (vLLM's socket drops what is beyond.)
 REMOTE_BOUND = 1000
-TOPIC, _TAKEN = b"RTrank", b"RTtaken"
-SUBSCRIBED, _LEFT = b"\x01", b"\x00"
 
 
 class NoRing:
@@ -126,42 +124,16 @@ def reader_socket(name: str, address: str, topic: bytes, keys: tuple[str, str, s
                       address=address, receive_hwm=REMOTE_BOUND, more_topics=(topic,), curve=(public, secret, server))
 
 
-class RemoteReaders:
-    """The writer's view of who is there, from what arrives at its socket."""
-
-    def __init__(self, name: str, ranks: list[int]) -> None:
-        self._name, self._ranks = name, ranks
-        self._came: dict[int, bytes] = {}
-        self._left: set[int] = set()
-
-    def note(self, frame: Any) -> list[bytes]:
-        """-> what has to be told to everybody: the frame by which a second reader of a rank is refused"""
-        kind, topic = bytes(frame[:1]), bytes(frame[1:])
-        rank = topic[len(TOPIC):].partition(b":")[0]
-        if not topic.startswith(TOPIC) or not rank.isdigit() or int(rank) not in self._ranks:
-            return []
-        first = self._came.setdefault(int(rank), topic) if kind == SUBSCRIBED else self._came.get(int(rank))
-        if kind == _LEFT and topic == first:
-            self._left.add(int(rank))
-        return [_TAKEN + topic] if kind == SUBSCRIBED and topic != first else []
-
-    def missing(self) -> list[int]:
-        return [rank for rank in self._ranks if rank not in self._came]
-
-    def check(self) -> None:
-        """Raises PeerDeadError for one that is gone."""
-        if self._left:
-            raise PeerDeadError(f"{self._name}: the remote reader of rank {min(self._left)} is gone")
-
-
 class RemoteReader:
-    """A reading end without a ring. `check` raises PeerDeadError when the writer is gone. Loops as `QueueReader`'s."""
+    """A reading end without a ring; loops as `QueueReader`'s. `check` raises PeerDeadError for a lost connection."""
 
     owed = None
 
     def __init__(self, name: str, *, inbox: str, topic: bytes, check: Callable[[], None], recheck_s: float) -> None:
-        self.name, self.inbox, self._topic = name, inbox, topic
-        self.heard_ready = self.ended = False
+        self.name, self._topic = name, topic
+        self.inbox = inbox
+        self.owner: object = None
+        self.heard_ready = self._ended = False
         self.stats = QueueStats(ring=name, end="reader")
         self._check, self._recheck_s = check, recheck_s
         self._arrived: deque[tuple[int | None, list[Any]]] = deque()
@@ -204,8 +176,8 @@ class RemoteReader:
         if ends_with_ready(frames):
             self.heard_ready = True
         elif len(frames) == 1:
-            self.ended |= bytes(frames[0]) == BYE
-            if bytes(frames[0]) == _TAKEN + self._topic:
+            self._ended |= bytes(frames[0]) == BYE
+            if bytes(frames[0]) == TAKEN + self._topic:
                 raise QueueError(f"{self.name}: refused: a reader with this rank is there already")
         else:
             self._arrived.append(from_overflow_frames(frames))
@@ -213,10 +185,16 @@ class RemoteReader:
     def check_integrity(self) -> list[str]:
         return []
 
+    def check_writer(self) -> Loop[None]:
+        """Raises PeerDeadError when the writer is gone."""
+        if self._ended:
+            raise PeerDeadError(f"{self.name}: the writer was shut down")
+        yield Attempt(self.name, self._check)
+
     def _sleep(self, deadline: float | None) -> Loop[None]:
         until = (yield Now()) + self._recheck_s
         arrived = yield Receive((self.inbox,), until if deadline is None else min(until, deadline))
         if arrived is not None:
             self.keep_payload(arrived[2])
         else:
-            yield Attempt(self.name, self._check)
+            yield from self.check_writer()

@@ -162,7 +162,7 @@ class RingLayout(msgspec.Struct, frozen=True):
 
     @property
     def total_bytes(self) -> int:
-        return -(-self.epoch.stop // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        return -(-int(self.epoch.stop) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
     def data_offset(self, chunk: int) -> int:
         return chunk * self.max_chunk_bytes
@@ -228,10 +228,11 @@ class RingWriter:
         flags = bytes(self._memory[self._chunks[self._position % self._max_chunks][0]])
         return not flags[0] or 0 not in flags
 
-    def try_write(self, parts: Sequence[Any]) -> bool:
+    def try_write(self, parts: Sequence[Any], before: Callable[[Any], object] = bool) -> bool:
         """Publish the concatenation of `parts` (flat buffers of bytes) as the next message, or do nothing.
 
-        -> False when some reader still has to read the chunk. Raises ValueError if it cannot fit a chunk.
+        `before` is given `parts` once there is room, before the first store. -> False when some reader still has to
+        read the chunk. Raises ValueError if it cannot fit a chunk.
         """
         memory, position = self._memory, self._position
         chunk = position % self._max_chunks
@@ -242,6 +243,7 @@ class RingWriter:
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if size > self._max_chunk_bytes:
             raise ValueError(f"{size} bytes do not fit into a chunk of {self._max_chunk_bytes}")
+        before(parts)
         places = self._places if size < self.moves_from else self._exchanged(chunk)
         offset, place = places[chunk]
         self._fence()  # the readers' last loads of the old message are over
@@ -357,7 +359,7 @@ class RingReader:
     def ready(self) -> bool:
         """Whether `try_read` would take a message now."""
         _, written, own = self._chunks[self._position % self._max_chunks]
-        return self._memory[own] == 0 and self._memory[written] != 0
+        return bool(self._memory[own] == 0 and self._memory[written] != 0)
 
     def writer_may_wait(self) -> bool:
         """Whether the writer can be waiting for the message that was read last. After a full fence, see `ipc.wait`.

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.effects import (
-    AwaitRing,
     ClaimFiles,
     Close,
     CreateRing,
@@ -57,7 +56,6 @@ class Belongings:
             OpenSocket: self._open_socket,
             CreateRing: self._create_ring,
             OpenRing: self._open_ring,
-            AwaitRing: lambda effect: self._ends[effect.name].wait_until_ready(process.left(effect.deadline, 1e9)),
             MakeWorker: self._make_worker,
             ReadModel: self._read_model,
             StartPublisher: self._start_publisher,
@@ -89,24 +87,17 @@ class Belongings:
         return socket.address
 
     def _create_ring(self, effect: CreateRing) -> tuple[Any, bytes]:
-        from engine.ipc.message_queue import MessageQueue
+        from engine.ipc.message_queue import create_ring
 
-        spec, readers = effect.spec, len(effect.spec.readers)
-        end = MessageQueue(
-            readers, readers, max_chunk_bytes=spec.max_chunk_bytes, max_chunks=spec.max_chunks,
-            ports=self._process.ports, spec=spec, name=effect.name, segment_name=effect.segment,
-            overflow_address=effect.overflow_address,
-            bell=self._ends[effect.rings].bell_address if effect.rings else None)
-        self._ends[effect.name] = end
-        return end.drive_by(self._process, space_bell=effect.space_bell), msgspec.msgpack.encode(end.export_handle())
+        bell = self._ends[effect.rings].bell_address if effect.rings else None
+        self._ends[effect.name], queue = create_ring(self._process, effect, bell)
+        return queue, msgspec.msgpack.encode(self._ends[effect.name].export_handle())
 
     def _open_ring(self, effect: OpenRing) -> Any:
-        from engine.ipc.message_queue import Handle, MessageQueue
+        from engine.ipc.message_queue import open_ring
 
-        end = self._ends[effect.name] = MessageQueue.create_from_handle(
-            msgspec.msgpack.decode(effect.handle, type=Handle), effect.rank, ports=self._process.ports,
-            spec=effect.spec)
-        return end.drive_by(self._process, bell=effect.bell)
+        self._ends[effect.name], queue = open_ring(self._process, effect)
+        return queue
 
     # -- the model
 

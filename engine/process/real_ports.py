@@ -7,15 +7,17 @@ only what it needs.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from engine.ports import RingMemory, RingSpec, SocketSpec
+from engine.ports import RingMemory, RingSpec, SocketSpec, Take
 from engine.process.children import Envelope, PipeParent, RealChild, start_child
 from engine.topology import Mark, Node
 
+#: The cheapest call with one argument that does nothing.
+nobody_counts = bool
 #: A cache line: the writer of a shared word disturbs nobody else.
 WORD_BYTES = 64
 
@@ -79,6 +81,14 @@ class RealPorts:
     def ring_crossing(self, spec: RingSpec, operation: str, position: int, parts: Sequence[Any],
                       overflow: bool) -> None:
         """Nobody counts."""
+
+    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
+        return nobody_counts
+
+    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Callable[[Any], object]]:
+        return objects, nobody_counts
 
     # -- collectives and processes
 

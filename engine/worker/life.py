@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from engine.effects import (
     AwaitParent,
-    AwaitRing,
     Call,
     CreateRing,
     ExitNow,
@@ -28,6 +27,7 @@ from engine.effects import (
     WhoAmI,
 )
 from engine.ipc.queue import QueueReader, QueueWriter
+from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.birth import birth_certificate
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import Mark, Node
@@ -68,8 +68,8 @@ def _start(recipe: WorkerRecipe) -> Loop[tuple[QueueReader, QueueWriter]]:
                                         files.socket(f"{name}.ipc"), rings="rpc")
     yield MarkPoint(Mark.READY)
     yield TellParent(WorkerReady(rank, handle))
-    for ring in ("rpc", name):
-        yield AwaitRing(ring, (yield Now()) + config.bounds.startup_s)
+    yield from wait_for_writer(rpc, (yield Now()) + config.bounds.startup_s)
+    yield from wait_for_readers(response, (yield Now()) + config.bounds.startup_s)
     return rpc, response
 
 

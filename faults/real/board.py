@@ -24,8 +24,9 @@ from typing import Any
 
 import msgspec
 
-from faults.judge import bare, home_of
+from engine.topology import Topology
 from faults.plan import Plan
+from faults.sites import bare, home_of
 
 _MAGIC = int.from_bytes(b"RINGTWIN", "little")
 _HEAD_WORDS = 4
@@ -39,7 +40,7 @@ class Contents(msgspec.Struct, frozen=True):
     """What the board is about."""
 
     plan: Plan
-    nodes: tuple[str, ...]  # without lives
+    topology: Topology
     lives: int
 
 
@@ -58,12 +59,14 @@ class Board:
         text = bytes(words.cast("B")[_HEAD_WORDS * 8: _HEAD_WORDS * 8 + words[1]])
         self.contents = msgspec.json.decode(text, type=Contents)
         self.plan = plan = self.contents.plan
+        self.topology = self.contents.topology
+        self.nodes = tuple(map(str, self.topology.nodes))
         self._slot_words = words[2]
         self._first_slot = _HEAD_WORDS + words[1] // 8
         self._fault = {fault.id: index for index, fault in enumerate(plan.faults)}
         self._watch = {site: index for index, site in enumerate(watched_sites(plan))}
         self._slots = {(LAB, 0): self._first_slot}
-        for index, node in enumerate(self.contents.nodes):
+        for index, node in enumerate(self.nodes):
             for life in range(self.contents.lives):
                 number = 1 + index * self.contents.lives + life
                 self._slots[node, life] = self._first_slot + number * self._slot_words
@@ -106,7 +109,7 @@ class Board:
         """The slot of one process, to write to. Raises BoardError for a process that the play does not have."""
         slot = self._slots.get((bare(node), life))
         if slot is None:
-            raise BoardError(f"{node} in life {life} is not on the board; it has {', '.join(self.contents.nodes)} "
+            raise BoardError(f"{node} in life {life} is not on the board; it has {', '.join(self.nodes)} "
                              f"with {self.contents.lives} lives")
         return Seat(self, slot)
 
@@ -155,23 +158,23 @@ def watched_sites(plan: Plan) -> tuple[str, ...]:
     ))
 
 
-def new_board(plan: Plan, nodes: tuple[str, ...], lives: int = LIVES) -> bytearray:
+def new_board(plan: Plan, topology: Topology, lives: int = LIVES) -> bytearray:
     """The bytes of a fresh board: nothing fired, nobody born."""
-    text = msgspec.json.encode(Contents(plan, tuple(bare(node) for node in nodes), lives))
+    text = msgspec.json.encode(Contents(plan, topology, lives))
     text += b" " * (-len(text) % 8)
     slot_words = _FIRST + 2 * len(plan.faults) + len(watched_sites(plan))
     head = b"".join(word.to_bytes(8, "little") for word in (_MAGIC, len(text), slot_words, 0))
-    return bytearray(head + text + bytes(8 * slot_words * (1 + len(nodes) * lives)))
+    return bytearray(head + text + bytes(8 * slot_words * (1 + len(topology.nodes) * lives)))
 
 
 def board_path(run_dir: Path) -> Path:
     return run_dir / "board"
 
 
-def create_board(run_dir: Path, plan: Plan, nodes: tuple[str, ...], lives: int = LIVES) -> Board:
-    """Made by the lab before the first process of the play starts. `nodes`: the topology's, as text."""
+def create_board(run_dir: Path, plan: Plan, topology: Topology, lives: int = LIVES) -> Board:
+    """Made by the lab before the first process of the play starts. """
     path = board_path(run_dir)
-    path.write_bytes(new_board(plan, nodes, lives))
+    path.write_bytes(new_board(plan, topology, lives))
     return open_board(run_dir)
 
 

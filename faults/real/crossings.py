@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.topology import Channel, Node
+from faults import fates
 from faults.journal import Journal, Kind, digest_of
-from faults.judge import Judge, bare, decoded_of, home_of, is_over
+from faults.judge import Judge, is_over
+from faults.match import decoded_of
 from faults.plan import PROCESS_FATES, Fate, Fault, Plan
 from faults.real.board import Board, watched_sites
-from faults.real.processes import Performer, victim_of
+from faults.real.processes import Performer
+from faults.sites import bare, home_of, victim_of
 
 
 class Crossings:
@@ -36,7 +39,7 @@ class Crossings:
         self._watched = {bare(site): site for site in watched_sites(plan) if home_of(site) == me}
         self._resumes = {fault.id: 0.0 for fault in plan.faults
                          if fault.fate is Fate.STALL and fault.victim is not None and victim_of(fault) == me}
-        self._performer = Performer(board, self.seat, clock, self.released)
+        self._performer = Performer(board, clock, self.released)
 
     def cross(self, site: str, **what: Any) -> tuple[Fault | None, int]:
         """`note` a crossing and meet a process fate there and then. -> (fault for the caller, nth)"""
@@ -56,32 +59,24 @@ class Crossings:
 
         `frames` is the message, for its digest and, with `channel`, for faults that match on what it says.
         """
-        judge, thread = self.judge, thread_name()
+        judge = self.judge
         if frames is not None and not digest:
             digest = digest_of(frames)
         with self._lock:
             if self._resumes:
-                self._note_resumes(thread)
+                self._note_resumes()
             for fault_id in judge.awaited():
                 if self.board.fired_at(fault_id) is not None:
                     judge.notice(fault_id)
-            fault = judge.crossing(site, None if channel is None or frames is None
-                                   else lambda: decoded_of(channel, frames))
-            if fault is not None and fault.victim is not None and not self._performer.reaches(fault):
-                fault = None  # its victim is not there: nothing befalls anybody
+            fault = fates.befalling(judge.crossing(site, None if channel is None or frames is None
+                                                   else lambda: decoded_of(channel, frames)),
+                                    self._performer.reaches)
             nth = judge.count(site)
             occurrence = 0
             if digest:
                 occurrence = self._occurrences.get((site, digest), 0)
                 self._occurrences[site, digest] = occurrence + 1
-            if fault is not None:
-                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
-            self._journal.append(Kind.CROSSING, site, nth=nth, digest=digest, occurrence=occurrence, data=data,
-                                 thread=thread)
-            if fault is not None:
-                self._journal.append(Kind.RECEIPT, fault.id, nth=nth, thread=thread, data={
-                    "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
-                self.seat.fired(fault.id, self.clock.monotonic())
+            fates.note(self, self.name, site, nth, fault, digest=digest, occurrence=occurrence, data=data)
             watched = self._watched.get(site)
             if watched is not None:
                 self.seat.crossed(watched, nth)
@@ -94,18 +89,27 @@ class Crossings:
     def released(self, fault: Fault, site: str, nth: int) -> None:
         """On record: what the fault held at this crossing was let go."""
         self.seat.released(fault.id, self.clock.monotonic())
-        self._journal.append(Kind.RELEASE, fault.id, nth=nth, thread=thread_name(), data={"site": site, "nth": nth})
+        self.record(Kind.RELEASE, fault.id, nth, "", 0, fates.released(site, nth))
+
+    def record(self, kind: Kind, site: str, nth: int, digest: str, occurrence: int,
+               data: dict[str, Any] | None) -> None:
+        self._journal.append(kind, site, nth=nth, digest=digest, occurrence=occurrence, data=data,
+                             thread=thread_name())
+
+    def fired(self, fault: Fault) -> None:
+        """On the board, for the others to see."""
+        self.seat.fired(fault.id, self.clock.monotonic())
 
     def observe(self, name: str, data: dict[str, Any]) -> None:
-        self._journal.append(Kind.OBSERVATION, name, thread=thread_name(), data=data)
+        self.record(Kind.OBSERVATION, name, 0, "", 0, data)
 
-    def _note_resumes(self, thread: str) -> None:
+    def _note_resumes(self) -> None:
         """A process that another one's crossing stopped finds out afterwards, here."""
         for fault_id, seen in self._resumes.items():
             at = self.board.released_at(fault_id)
             if at is not None and at > seen:
                 self._resumes[fault_id] = at
-                self._journal.append(Kind.RELEASE, fault_id, thread=thread, data={"at": at})
+                self.record(Kind.RELEASE, fault_id, 0, "", 0, fates.resumed(at))
 
 
 def thread_name() -> str:

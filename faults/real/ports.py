@@ -23,16 +23,17 @@ from typing import Any
 
 import msgspec
 
-from engine.ports import Ports, RingMemory, RingSpec, SocketSpec
-from engine.topology import Channel, Edge, Mark, Node, NodeKind, at, mark_site
+from engine.errors import QueueError
+from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take
+from engine.topology import Channel, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
-from faults.judge import bare
 from faults.memory import FaultyMemory
 from faults.plan import Fate, Fault, Plan, plan_from_json, plan_to_json
 from faults.real.board import Board, open_board
 from faults.real.crossings import Crossings
 from faults.real.processes import start_ticks
-from faults.real.sockets import FaultySocket, wire_sites
+from faults.real.sockets import FaultySocket
+from faults.sites import SocketSites, bare, ring_sites, store_place, store_sites
 
 #: `engine.process.children` opens a process's ports by this name.
 FACTORY = "faults.real.ports:open_ports"
@@ -73,6 +74,7 @@ class FaultyPorts:
         self.inner = inner
         self.node: Node = inner.node
         self.clock = inner.clock
+        self.parent = inner.parent  # what parent and child tell each other is no site
         self.board = board
         self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
         self._name = self.crossings.name
@@ -80,21 +82,21 @@ class FaultyPorts:
         self._proxies: list[Any] = []
         self._edges: dict[tuple[Channel, Node, str], tuple[str, ...]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # parent, shared_word, start_child: nothing to count
-
     # -- messages
 
     def open_socket(self, spec: SocketSpec) -> FaultySocket:
-        inner = self.inner.open_socket(self._through_a_proxy(spec))
-        return FaultySocket(inner, spec, self.crossings, self.board.contents.nodes)
+        """Raises QueueError for one on which the readers of a ring wait: what it says is no message of any edge."""
+        if spec.kind in ("PUB", "SUB") and spec.send_channel is None and spec.receive_channel is None:
+            raise QueueError(f"{spec.name}: a notify socket is no site of a fault plan; choose another way to wait")
+        sites = SocketSites(spec, self.node, self.board.topology)
+        return FaultySocket(self.inner.open_socket(self._through_a_proxy(spec, sites)), spec, self.crossings, sites)
 
-    def _through_a_proxy(self, spec: SocketSpec) -> SocketSpec:
+    def _through_a_proxy(self, spec: SocketSpec, sites: SocketSites) -> SocketSpec:
         """The spec with which to connect: to a proxy, if the plan cuts this wire."""
         if spec.bind:
             return spec
         up, down = (site if site is not None and self.crossings.judge.names(site) else None
-                    for site in wire_sites(spec, self._name))
+                    for site in sites.wires())
         if up is None and down is None:
             return spec
         from faults.real.wire import WireProxy
@@ -118,8 +120,7 @@ class FaultyPorts:
         from engine.ipc.ring import RingLayout
 
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
-        place = ring_place(spec, self._name)
-        sites = {name: at(place, f"store.{name}") for name in ("reset", "data", "readers", "written", "read")}
+        sites = store_sites(spec, self._name)
         cross = self.crossings.cross
 
         def on_store(name: str) -> Fault | None:
@@ -129,12 +130,15 @@ class FaultyPorts:
         self._rings.append((memory, spec, layout, attached))
         return RingMemory(memory, ring.fence)
 
+    def shared_word(self, name: str, *, create: bool) -> memoryview:
+        return self.inner.shared_word(name, create=create)  # a heartbeat is no message
+
     def doorbell(self, name: str, memory: Any, offset: int) -> Any:
         bell = self.inner.doorbell(name, memory.inner if isinstance(memory, FaultyMemory) else memory, offset)
         spec = self._rung_by_its_writer(memory, offset)
         if spec is None:
             return bell
-        return FaultyDoorbell(bell, at(ring_place(spec, self._name), "doorbell"), self.crossings)
+        return FaultyDoorbell(bell, at(store_place(spec, self._name), "doorbell"), self.crossings)
 
     def _rung_by_its_writer(self, memory: Any, offset: int) -> RingSpec | None:
         """The ring of this writer whose readers wait for this bell; None for the bells of a reader."""
@@ -149,11 +153,7 @@ class FaultyPorts:
         key = (spec.channel, spec.writer, operation)
         sites = self._edges.get(key)
         if sites is None:
-            writer = Node.parse(bare(str(spec.writer)))
-            readers = spec.readers if operation == "send" else (Node.parse(self._name),)
-            sites = tuple(at(Edge(writer, Node.parse(bare(str(reader))), spec.channel), operation)
-                          for reader in readers)
-            self._edges[key] = sites
+            sites = self._edges[key] = ring_sites(spec, self._name, operation)
         digest = digest_of(parts)
         data = {"position": position, "bytes": sum(memoryview(part).nbytes for part in parts), "overflow": overflow}
         noted = [(site, *self.crossings.note(site, frames=parts, channel=spec.channel, digest=digest, data=data))
@@ -163,13 +163,24 @@ class FaultyPorts:
                 self.crossings.perform(fault, site, nth)
         self.inner.ring_crossing(spec, operation, position, parts, overflow)
 
+    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
+        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False)
+
+    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Callable[[Any], object]]:
+        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False)
+
     # -- collectives, processes, marks
 
-    def process_group(self, *args: Any, **named: Any) -> Any:
-        group = self.inner.process_group(*args, **named)
+    def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> Any:
+        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s)
         if self.node.kind is not NodeKind.WORKER:
             return group
         return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)
+
+    def start_child(self, node: Node, target: str, start_method: str) -> Child:
+        return self.inner.start_child(node, target, start_method)  # the child's own ports count what it does
 
     def mark(self, mark: Mark, **data: Any) -> None:
         self.crossings.cross(mark_site(self._name, mark), data=data or None)
@@ -223,10 +234,3 @@ class FaultyGroup:
 
         setattr(self, name, enter)
         return enter
-
-
-def ring_place(spec: RingSpec, node: str) -> str:
-    """Where a node's stores into a ring belong: core.0/rpc, worker.1/rpc, worker.1/response, core.0/response.1."""
-    if spec.channel is Channel.RESPONSE and bare(str(spec.writer)) != node:
-        return f"{node}/{spec.channel.value}.{spec.writer.index}"
-    return f"{node}/{spec.channel.value}"

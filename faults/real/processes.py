@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from faults.judge import bare, home_of, is_over
+from faults.fates import HOLDING_FATES, Hold, Release, steps
+from faults.judge import is_over
 from faults.plan import Fate, Fault, Plan
-from faults.real.board import LAB, Board, Seat
+from faults.real.board import LAB, Board
+from faults.sites import victim_of
 
 #: How often somebody who holds something looks whether it may go.
 HOLD_LOOK_S = 0.003
@@ -27,8 +29,6 @@ LAB_LOOK_S = 0.1
 SIGNAL_S = 1.0
 
 _SIGNALS = {Fate.KILL: signal.SIGKILL, Fate.STALL: signal.SIGSTOP, Fate.TERMINATE: signal.SIGTERM}
-#: Fates that hold something until they are over.
-HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 
 
 def _stat(pid: int) -> tuple[str, int]:
@@ -74,21 +74,11 @@ def send_signal(pid: int, ticks: int, number: int) -> bool:
         os.close(descriptor)
 
 
-def victim_of(fault: Fault) -> tuple[str, int]:
-    """(node without life, life) that a process fate hits."""
-    home, life = home_of(fault.site)
-    if fault.victim is None:
-        return home, life
-    _, _, named = fault.victim.partition("@")
-    return bare(fault.victim), int(named or life)
-
-
 class Performer:
     """Carries out process fates inside the process that crosses the site."""
 
-    def __init__(self, board: Board, seat: Seat, clock: Any, on_release: Callable[[Fault, str, int], None]) -> None:
+    def __init__(self, board: Board, clock: Any, on_release: Callable[[Fault, str, int], None]) -> None:
         self._board = board
-        self._seat = seat
         self._clock = clock
         self._on_release = on_release
 
@@ -97,28 +87,26 @@ class Performer:
 
         Raises RuntimeError for `raise` and SystemExit for `exit`.
         """
-        if fault.fate is Fate.RAISE:
-            raise RuntimeError(fault.text)
-        if fault.fate is Fate.EXIT:
-            raise SystemExit(fault.code)
-        if fault.fate is Fate.HANG:
-            self._hang(fault, site, nth)
-        elif fault.victim is not None:
-            self._signal_victim(fault)
-        elif fault.fate is Fate.TERMINATE:
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            # To this very thread: it is acted upon before the call returns, whichever other threads there are.
-            signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.fate])
-            self._on_release(fault, site, nth)  # only a stopped process gets here
+        for step in steps(fault, site, nth):
+            if isinstance(step, Hold):
+                self._hold(fault)
+            elif isinstance(step, Release):
+                self._on_release(fault, site, nth)
+            elif step.victim is not None:
+                self._signal(fault, step.victim)
+            elif fault.fate is Fate.TERMINATE:
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                # To this very thread: it is acted upon before the call returns, whichever other threads there are.
+                signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.fate])
 
     def reaches(self, fault: Fault) -> bool:
         """Whether the process that it hits was born and lives."""
         process = self._board.process(*victim_of(fault))
         return process is not None and is_alive(*process)
 
-    def _signal_victim(self, fault: Fault) -> None:
-        process = self._board.process(*victim_of(fault))
+    def _signal(self, fault: Fault, victim: tuple[str, int]) -> None:
+        process = self._board.process(*victim)
         if process is None or not send_signal(*process, _SIGNALS[fault.fate]):
             return
         done = {Fate.KILL: lambda: not is_alive(*process),
@@ -127,7 +115,7 @@ class Performer:
         while done is not None and not done() and self._clock.monotonic() < deadline:
             time.sleep(0.0002)
 
-    def _hang(self, fault: Fault, site: str, nth: int) -> None:
+    def _hold(self, fault: Fault) -> None:
         board, since = self._board, self._clock.monotonic()
         lab, look = board.process(LAB), since + LAB_LOOK_S
         while True:
@@ -139,8 +127,6 @@ class Performer:
                 if not is_alive(*lab):
                     os.kill(os.getpid(), signal.SIGKILL)  # nobody is left to release or to remove it
             time.sleep(HOLD_LOOK_S)
-        self._seat.released(fault.id, self._clock.monotonic())
-        self._on_release(fault, site, nth)
 
 
 class Supervisor:

@@ -12,16 +12,16 @@ import contextlib
 import ctypes
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
-from engine.topology import Channel, Edge, Node, at
+from engine.topology import Channel
 from faults.arrivals import Held, Inbox
-from faults.judge import bare
 from faults.plan import PROCESS_FATES, Fate
 from faults.real.crossings import Crossings
 from faults.real.processes import HOLD_LOOK_S
+from faults.sites import SocketSites
 
 _CLOCK_MONOTONIC = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,19 +53,15 @@ class _Timer:
 
 
 class FaultySocket:
-    """See `engine.ports.Socket`. `nodes`: all nodes of the play, which a publisher's edges lead to."""
+    """See `engine.ports.Socket`. `sites`: what its messages cross."""
 
-    def __init__(self, inner: Any, spec: SocketSpec, crossings: Crossings, nodes: Sequence[str],
-                 on_close: Callable[[], None] | None = None) -> None:
+    def __init__(self, inner: Any, spec: SocketSpec, crossings: Crossings, sites: SocketSites) -> None:
         self.inner = inner
         self.spec = spec
         self.address = spec.address if not spec.bind else inner.address
-        self._me = Node.parse(crossings.name)
         self._crossings = crossings
-        self._on_close = on_close
-        self._peers = [node for node in map(Node.parse, nodes) if node.kind == spec.peer_kind]
         self._inbox = Inbox(crossings.is_over, self._release)
-        self._sites: dict[tuple[Any, bool], str] = {}
+        self._sites = sites
         self._timer: _Timer | None = None
         self._epoll: Any = None
         if spec.receive_channel is not None and self._may_delay(spec.receive_channel):
@@ -83,16 +79,11 @@ class FaultySocket:
         except Unroutable:
             if channel is not None:
                 self._crossings.observe("not-sent", {
-                    "site": (site := self._site(peer, False)), "nth": self._crossings.judge.count(site)})
+                    "site": (site := self._sites.to(peer)[0]), "nth": self._crossings.judge.count(site)})
             raise
 
     def _cross_sends(self, channel: Channel, frames: Sequence[Any], peer: Any) -> None:
-        if self.spec.kind not in ("PUB", "XPUB"):
-            self._crossings.cross(self._site(peer if self.spec.kind == "ROUTER" else self.spec.peer, False),
-                                  frames=frames, channel=channel)
-            return
-        sites = [at(Edge(self._me, node, channel), "send") for node in self._peers]
-        noted = [(site, *self._crossings.note(site, frames=frames, channel=channel)) for site in sites]
+        noted = [(site, *self._crossings.note(site, frames=frames, channel=channel)) for site in self._sites.to(peer)]
         for site, fault, nth in noted:
             if fault is not None:
                 self._crossings.perform(fault, site, nth)
@@ -118,7 +109,7 @@ class FaultySocket:
         return message
 
     def _arrive(self, channel: Channel, arrived: tuple[Any, list[Any]]) -> None:
-        site = self._site(arrived[0], True)
+        site = self._sites.of(arrived[0])
         fault, nth = self._crossings.note(site, frames=arrived[1], channel=channel)
         hits_process = fault is not None and fault.fate in PROCESS_FATES
         self._inbox.arrive(site, arrived, None if hits_process else fault, nth, self._crossings.clock.monotonic())
@@ -134,37 +125,11 @@ class FaultySocket:
             self._epoll.close()
             os.close(self._timer.fd)
             self._epoll = self._timer = None
-        if self._on_close is not None:
-            self._on_close()
 
     def _release(self, held: Held) -> None:
         self._crossings.released(held.fault, held.edge, held.nth)
 
-    def _site(self, peer: Any, receiving: bool) -> str:
-        """The site of a message to or from `peer`, which is an index, or an identity of a router of strangers."""
-        site = self._sites.get((peer, receiving))
-        if site is None:
-            index = int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
-            other = Node(self.spec.peer_kind, index)
-            if isinstance(peer, bytes) and (other not in self._peers or len(peer) != 2):
-                other = Node(self.spec.peer_kind, self.spec.peer)
-            if receiving:
-                site = at(Edge(other, self._me, self.spec.receive_channel), "receive")
-            else:
-                site = at(Edge(self._me, other, self.spec.send_channel), "send")
-            self._sites[peer, receiving] = site
-        return site
-
     def _may_delay(self, channel: Channel) -> bool:
         judge = self._crossings.judge
-        return any(site.endswith(f"->{self._me}/{channel}:receive") and Fate.DELAY in judge.fates_at(site)
+        return any(site.endswith(f"->{self._crossings.name}/{channel}:receive") and Fate.DELAY in judge.fates_at(site)
                    for site in judge.sites())
-
-
-def wire_sites(spec: SocketSpec, me: str) -> tuple[str | None, str | None]:
-    """The wire sites of what a connecting socket sends and gets."""
-    node, other = Node.parse(bare(me)), Node(spec.peer_kind, spec.peer)
-    return (at(Edge(node, other, spec.send_channel), "wire") if spec.send_channel is not None else None,
-            at(Edge(other, node, spec.receive_channel), "wire") if spec.receive_channel is not None else None)
-
-

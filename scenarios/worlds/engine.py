@@ -147,8 +147,7 @@ class RealBench:
         self._log = str((folder / "engine.log").absolute())
         self._config = self._configured(play.config, device)
         self._argument = argument_for(folder, play.plan)
-        nodes = tuple(str(node) for node in play.topology.nodes)
-        self._board = create_board(folder, play.plan, nodes)
+        self._board = create_board(folder, play.plan, play.topology)
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}
         self._actors: list[Actor] = []

@@ -12,8 +12,9 @@ from typing import Any
 
 from engine.topology import Channel, Node
 from faults.journal import Kind, Record
-from faults.judge import bare, decoded_of
+from faults.match import decoded_of
 from faults.plan import Fault
+from faults.sites import bare
 from sim.kernel.kernel import Kernel
 from sim.process.holds import Holds
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from faults.judge import bare, home_of, is_over
+from faults.judge import is_over
 from faults.plan import Fault
+from faults.sites import bare, home_of
 from sim.kernel.kernel import Kernel
 
 

@@ -12,12 +12,13 @@ from engine.ipc.ring import RingLayout
 from engine.ports import RingMemory, RingSpec, SocketSpec
 from engine.topology import READER_STORES, WRITER_STORES, Topology, at
 from faults.plan import Fate, Fault
+from faults.sites import store_place
 from sim.process.crossings import Crossings
 from sim.process.queues import BellEnd, Queues, SimQueue
 from sim.process.sockets import SocketPort, edge_site
 from sim.process.thread import SimThread
 from sim.transport.host import Host
-from sim.transport.ring_memory import SteppedMemory, StoppedInOperation, fence, store_place
+from sim.transport.ring_memory import SteppedMemory, StoppedInOperation, fence
 from sim.transport.zmq_model import SocketOwner
 
 

@@ -132,9 +132,10 @@ class Network:
         if not publisher.owner.running:
             publisher.owner.deliver(lambda: self._subscribe(connection, link, subscriber, publisher))
             return
-        link.topics = [subscriber.spec.topic]
+        link.topics = [subscriber.spec.topic, *subscriber.spec.more_topics]
         if publisher.kind == "XPUB":
-            publisher.arrived.append((None, Message([b"\x01" + subscriber.spec.topic])))
+            for topic in link.topics:
+                publisher.arrived.append((None, Message([b"\x01" + topic])))
             publisher.announce()
 
     # -- ends

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.ports import RingSpec
-from engine.topology import Channel
 from faults.memory import FaultyMemory
 from faults.plan import Fault
 from sim.kernel.kernel import Kernel, Sleeper
@@ -85,13 +83,6 @@ class StoppedInOperation(BaseException):
     def __init__(self, resumes: bool) -> None:
         super().__init__(resumes)
         self.resumes = resumes
-
-
-def store_place(spec: RingSpec, node: str) -> str:
-    """Where the stores of `node` into this ring are counted: `core.0/rpc`, `worker.1/rpc`, `core.0/response.1`."""
-    if spec.channel is Channel.RESPONSE and node != str(spec.writer.first_life):
-        return f"{node}/{spec.channel.value}.{spec.writer.index}"
-    return f"{node}/{spec.channel.value}"
 
 
 class SteppedMemory:

@@ -158,7 +158,7 @@ def test_the_fault_layers_share_of_a_step(benchmark, tmp_path: Path) -> None:
 
     topology = tensor_parallel(2)
     (tmp_path / "journals").mkdir()
-    create_board(tmp_path, Plan(), tuple(map(str, topology.nodes)))
+    create_board(tmp_path, Plan(), topology)
     requests = recorded("eight-even").requests
     prompts = [request.prompt_token_ids for request in requests]
     params = SamplingParams(max_tokens=4 * TOKENS, ignore_eos=True)

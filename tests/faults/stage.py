@@ -125,6 +125,9 @@ class FakePorts:
 
     attach_ring = create_ring
 
+    def shared_word(self, name: str, *, create: bool) -> str:
+        return f"word {name}"
+
     def doorbell(self, name: str, memory: Any, offset: int) -> FakeBell:
         assert isinstance(memory, memoryview), "a bell needs the real memory"
         self.bells.append(FakeBell())
@@ -156,7 +159,7 @@ class Stage:
         plan.check(topology)
         self.path, self.plan = path, plan
         (path / "journals").mkdir(exist_ok=True)
-        self.board = create_board(path, plan, tuple(map(str, topology.nodes)))
+        self.board = create_board(path, plan, topology)
         self.network = FakeNetwork()
 
     def ports(self, node: Node, inner: Any = None, board: Board | None = None) -> FaultyPorts:

@@ -7,8 +7,10 @@ from hypothesis import strategies as some
 
 from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SamplingParams
 from engine.topology import Channel
+from faults.damage import corrupted, truncated
 from faults.generate import generate_plan
-from faults.judge import Judge, corrupted, decoded_of, home_of, is_over, matches, truncated
+from faults.judge import Judge, is_over
+from faults.match import decoded_of, matches
 from faults.plan import (
     Fate,
     Fault,
@@ -24,6 +26,7 @@ from faults.plan import (
     raises,
     until,
 )
+from faults.sites import home_of
 from tests.faults.stage import OUTPUTS, REQUESTS, TOPOLOGY
 
 SITE = f"{OUTPUTS}:receive"

@@ -4,6 +4,7 @@ import msgspec
 
 from engine.config import LimitsConfig
 from faults.plan import Until
+from scenarios.history.play import Options
 from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 

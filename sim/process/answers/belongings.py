@@ -8,35 +8,32 @@ from typing import Any
 import msgspec
 
 from engine.effects import (
-    AwaitRing,
     ClaimFiles,
     Close,
     CreateRing,
     EndPublisher,
     HoldFiles,
-    Loop,
+    Identity,
     MakeWorker,
     OpenHeartbeat,
     OpenRing,
     OpenSocket,
     ReadHeartbeat,
     ReadModel,
-    Receive,
     RemoveFiles,
-    Send,
     StartPublisher,
 )
-from engine.errors import QueueTimeoutError
-from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.presence import TOPIC, LocalReaders, Presence
+from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.ports import RingSpec
 from engine.process.files import PREFIX, EngineFiles
 from engine.topology import at
 from engine.wire.wiring import overflow_socket
+from faults.sites import store_place
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, Answers, SimThread
 from sim.transport.host import Host
-from sim.transport.ring_memory import store_place
 
 _BEAT = struct.Struct("<Qd")
 _BEAT_BYTES = 64
@@ -113,7 +110,8 @@ def _create_ring(process: SimProcess, thread: SimThread, effect: CreateRing) -> 
     ports.add_bell(space_bell, f"{effect.segment}/space")
     ports.add_bell(f"{name}.bell", bell, site=at(store_place(spec, process.name), "doorbell"))
     ports.open_socket(overflow_socket(spec, effect.overflow_address, f"{name}.overflow", writer=True))
-    writer = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), len(spec.readers),
+    readers = LocalReaders(_present(process, name, spec, opened.memory, None))
+    writer = QueueWriter(name, RingWriter(layout, opened.memory, opened.fence), len(spec.readers), readers=readers,
                          bell=f"{name}.bell", space_bell=space_bell, overflow_outbox=f"{name}.overflow")
     return writer, msgspec.msgpack.encode(_Handle(effect.segment, bell, effect.overflow_address))
 
@@ -127,34 +125,24 @@ def _open_ring(process: SimProcess, thread: SimThread, effect: OpenRing) -> Queu
     if bell not in ports.bells:
         ports.add_bell(bell, handle.bell)
     ports.add_bell(f"{name}.space", f"{handle.segment}/space")
-    ports.open_socket(overflow_socket(spec, handle.overflow_address, f"{name}.overflow", writer=False))
+    socket = overflow_socket(spec, handle.overflow_address, f"{name}.overflow", writer=False)
+    who = b"%s%d:%d" % (TOPIC, effect.rank, process.pid)
+    ports.open_socket(msgspec.structs.replace(socket, more_topics=(who,)))
     return QueueReader(name, RingReader(_layout(spec), opened.memory, opened.fence, effect.rank), bell=bell,
-                       space_bell=f"{name}.space", overflow_inbox=f"{name}.overflow", recheck_s=process.recheck_s)
+                       space_bell=f"{name}.space", overflow_inbox=f"{name}.overflow", recheck_s=process.recheck_s,
+                       presence=_present(process, name, spec, opened.memory, effect.rank))
+
+
+def _present(process: SimProcess, name: str, spec: RingSpec, memory: Any, reader: int | None) -> Presence:
+    """Say in the ring that this process is that end of it."""
+    presence = Presence(name, _layout(spec), memory, range(len(spec.readers)), reader)
+    presence.announce(Identity(process.pid, process.pid))
+    return presence
 
 
 def _enter_ring(process: SimProcess, name: str, spec: RingSpec, segment: str) -> None:
     process.ports.add_ring(name, spec)
     process.context.setdefault("spaces", {})[name] = f"{segment}/space"
-
-
-def _await_ring(process: SimProcess, thread: SimThread, effect: AwaitRing) -> Any:
-    spec, socket = process.ports.rings[effect.name], f"{effect.name}.overflow"
-    writes = str(spec.writer.first_life) == process.name
-    return thread.enter(_readers_come(socket, len(spec.readers), effect.deadline) if writes
-                        else _writer_says_ready(socket, effect.deadline))
-
-
-def _readers_come(socket: str, count: int, deadline: float) -> Loop[None]:
-    for _ in range(count):
-        if (yield Receive((socket,), deadline)) is None:
-            raise QueueTimeoutError(f"{socket}: a reader did not come in time")
-    yield Send(socket, [READY])
-
-
-def _writer_says_ready(socket: str, deadline: float) -> Loop[None]:
-    got = yield Receive((socket,), deadline)
-    if got is None or got[2] != [READY]:
-        raise QueueTimeoutError(f"{socket}: the writer did not say that all readers are there")
 
 
 # -- sockets, and the end
@@ -204,7 +192,6 @@ ANSWERS: Answers = {
     ReadHeartbeat: _read_heartbeat,
     CreateRing: _create_ring,
     OpenRing: _open_ring,
-    AwaitRing: _await_ring,
     OpenSocket: _open_socket,
     Close: _close,
     ReadModel: _read_model,

@@ -197,7 +197,7 @@ def test_after_an_interrupted_operation_the_same_thread_goes_on(opened, alarm):
     for turn in range(300):
         try:
             armed[0] = True
-            alarm(20e-6 + turn % 50 * 3e-6, interrupt)
+            alarm(2e-6 + turn % 50 * 1e-6, interrupt)
             with contextlib.suppress(QueueTimeoutError):
                 while True:
                     writer.enqueue(writer.position, 0)

@@ -10,10 +10,17 @@ import time
 
 import pytest
 
+from engine.effects import CreateRing, OpenRing
 from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
-from engine.ipc.message_queue import MessageQueue
+from engine.ipc.framing import decode, encode
+from engine.ipc.handle import writer_bell_of
+from engine.ipc.message_queue import MessageQueue, create_ring, open_ring
+from engine.ipc.readiness import wait_for_readers, wait_for_writer
+from engine.ports import RingSpec
 from engine.process.real_ports import RealPorts
-from engine.topology import core, worker
+from engine.process.runtime_dir import RuntimeDir
+from engine.process.shell import Process
+from engine.topology import Channel, core, worker
 from tests.engine.ipc.queue_lab import child
 
 pytest.importorskip("zmq")
@@ -364,3 +371,30 @@ def test_a_queue_that_cannot_be_opened_leaves_nothing(opened, tmp_path):
     finally:
         if os.path.exists(f"/dev/shm/{segment}"):
             os.unlink(f"/dev/shm/{segment}")
+
+
+# -- a queue that a process drives
+
+
+def test_a_process_that_asks_for_a_ring_gets_it_driven():
+    """As a life asks for it, by effects: each end opened by the process's ports, ready by the loops, used by loops."""
+    spec = RingSpec(channel=Channel.RPC, writer=core(), readers=(worker(0),), max_chunks=3, max_chunk_bytes=4096)
+    runtime = RuntimeDir.create()
+    processes = [Process(RealPorts(core())), Process(RealPorts(worker(0)))]
+    ours, writer = create_ring(processes[0], CreateRing(
+        "rpc", spec, runtime.segment("rpc"), runtime.socket("rpc.ipc"), "core"))
+    theirs, reader = open_ring(processes[1], OpenRing(ours.handle, 0, spec))
+    assert "core" in processes[0].bells and writer_bell_of(ours.handle) == ours.bell_address
+    deadline = time.monotonic() + BOUND_S
+    processes[0].run(wait_for_readers(writer, deadline))
+    processes[1].run(wait_for_writer(reader, deadline))
+    for message in ("small", b"x" * 10_000):
+        processes[0].run(writer.enqueue(encode(message), deadline))
+        assert decode(processes[1].run(reader.dequeue(deadline))) == message
+    for end, process in zip((theirs, ours), reversed(processes), strict=True):
+        end.shutdown()
+        process.bells.clear(), process.sockets.clear()  # the end's own, closed with it
+        process.close()
+        process.ports.close()
+    assert not os.path.exists(f"/dev/shm/{runtime.segment('rpc')}")
+    runtime.remove()

@@ -26,7 +26,7 @@ from engine.ipc.framing import (
     object_taker,
     overflow_frames,
     pack,
-    parts_of_small,
+    parts_of,
     rehearsal,
     unpack,
 )
@@ -344,7 +344,7 @@ def test_only_large_buffers_travel_beside_the_pickle():
 @pytest.mark.parametrize("obj", [b"", bytes(OUT_OF_BAND_BYTES - 1), ("f", {"k": [b"x" * 100]}), list(range(99))])
 def test_a_small_object_makes_the_same_chunk_on_the_short_way(obj):
     chunk = encode_chunk(obj)
-    assert chunk == b"".join(pack(encode(obj))) and parts_of_small(chunk) == encode(obj)
+    assert chunk == b"".join(pack(encode(obj))) and parts_of([chunk]) == encode(obj)
     assert object_taker()(memoryview(chunk + bytes(9))) == (obj, len(chunk) - 7)
 
 

@@ -41,6 +41,7 @@ def test_plain_ports_load_nothing_of_this():
 
 
 def test_the_pure_half_loads_without_zmq_torch_and_processes():
-    code = ("import sys, faults.judge, faults.arrivals, faults.memory, faults.real.board, faults.generate; "
+    code = ("import sys, faults.judge, faults.arrivals, faults.memory, faults.fates, faults.sites, faults.generate; "
+            "import faults.real.board; "
             "print([m for m in sys.modules if m in ('zmq', 'torch', 'multiprocessing')])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -2,13 +2,19 @@
 
 import threading
 
+import msgspec
 import pytest
 
+from engine.errors import QueueError
+from engine.ipc.message_queue import MessageQueue
+from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
-from engine.ports import SocketSpec, Unroutable
+from engine.ports import Ports, SocketSpec, Unroutable
+from engine.process.real_ports import RealPorts
 from engine.topology import Channel, Mark, NodeKind
 from faults.journal import Kind, digest_of
 from faults.plan import Fate, Fault, Plan, corrupt, delay, drop, duplicate, plan, raises, reorder, truncate, until
+from faults.real.ports import FaultyPorts
 from tests.faults.stage import (
     OUTPUTS,
     REQUESTS,
@@ -345,3 +351,57 @@ def test_an_empty_plan_needs_no_timer(tmp_path):
     receiver.close()
     assert sender.inner.closed
     play.network.close()
+
+
+def protocol_members(protocol) -> set[str]:
+    return {name for name in {*vars(protocol), *protocol.__annotations__} if not name.startswith("_")}
+
+
+def test_every_port_is_wrapped_or_passed_on_by_its_name(stage):
+    """And one that the fault layer does not know is an error, not a hole."""
+    ports = stage().ports(core())
+    known = {*vars(FaultyPorts), *vars(ports)}
+    assert protocol_members(Ports) - known == set()
+    ports.inner.a_port_of_tomorrow = lambda: None
+    with pytest.raises(AttributeError):
+        _ = ports.a_port_of_tomorrow
+
+
+def test_ports_that_count_nothing_reach_the_inner_ones(stage):
+    ports = stage().ports(core())
+    assert ports.start_child(worker(0), "module:main", "fork") == "child worker.0"
+    assert ports.parent is ports.inner.parent and ports.shared_word("beat", create=True) == "word beat"
+
+
+def test_a_notify_socket_is_refused_by_its_name(tmp_path):
+    """With the plan's ports around it, a queue that would wait on one does not open, and leaves nothing."""
+    ports = Stage(tmp_path, Plan()).ports(core(), RealPorts(core()))
+    with pytest.raises(QueueError, match="ring.notify: a notify socket is no site of a fault plan"):
+        MessageQueue(1, 1, max_chunk_bytes=4096, max_chunks=3, ports=ports, wait=NotifySocket())
+    ports.close()
+
+
+def test_an_end_that_writes_or_reads_without_a_loop_crosses_as_a_loop_does(tmp_path):
+    """One crossing per message and edge, before the first store, after the flag of the read; the bytes are the same."""
+    play = Stage(tmp_path, plan(raises("core.0", at="core.0->worker.0/rpc:send", nth=2)))
+    ring = msgspec.structs.replace(rpc_ring(), readers=(worker(0),), max_chunk_bytes=4096)
+    ends = [play.ports(node, RealPorts(node)) for node in (core(), worker(0))]
+    writer = MessageQueue(1, 1, max_chunk_bytes=4096, max_chunks=2, ports=ends[0], spec=ring)
+    reader = MessageQueue.create_from_handle(writer.export_handle(), 0, ports=ends[1], spec=ring)
+    writer.enqueue({"a": 1})
+    assert reader.dequeue(10.0) == {"a": 1}
+    with pytest.raises(RuntimeError):
+        writer.enqueue("never sent")
+    writer.enqueue("b")
+    assert reader.dequeue(10.0) == "b"
+    sent, received = play.records("core.0", Kind.CROSSING), play.records("worker.0", Kind.CROSSING)
+    edge = [r for r in sent if r.site == "core.0->worker.0/rpc:send"]
+    assert [(r.nth, r.data["position"]) for r in edge] == [(1, 0), (2, 1), (3, 1)] and edge[1].data["fate"] == "raise"
+    got = [r for r in received if r.site == "core.0->worker.0/rpc:receive"]
+    assert [(r.digest, r.data) for r in got] == [(r.digest, r.data) for r in (edge[0], edge[2])]
+    assert [r.site.partition(":")[2] for r in sent[:6]] == [
+        "send", "store.reset", "store.data", "store.readers", "store.written", "doorbell"]
+    assert [r.site.partition(":")[2] for r in received[:2]] == ["store.read", "receive"]
+    reader.shutdown(), writer.shutdown()
+    for ports in ends:
+        ports.close()

@@ -1,0 +1,128 @@
+"""Which site is crossed, and in which process: names of places from specs, and back. Pure, for every world.
+
+Promises: the sites of a socket, a ring's stores and a wire follow from its spec and from who has it, in one place;
+sites as they are crossed bear no lives, because a sender does not know its peer's.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from engine.ports import RingSpec, SocketSpec
+from engine.topology import READER_STORES, WRITER_STORES, Channel, Edge, Node, NodeKind, Topology, at
+from faults.plan import Fault, operation_of, owner_of
+
+_LIFE = re.compile(r"@(\d+)")
+
+
+@lru_cache(maxsize=4096)
+def bare(site: str) -> str:
+    """The site as its process crosses it and as journals name it: without lives."""
+    return _LIFE.sub("", site)
+
+
+@lru_cache(maxsize=4096)
+def home_of(site: str) -> tuple[str, int]:
+    """(node without life, life): the process that crosses this site."""
+    return bare(owner_of(site)), max((int(life) for life in _LIFE.findall(site)), default=0)
+
+
+def homes_of(site: str) -> tuple[tuple[str, int], ...]:
+    """As `home_of`; a cut on the wire is played by whichever end of its edge connects."""
+    node, life = home_of(site)
+    if operation_of(site) != "wire":
+        return ((node, life),)
+    edge = Edge.parse(bare(site).rpartition(":")[0])
+    return (str(edge.source), life), (str(edge.target), life)
+
+
+def victim_of(fault: Fault) -> tuple[str, int]:
+    """(node without life, life) that a process fate hits."""
+    home, life = home_of(fault.site)
+    if fault.victim is None:
+        return home, life
+    _, _, named = fault.victim.partition("@")
+    return bare(fault.victim), int(named or life)
+
+
+# -- rings ---------------------------------------------------------------------------------------------------
+
+
+def store_place(spec: RingSpec, node: str) -> str:
+    """Where a node's stores into a ring belong: core.0/rpc, worker.1/rpc, worker.1/response, core.0/response.1."""
+    if spec.channel is Channel.RESPONSE and bare(str(spec.writer)) != node:
+        return f"{node}/{spec.channel.value}.{spec.writer.index}"
+    return f"{node}/{spec.channel.value}"
+
+
+def store_sites(spec: RingSpec, node: str) -> dict[str, str]:
+    """The site of each store that a node may do to a ring, by the store's name."""
+    place = store_place(spec, node)
+    return {name: at(place, f"store.{name}") for name in (*WRITER_STORES, *READER_STORES)}
+
+
+def ring_sites(spec: RingSpec, node: str, operation: str) -> tuple[str, ...]:
+    """What one message of a ring crosses in this node: an edge per reader when it is sent, its own when received."""
+    readers = [reader for reader in (reader.first_life for reader in spec.readers)
+               if operation == "send" or str(reader) == node]
+    return tuple(edge_site(spec.writer.first_life, reader, spec.channel, operation) for reader in readers)
+
+
+# -- sockets -------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> str:
+    """Put together once for all plays."""
+    return at(Edge(source, target, channel), operation)
+
+
+@lru_cache(maxsize=64)
+def _peers_of(topology: Topology, node: Node, kind: NodeKind) -> tuple[Node, ...]:
+    return topology.peers(node, kind)
+
+
+class SocketSites:
+    """The sites that messages of one socket of `me` cross. A publisher's edges lead to many nodes."""
+
+    def __init__(self, spec: SocketSpec, me: Node, topology: Topology) -> None:
+        self._spec, self._me = spec, me.first_life
+        self._peers = _peers_of(topology, self._me, spec.peer_kind)
+        self._to: dict[Any, tuple[str, ...]] = {}
+        self._from: dict[Any, str] = {}
+
+    def to(self, peer: Any) -> tuple[str, ...]:
+        """What a message to `peer` crosses: an index, or an identity of a router of strangers."""
+        sites = self._to.get(peer)
+        if sites is None:
+            spec = self._spec
+            assert spec.send_channel is not None
+            peers = self._peers if spec.kind in ("PUB", "XPUB") else (
+                self._node(peer if spec.kind == "ROUTER" else spec.peer),)
+            sites = self._to[peer] = tuple(edge_site(self._me, node, spec.send_channel, "send") for node in peers)
+        return sites
+
+    def of(self, peer: Any) -> str:
+        """What a message from `peer` crosses."""
+        site = self._from.get(peer)
+        if site is None:
+            assert self._spec.receive_channel is not None
+            site = edge_site(self._node(peer), self._me, self._spec.receive_channel, "receive")
+            self._from[peer] = site
+        return site
+
+    def wires(self) -> tuple[str | None, str | None]:
+        """The wire sites of what a connecting socket sends and gets."""
+        spec, other = self._spec, self._node(self._spec.peer)
+        return (None if spec.send_channel is None else edge_site(self._me, other, spec.send_channel, "wire"),
+                None if spec.receive_channel is None else edge_site(other, self._me, spec.receive_channel, "wire"))
+
+    def _node(self, peer: Any) -> Node:
+        """By its index or, on a router of strangers, its identity."""
+        spec, index = self._spec, int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
+        node = next((node for node in self._peers if node.index == index), None)
+        if isinstance(peer, bytes) and (node is None or len(peer) != 2):
+            return Node(spec.peer_kind, spec.peer)
+        return node or Node(spec.peer_kind, index)
