@@ -81,7 +81,7 @@ class ClientLife:
         self.files: EngineFiles | None = None
         self._node = node
         self._name = str(self.core.first_life)
-        self._core: Identity | None = None  # of the core, once it was started
+        self.core_process: Identity | None = None  # of the core, once it was started
         self._monitor: CoreMonitor | None = None
         self._workers: tuple[Identity, ...] = ()
         self._told: StartFailure | Leaving | None = None
@@ -102,7 +102,7 @@ class ClientLife:
             yield Observe("born", birth_certificate(me, files))
             start_method = "spawn" if config.start_method == "auto" else config.start_method
             # Before the first socket: under fork a child must not inherit a ZMQ context.
-            self._core = yield StartChild(self.core, start_method)
+            self.core_process = yield StartChild(self.core, start_method)
             yield OpenHeartbeat(files.segment("beat"), create=True)
             addresses = yield from self._open_sockets(files)
             yield TellChild(self.core, CoreRecipe(
@@ -200,7 +200,7 @@ class ClientLife:
         try:
             yield Send(REQUESTS, frames, self.core.index)
         except Unroutable:
-            if self._core is not None and (yield AwaitEnds((self.core,), 0.0)):
+            if self.core_process is not None and (yield AwaitEnds((self.core,), 0.0)):
                 return True  # all that is open ends by its death
             yield Observe("unroutable", {"request": request, "utility": utility, "edge": REQUESTS})
             return False
@@ -302,7 +302,7 @@ class ClientLife:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
         if self.session.dead is None:
             yield from self.tick()
-            if self._core is not None and (yield AwaitEnds((self.core,), 0.0)):
+            if self.core_process is not None and (yield AwaitEnds((self.core,), 0.0)):
                 reason = f"{self._name} is gone"
                 yield Observe("health", {"healthy": False, "reason": reason})
                 raise EngineDeadError(reason)
@@ -323,7 +323,7 @@ class ClientLife:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)
         self._hand_over(self.session.die("the engine was shut down"))
-        if self._core is not None:
+        if self.core_process is not None:
             yield from self._end_core()
         yield from self.give_back()
 
@@ -347,7 +347,7 @@ class ClientLife:
 
     def break_off(self) -> Loop[None]:
         """`shutdown` was interrupted, by a second Ctrl-C: no more patience."""
-        if self._core is not None:
+        if self.core_process is not None:
             yield EndChild(self.core, "kill")
         yield from self.give_back()
 

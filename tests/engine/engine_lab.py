@@ -88,10 +88,15 @@ def descendants(pid: int | None = None) -> list[Identity]:
     return found
 
 
+def core_of(llm: Any) -> Identity:
+    process = llm.client.life.core_process
+    return process.pid, process.start_time
+
+
 def engine_processes(llm: Any) -> list[Identity]:
     """The core and its workers, in the order of their ranks."""
-    pid = llm.client._core.pid
-    return [(pid, start_time(pid) or 0), *sorted(descendants(pid))]
+    core = core_of(llm)
+    return [core, *sorted(descendants(core[0]))]
 
 
 def is_alive(identity: Identity) -> bool:
@@ -131,8 +136,8 @@ class Owned:
 
     @staticmethod
     def by(llm: Any) -> Owned:
-        runtime = llm.client._runtime
-        return Owned(runtime.engine_id, str(runtime.path))
+        files = llm.client.life.files
+        return Owned(files.engine_id, files.path)
 
     def left(self) -> list[str]:
         """Segments, locks and directories that exist."""

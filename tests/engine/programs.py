@@ -102,9 +102,9 @@ def killed_while_starting(*arguments: Any) -> None:
         say(processes=found)
         os.kill(os.getpid(), 9)
 
-    from engine.frontend import client
+    from engine.process.runtime_dir import RuntimeDir
 
-    create = client.RuntimeDir.create
+    create = RuntimeDir.create
 
     def created(base: str | None) -> Any:
         runtime = create(base)
@@ -112,7 +112,7 @@ def killed_while_starting(*arguments: Any) -> None:
         threading.Thread(target=watch, daemon=True).start()
         return runtime
 
-    client.RuntimeDir.create = created
+    RuntimeDir.create = created
     open_llm(*arguments)
 
 

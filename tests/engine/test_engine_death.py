@@ -23,6 +23,7 @@ from tests.engine.engine_lab import (
     Owned,
     async_llm,
     config,
+    core_of,
     engine_processes,
     gone_within,
     is_alive,
@@ -180,7 +181,7 @@ def test_sigterm_lets_what_runs_finish_and_refuses_what_is_new() -> None:
             running = llm.start("running", request.prompt_token_ids, request.params)
             await running.__anext__()
             await llm.call_utility("pause_scheduler")
-            os.kill(llm.client._core.pid, signal.SIGTERM)
+            os.kill(core_of(llm)[0], signal.SIGTERM)
             with pytest.raises((RequestError, EngineDeadError)) as caught:
                 while True:  # until SIGTERM has been seen
                     async for _ in llm.start("new", PROMPT, SamplingParams(max_tokens=1)):

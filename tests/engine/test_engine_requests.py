@@ -351,7 +351,7 @@ def test_one_engine_serves_two_event_loops_after_each_other() -> None:
 
 def test_two_engines_of_one_process_do_not_meet() -> None:
     with LLM(config=config(2)) as one, LLM(config=config(2)) as other:
-        assert one.client._runtime.engine_id != other.client._runtime.engine_id
+        assert one.client.life.files.engine_id != other.client.life.files.engine_id
         assert wrong_answers(one, SIXTY_FOUR[:4]) == wrong_answers(other, SIXTY_FOUR[4:8]) == []
         one.shutdown()
         assert wrong_answers(other, SIXTY_FOUR[:4]) == []

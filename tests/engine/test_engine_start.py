@@ -15,9 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.engine_core_proc import EngineCoreProc
+from engine.core.life import CoreLife
+from engine.effects import Now
 from engine.errors import ConfigError, RingtwinError, StartupError
-from engine.frontend import client
+from engine.executor.multiproc import MultiprocExecutor
+from engine.executor.uniproc import UniProcExecutor
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
 from engine.process.runtime_dir import RuntimeDir
@@ -29,6 +31,7 @@ from tests.engine.engine_lab import (
     PROMPT,
     Owned,
     config,
+    core_of,
     descendants,
     engine_processes,
     is_alive,
@@ -48,7 +51,7 @@ def engines(monkeypatch):
         owned.append(Owned(runtime.engine_id, str(runtime.path)))
         return runtime
 
-    monkeypatch.setattr(client.RuntimeDir, "create", recorded)
+    monkeypatch.setattr(RuntimeDir, "create", recorded)
     return owned
 
 
@@ -127,26 +130,29 @@ def test_a_worker_that_is_killed_while_the_cache_is_made_ends_the_start(monkeypa
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("when", ["_start", "_start_executor", "_start_io"])
+@pytest.mark.parametrize("when", ["_start", "connect", "_start_output"])
 def test_a_core_that_is_killed_while_starting_is_known_at_once(tp: int, when: str, monkeypatch, engines) -> None:
-    step = getattr(EngineCoreProc, when)
+    of = CoreLife if when != "connect" else MultiprocExecutor if tp > 1 else UniProcExecutor
+    step = getattr(of, when)
 
     def killed(self, *args):
         if when != "_start":
-            step(self, *args)
+            yield from step(self, *args)
         os.kill(os.getpid(), signal.SIGKILL)
+        yield
 
-    monkeypatch.setattr(EngineCoreProc, when, killed)
+    monkeypatch.setattr(of, when, killed)
     took_s = fails_to_start(config(tp), StartupError, r"core.0 died while starting \(exit code -9\)", engines)
     assert took_s < BOUNDS.handshake_s
 
 
 def test_a_core_that_is_told_to_stop_while_starting_says_so(monkeypatch, engines) -> None:
-    def stopped(self, *args):
+    def stopped(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        return EngineCoreProc._wait_for_workers(self)
+        yield Now()  # where the signal is heard
+        pytest.fail("the core went on")
 
-    monkeypatch.setattr(EngineCoreProc, "_start_executor", stopped)
+    monkeypatch.setattr(UniProcExecutor, "connect", stopped)
     fails_to_start(config(1), StartupError, "SIGTERM", engines)
 
 
@@ -168,7 +174,7 @@ def test_a_core_that_never_says_hello_ends_at_the_handshake_bound(monkeypatch, e
     def hang(self):
         threading.Event().wait()
 
-    monkeypatch.setattr(EngineCoreProc, "_start", hang)
+    monkeypatch.setattr(CoreLife, "_start", hang)
     fails_to_start(config(1, bounds=bounds), StartupError, "HELLO", engines)
 
 
@@ -201,7 +207,7 @@ def test_a_directory_too_deep_for_socket_paths_is_replaced_by_a_short_one(tmp_pa
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     deep.mkdir(parents=True)
     with LLM(config=config(2, runtime_dir=str(deep))) as llm:
-        assert len(str(llm.client._runtime.path)) < 60
+        assert len(llm.client.life.files.path) < 60
         assert len(llm.generate([PROMPT])[0].token_ids) == 16
     assert engines[0].left() == []
 
@@ -255,8 +261,9 @@ def test_two_engines_later_this_process_is_as_it_was(tp: int, engines) -> None:
 def test_a_killed_engine_leaves_this_process_as_it_was_too() -> None:
     def cycle() -> None:
         with LLM(config=config(2)) as llm:
-            os.kill(llm.client._core.pid, signal.SIGKILL)
-            until(lambda: not llm.client._core.alive())
+            core = core_of(llm)
+            os.kill(core[0], signal.SIGKILL)
+            until(lambda: not is_alive(core))
 
     cycle()
     before = own_state()

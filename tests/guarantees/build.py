@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, LimitsConfig, RingConfig
-from engine.topology import tensor_parallel
+from engine.topology import Engine, Topology, side_by_side, tensor_parallel
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, Fault, Plan, Until, owner_of
 from scenarios.guarantees.judge import cell_of, judge
@@ -45,13 +45,15 @@ WORKLOAD = {"name": "two", "requests": [
 class Builder:
     """A history in the making. Every method but the last few returns the builder."""
 
-    def __init__(self, world: str = "sim", tp: int = 2, subscribers: int = 0, **config: Any) -> None:
+    def __init__(self, world: str = "sim", tp: int = 2, subscribers: int = 0, topology: Topology | None = None,
+                 **config: Any) -> None:
         self.now = 1.0
-        self.world, self.tp, self.subscribers = world, tp, subscribers
+        self.world, self.tp = world, tp
+        self.topology = topology or tensor_parallel(tp, subscribers=subscribers)
         values: dict[str, Any] = {
             "model": "model", "tensor_parallel_size": tp, "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
             "ring": RingConfig(max_chunks=2, response_chunks=2), "limits": LimitsConfig(max_requests=4),
-            "kv_events": KVEventsConfig(enable_kv_cache_events=subscribers > 0, buffer_steps=4)}
+            "kv_events": KVEventsConfig(enable_kv_cache_events=bool(self.topology.subscribers), buffer_steps=4)}
         self.config = EngineConfig(**{**values, **config})
         self.records: dict[tuple[str, int], list[Record]] = {}
         self.faults: list[Fault] = []
@@ -215,7 +217,7 @@ class Builder:
     def play(self) -> Play:
         values: dict[str, Any] = {
             "scenario": "by_hand", "title": "Written by hand.", "world": self.world,
-            "topology": tensor_parallel(self.tp, subscribers=self.subscribers), "workload": WORKLOAD,
+            "topology": self.topology, "workload": WORKLOAD,
             "plan": Plan(tuple(self.faults)), "config": self.config, "promises": self.promises}
         return Play(**{**values, **self.play_values})
 
@@ -239,6 +241,12 @@ class Builder:
 
 def history(world: str = "sim", **values: Any) -> Builder:
     return Builder(world, **values)
+
+
+def two_engines(*, subscribers: bool = False) -> Topology:
+    """Engine 0 and, beside it, engine 1: data-parallel ranks of these numbers, if there are subscribers."""
+    return side_by_side(*(Engine(tp=2, data_parallel_rank=k if subscribers else None,
+                                 subscribers=(k,) if subscribers else ()) for k in range(2)))
 
 
 def bounds(**changes: float) -> Bounds:

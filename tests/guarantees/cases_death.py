@@ -1,11 +1,13 @@
 """Histories about deaths, stalls, starts and ends."""
 
+from typing import Any
+
 import msgspec
 
 from engine.config import LimitsConfig
 from faults.plan import Until
-from scenarios.history.play import Options
-from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history
+from scenarios.history.play import Beside, Options
+from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history, two_engines
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
 AT_ANSWER = f"{RESPONSE[1]}:send"
@@ -270,8 +272,8 @@ def a_worker_is_still_there_when_the_lab_stops_looking() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").ends("worker.1", alive=True).wait(9)
 
 
-def _born() -> Builder:
-    h = history()
+def _born(**values: Any) -> Builder:
+    h = history(**values)
     h.observes("core.0", "born", pid=2, segments=["rt-1-rpc"], paths=["/tmp/rt-1/requests.ipc"])
     return h.started()
 
@@ -329,7 +331,7 @@ def the_next_start_fails_on_what_remained() -> Builder:
 
 @rejects("nothing-left-behind", "two-on-one-host")
 def the_neighbours_segment_is_removed() -> Builder:
-    return _born().lab(neighbour={"alive": True, "served": True, "touched": ["segment rt-9-rpc"]})
+    return _born(topology=two_engines()).lab(beside=[Beside(engine=1, served=True, touched=["segment rt-9-rpc"])])
 
 
 @silent("nothing-left-behind")
@@ -344,12 +346,33 @@ def nothing_was_ever_made() -> Builder:
 
 @accepts("two-on-one-host")
 def an_engine_starts_beside_a_living_neighbour() -> Builder:
-    return history().started().lab(neighbour={"alive": True, "served": True, "touched": []})
+    return history(topology=two_engines()).started().lab(beside=[Beside(engine=1, served=True, touched=[])])
 
 
 @rejects("two-on-one-host")
 def the_neighbour_dies_of_a_fixed_port() -> Builder:
-    return history().started().lab(neighbour={"alive": False, "served": False, "touched": []})
+    h = history(topology=two_engines()).started().ends("core.1", exitcode=1).wait(.01)
+    return h.lab(beside=[Beside(engine=1, served=True, touched=[])])
+
+
+@rejects("two-on-one-host")
+def the_neighbour_serves_no_more() -> Builder:
+    return history(topology=two_engines()).started().lab(beside=[Beside(engine=1, served=False, touched=[])])
+
+
+@rejects("two-on-one-host")
+def the_first_engine_dies_of_what_befalls_the_other() -> Builder:
+    h = history(topology=two_engines()).started().fires("kill", "worker.1.0/mark:executing")
+    return h.ends("worker.1.0", exitcode=-9).ends("core.0", exitcode=1).lab(
+        beside=[Beside(engine=1, served=False, touched=[])])
+
+
+@accepts("two-on-one-host")
+def what_befalls_the_neighbour_is_its_own() -> Builder:
+    h = history(topology=two_engines()).started().fires("kill", "worker.1.0/mark:executing")
+    h.observes("frontend.1", "starting").observes("frontend.1", "ready", num_gpu_blocks=8, parallel_config={})
+    return h.ends("worker.1.0", exitcode=-9).ends("core.1", exitcode=1).lab(
+        beside=[Beside(engine=1, served=False, touched=["rt-9"])])
 
 
 @silent("two-on-one-host")

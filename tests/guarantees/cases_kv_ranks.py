@@ -4,40 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.history.play import RankStream, Said
-from tests.guarantees.build import Builder, history
+from scenarios.history.play import Beside, Options
+from tests.guarantees.build import Builder, history, two_engines
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
-SUBSCRIBER = "subscriber.0"
-CALM = {"alive": True, "served": True, "touched": []}
+SUBSCRIBER, OTHER = "subscriber.0", "subscriber.1"
+CALM = [Beside(engine=1, served=True, touched=[])]
+
+
+def _beside(world: str = "sim") -> Builder:
+    h = history(world, topology=two_engines(subscribers=True)).lab(beside=CALM)
+    return h.observes(SUBSCRIBER, "born", pid=9).observes(OTHER, "born", pid=19).started()
 
 
 def _played(ranks: tuple[int, ...] = (0, 0, 0), world: str = "sim") -> Builder:
-    """Three batches of rank 0, of which its subscriber hears these, by the ranks that they carry."""
-    h = history(world, subscribers=1).promised(options={"neighbour": True, "neighbour_rank": 1})
-    h.observes(SUBSCRIBER, "born", pid=9).started()
+    """Three batches of rank 0, of which its subscriber hears these, by the ranks that they carry, and its mirror."""
+    h = _beside(world)
     for seq in range(3):
         h.observes("core.0", "kv-published", seq=seq, took=.0001)
     for seq, rank in enumerate(ranks):
         h.observes(SUBSCRIBER, "kv-batch", seq=seq, source="live", rank=rank)
-    return h.lab(neighbour=CALM)
-
-
-def _says(h: Builder, what: str, **data: Any) -> Said:
-    h.wait(.001)
-    return Said(at=h.now, what=what, data=data)
+    return h.observes("core.0", "kv-cache", hashes=[5]).observes(
+        SUBSCRIBER, "kv-mirror", hashes=[5], next_seq=len(ranks), unknown_since=None, errors=[])
 
 
 def _neighbour(h: Builder, *seqs: int, published: int = 4, ranks: dict[int, int] | None = None, cache: tuple = (1, 2),
-               mirror: tuple = (1, 2), unknown_since: int | None = None, lost: tuple = (), before: tuple = (),
-               errors: tuple = ()) -> Builder:
+               mirror: tuple = (1, 2), unknown_since: int | None = None, lost: tuple = (), errors: tuple = (),
+               before: tuple[tuple[str, dict[str, Any]], ...] = ()) -> Builder:
     """What rank 1 published, and what its subscriber said: these batches, and its mirror."""
-    said = [_says(h, what, **data) for what, data in before]
-    said += [_says(h, "kv-batch", seq=seq, source="live", rank=(ranks or {}).get(seq, 1)) for seq in seqs]
-    said.append(_says(h, "kv-mirror", hashes=list(mirror), next_seq=seqs[-1] + 1 if seqs else 0,
-                      unknown_since=unknown_since, errors=list(errors)))
-    return h.lab(other_rank=RankStream(rank=1, published=published, lost=list(lost), cache=list(cache),
-                                       cache_next=published, said=said))
+    for seq in range(published):
+        h.observes("core.1", "kv-lost" if seq in lost else "kv-published", seq=seq, took=.0001)
+    h.observes("core.1", "kv-cache", hashes=list(cache))
+    for what, data in before:
+        h.observes(OTHER, what, **data)
+    for seq in seqs:
+        h.observes(OTHER, "kv-batch", seq=seq, source="live", rank=(ranks or {}).get(seq, 1))
+    return h.observes(OTHER, "kv-mirror", hashes=list(mirror), next_seq=seqs[-1] + 1 if seqs else 0,
+                      unknown_since=unknown_since, errors=list(errors))
 
 
 @accepts("kv-ranks-apart")
@@ -71,7 +74,8 @@ def a_batch_that_the_neighbour_lost_itself_is_not_waited_for() -> Builder:
 
 @accepts("kv-ranks-apart")
 def one_is_killed_and_started_again_beside_the_other() -> Builder:
-    h = _played().observes("core.0", "born", pid=5).observes("core.0@1", "born", pid=6)
+    h = _played().promised(options=Options(kill_all_then_restart=True))
+    h.observes("core.0", "born", pid=5).observes("core.0@1", "born", pid=6)
     h.observes("core.0@1", "kv-published", seq=0, took=.0001).observes(SUBSCRIBER, "kv-restarted", epoch=2)
     return _neighbour(h.observes(SUBSCRIBER, "kv-batch", seq=0, source="live", rank=0), 0, 1, 2, 3)
 
@@ -139,7 +143,8 @@ def the_neighbours_subscriber_is_told_of_a_restart() -> Builder:
 
 @rejects("kv-ranks-apart")
 def the_neighbour_dies_with_the_other() -> Builder:
-    return _neighbour(_played(), 0, 1, 2, 3).lab(neighbour={**CALM, "alive": False})
+    h = _neighbour(_played((0, 0)).fires("kill", "core.0->subscriber.0/kv:send"), 0, 1)
+    return h.ends("core.1", exitcode=1)
 
 
 @unknown("kv-ranks-apart")
@@ -149,7 +154,11 @@ def the_lab_starved_and_ended_the_neighbours_subscriber_early() -> Builder:
 
 @silent("kv-ranks-apart")
 def there_is_no_other_rank() -> Builder:
-    return _played().lab(neighbour={})
+    h = history(subscribers=1).observes(SUBSCRIBER, "born", pid=9).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+        h.observes(SUBSCRIBER, "kv-batch", seq=seq, source="live", rank=0)
+    return h
 
 
 @silent("kv-ranks-apart")
@@ -164,9 +173,7 @@ def the_neighbour_was_never_followed() -> Builder:
 
 @silent("kv-ranks-apart")
 def the_played_rank_died_before_it_published() -> Builder:
-    h = history(subscribers=1).promised(options={"neighbour": True, "neighbour_rank": 1})
-    h.observes(SUBSCRIBER, "born", pid=9).started().fires("kill", "core.0->subscriber.0/kv:send")
-    return _neighbour(h.lab(neighbour=CALM), 0, 1, 2, 3)
+    return _neighbour(_beside().fires("kill", "core.0->subscriber.0/kv:send"), 0, 1, 2, 3)
 
 
 @outside("kv-ranks-apart")
