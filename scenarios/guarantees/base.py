@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 
@@ -142,7 +143,7 @@ class Finding:
         until = min(history.ended_at, history.ends.at(node))
         open_s = until - since - history.faults.frozen_s(node, since, until)
         held = history.faults.held_for_ever
-        where = {"at": since, "node": node, "bound": bound, "measured": open_s}
+        where: dict[str, Any] = {"at": since, "node": node, "bound": bound, "measured": open_s}
         if held is not None:
             self.unclear(template + " never ended, but neither did planned fault {}", *args, held.id, **where)
         elif history.simulated or node in history.by_node("bye"):

@@ -75,7 +75,7 @@ class Follower:
         self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
         self.snapshots = mine("kv-snapshot")
         nodes = publishers(history)
-        self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
+        self.publisher = nodes[-1 if self.restarts else 0] if nodes else ""  # nobody published
 
     @property
     def applied(self) -> set[int]:
@@ -89,7 +89,7 @@ class Follower:
 
     def followed(self, first: str, last: str) -> bool:
         """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
-        applied = self.history.by_node("kv-batch").get(self.node, ())
+        applied = self.history.by_node("kv-batch").get(self.node, [])
         began = handed_over(self.history, last)[0].at
         return first != last and bool(applied) and applied[0].at < began < applied[-1].at
 

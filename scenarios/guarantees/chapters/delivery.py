@@ -189,7 +189,7 @@ def check_frames_intact(history: History) -> Finding:
     return finding
 
 
-def _went_on(history: History, node: str, send, until: float) -> bool:  # noqa: ANN001
+def _went_on(history: History, node: str, send: Record, until: float) -> bool:
     """Whether the sending thread did anything else before the frame was read."""
     records = history.records(node)
     for record in records[send.number + 1: send.number + 200]:

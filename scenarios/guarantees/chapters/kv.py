@@ -76,7 +76,7 @@ def check_kv_gap_seen(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.replay_s + history.bounds.detection_s
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         applied: set[int] = set()
         latest = -1
@@ -122,7 +122,7 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
 def check_kv_replay_complete(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         last = -1
         for record in follower.batches:
@@ -175,7 +175,7 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
 def check_kv_gap_too_old(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         applied = follower.applied
         lost = lost_by_publisher(history, follower.publisher)
@@ -198,7 +198,7 @@ def check_kv_gap_too_old(history: History) -> Finding:
 def check_kv_mirror_true(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         caches = caches_of(history, follower.publisher)
         for snapshot in follower.snapshots:
