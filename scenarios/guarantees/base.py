@@ -22,6 +22,7 @@ import msgspec
 from engine.config import Bounds
 from scenarios.history.history import Fate, History, Receipt
 from scenarios.history.play import Play
+from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.history.verdicts import Evidence
 
 #: Reasons that are put into words; more are counted, not told.
@@ -32,8 +33,7 @@ ROUNDING_S = 1e-6
 HANG_FACTOR = 3.0
 
 ALL_FATES = frozenset(Fate) - {Fate.PASS}
-DEATHS = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
-STALLS = frozenset({Fate.STALL, Fate.HANG})
+DEATHS, STALLS = DEATH_FATES, STALL_FATES
 PROCESS = DEATHS | STALLS
 LOSSES = frozenset({Fate.DROP, Fate.CUT})
 ORDERINGS = frozenset({Fate.DELAY, Fate.REORDER})
