@@ -246,7 +246,7 @@ def check_two_on_one_host(history: History) -> Finding:
 def has_descendants(play: Play) -> bool:
     """Whether a process that may die here is a parent: a core without workers is none."""
     return bool(play.topology.workers) or any(
-        (fault.victim or owner_of(fault.site)).startswith("frontend") for fault in play.plan.faults)
+        kind_of(fault.victim or owner_of(fault.site)) == "frontend" for fault in play.plan.faults)
 
 
 GUARANTEES = (

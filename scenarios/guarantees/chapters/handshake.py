@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
-from scenarios.history.history import FOREVER, Fate, History, Record, life_of
+from scenarios.history.history import FOREVER, Fate, History, Record, kind_of, life_of
 
 
 def check_handshake_order(history: History) -> Finding:
@@ -52,7 +52,7 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
 
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, life: int) -> None:
     for node, records in finding.history.by_node("ready").items():
-        if not node.startswith("core") or life_of(node) != life:
+        if kind_of(node) != "core" or life_of(node) != life:
             continue
         for name in ("num_gpu_blocks", "parallel_config"):
             ours, theirs = ready.data.get(name), records[0].data.get(name)
