@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
+from faults.plan import Plan
 from scenarios.guarantees.all import (
     abort_is_final,
     blocks_conserved,
@@ -15,6 +16,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     workers_in_step,
 )
+from scenarios.lab.family import Case, family
 from scenarios.workloads import Workload, abort, add, recorded
 
 
@@ -26,22 +28,18 @@ def eight_mixed() -> Workload:
             .then(abort(7)))
 
 
-def test_nothing_goes_wrong(world):
-    """Eight mixed requests on two workers: long, short, shared prefixes, aborts, one that forces preemption."""
-    run = world.play(topology=tensor_parallel(2), workload=eight_mixed())
-    run.holds(ends_once, tokens_in_order, tokens_match_reference, abort_is_final, blocks_conserved, edge_fifo,
-              handshake_order, ring_exact_prefix, workers_in_step, nothing_left_behind)
+KEPT = (
+    ends_once, tokens_in_order, tokens_match_reference, abort_is_final, blocks_conserved, edge_fifo, handshake_order)
 
-
-def test_nothing_goes_wrong_on_one_rank(world):
-    """The same requests where the worker lives in the core's own process."""
-    run = world.play(topology=tensor_parallel(1), workload=eight_mixed())
-    run.holds(ends_once, tokens_in_order, tokens_match_reference, abort_is_final, blocks_conserved, edge_fifo,
-              handshake_order, nothing_left_behind)
-
-
-def test_nothing_goes_wrong_on_four_ranks(world):
-    """The same requests on four workers."""
-    run = world.play(topology=tensor_parallel(4), workload=eight_mixed())
-    run.holds(ends_once, tokens_in_order, tokens_match_reference, abort_is_final, blocks_conserved, edge_fifo,
-              handshake_order, ring_exact_prefix, workers_in_step, nothing_left_behind)
+globals().update(family(__name__, (
+    Case("test_nothing_goes_wrong",
+         "Eight mixed requests on two workers: long, short, shared prefixes, aborts, one that forces preemption.",
+         Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind)),
+    Case("test_nothing_goes_wrong_on_one_rank",
+         "The same requests where the worker lives in the core's own process.",
+         Plan(), (*KEPT, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_nothing_goes_wrong_on_four_ranks",
+         "The same requests on four workers.",
+         Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind),
+         play={"topology": tensor_parallel(4)}),
+), topology=tensor_parallel(2), workload=eight_mixed()))

@@ -15,85 +15,53 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
 )
 from scenarios.history.play import Options
+from scenarios.lab.family import Case, family
 from scenarios.workloads import add, recorded, utility
 
 OUTPUTS = "core.0->frontend.0/outputs"
+#: Behind two requests that run, so many outputs that the core has them in its hands when it goes.
+MANY_OUTPUTS = recorded("eight-mixed").then(add(*range(8)), steps=2).then(utility("ping", "x" * 100, times=2000))
+LARGE_OUTPUTS = recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=400))
 
-
-def test_worker_dies_while_the_others_answer(world):
-    """One of two workers is killed after it read the step and before it answered."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=12)))
-    run.holds(death_is_told, ends_once, health_is_true, nothing_left_behind)
-
-
-def test_answering_worker_dies(world):
-    """The worker whose answer counts is killed with the answer ready and not yet written."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("worker.0", at="worker.0->core.0/response:send", nth=12)))
-    run.holds(death_is_told, ends_once, nothing_left_behind)
-
-
-def test_core_dies_in_mid_step(world):
-    """The core is killed between scheduling a step and sending it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)))
-    run.holds(death_is_told, ends_once, no_orphans, health_is_true, nothing_left_behind)
-
-
-def test_core_dies_on_one_rank(world):
-    """The core is killed where the worker lives inside of it."""
-    run = world.play(
-        topology=tensor_parallel(1), workload=recorded("eight-mixed"),
-        plan=plan(kill("core.0", at=marked("core.0", Mark.EXECUTED), nth=8)))
-    run.holds(death_is_told, ends_once, nothing_left_behind)
-
-
-def test_core_raises_behind_a_full_queue(world):
-    """The core raises with 2,000 outputs queued and a frontend that is stopped until then."""
-    run = world.play(
-        topology=tensor_parallel(2),
-        workload=recorded("eight-mixed").then(add(*range(8)), steps=2).then(utility("ping", "x" * 100, times=2000)),
-        plan=plan(
-            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,
-                  until=until(marked("core.0", Mark.DYING))),
-            raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
-    run.holds(dead_notice, ends_once, nothing_left_behind)
-
-
-def test_core_exits_behind_a_slow_reader(world):
-    """The core leaves by sys.exit with 40 MB of outputs unsent and a frontend that stands still for a moment."""
-    run = world.play(
-        topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=400)),
-        plan=plan(
-            stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=1.0)),
-            exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)))
-    run.holds(dead_notice, ends_once, nothing_left_behind)
-
-
-def test_output_thread_fails(world):
-    """The thread that sends outputs fails with one in its hand: the main thread sends it, the rest and the notice."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(raises("core.0", at="core.0->frontend.0/outputs:send", nth=10)))
-    run.holds(dead_notice, death_is_told, ends_once, nothing_left_behind)
-
-
-def test_core_is_asked_to_leave(world):
-    """SIGTERM while requests run: they finish, the notice comes behind their last tokens."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        options=Options(await_death_s=5.0), plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)))
-    run.holds(drain, dead_notice, tokens_match_reference, nothing_left_behind)
-
-
-def test_frontend_dies(world):
-    """The frontend is killed in the middle of its streams: its engine goes with it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)))
-    run.holds(no_orphans, nothing_left_behind)
+globals().update(family(__name__, (
+    Case("test_worker_dies_while_the_others_answer",
+         "One of two workers is killed after it read the step and before it answered.",
+         plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=12)),
+         (death_is_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_answering_worker_dies",
+         "The worker whose answer counts is killed with the answer ready and not yet written.",
+         plan(kill("worker.0", at="worker.0->core.0/response:send", nth=12)),
+         (death_is_told, ends_once, nothing_left_behind)),
+    Case("test_core_dies_in_mid_step",
+         "The core is killed between scheduling a step and sending it.",
+         plan(kill("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)),
+         (death_is_told, ends_once, no_orphans, health_is_true, nothing_left_behind)),
+    Case("test_core_dies_on_one_rank",
+         "The core is killed where the worker lives inside of it.",
+         plan(kill("core.0", at=marked("core.0", Mark.EXECUTED), nth=8)),
+         (death_is_told, ends_once, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_core_raises_behind_a_full_queue",
+         "The core raises with 2,000 outputs queued and a frontend that is stopped until then.",
+         plan(stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,
+                    until=until(marked("core.0", Mark.DYING))),
+              raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
+         (dead_notice, ends_once, nothing_left_behind), play={"workload": MANY_OUTPUTS}),
+    Case("test_core_exits_behind_a_slow_reader",
+         "The core leaves by sys.exit with 40 MB of outputs unsent and a frontend that stands still for a moment.",
+         plan(stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=1.0)),
+              exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
+         (dead_notice, ends_once, nothing_left_behind), play={"workload": LARGE_OUTPUTS}),
+    Case("test_output_thread_fails",
+         "The thread that sends outputs fails with one in its hand: the main thread sends it, the rest and the notice.",
+         plan(raises("core.0", at=f"{OUTPUTS}:send", nth=10)),
+         (dead_notice, death_is_told, ends_once, nothing_left_behind)),
+    Case("test_core_is_asked_to_leave",
+         "SIGTERM while requests run: they finish, the notice comes behind their last tokens.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)),
+         (drain, dead_notice, tokens_match_reference, nothing_left_behind),
+         play={"options": Options(await_death_s=5.0)}),
+    Case("test_frontend_dies",
+         "The frontend is killed in the middle of its streams: its engine goes with it.",
+         plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)),
+         (no_orphans, nothing_left_behind)),
+), topology=tensor_parallel(2), workload=recorded("eight-mixed")))

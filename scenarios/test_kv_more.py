@@ -13,6 +13,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_seq,
 )
+from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import NARROW, churn, patient
 from scenarios.workloads import recorded
@@ -23,71 +24,44 @@ QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
 
 
-def eight():
-    return recorded("eight-mixed")
+#: What befalls a replay is the same for few batches and for many; few say it sooner.
+HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
 
+globals().update(family(__name__, (
+    Case("test_replay_request_is_lost",
+         "A batch does not come, and neither does the question for it: the question is put again.",
+         plan(drop(KV, nth=5), drop(QUESTIONS, nth=2)), HEALED),
+    Case("test_replayed_batch_is_lost",
+         "The batch is lost twice, live and in its replay: the answer's report tells that it is not whole.",
+         plan(drop(KV, nth=5), drop(ANSWERS, nth=2)), HEALED),
+    Case("test_end_of_a_replay_is_lost",
+         "The first answer never ends, for its marker is lost: it is given up, and a later gap heals all the same.",
+         plan(drop(ANSWERS, nth=1), drop(KV, nth=5)), HEALED),
+    Case("test_replay_comes_twice",
+         "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
+         plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),
+), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
-def test_replay_request_is_lost(world):
-    """A batch does not come, and neither does the question for it: the question is put again."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=eight(), config=lab_config(kv_events=EVENTS),
-        plan=plan(drop(KV, nth=5), drop(QUESTIONS, nth=2)))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
-
-
-def test_replayed_batch_is_lost(world):
-    """The batch is lost twice, live and in its replay: the answer's report tells that it is not whole."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=eight(), config=lab_config(kv_events=EVENTS),
-        plan=plan(drop(KV, nth=5), drop(ANSWERS, nth=2)))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
-
-
-def test_end_of_a_replay_is_lost(world):
-    """The first answer never ends, for its marker is lost: it is given up, and a later gap heals all the same."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=eight(), config=lab_config(kv_events=EVENTS),
-        plan=plan(drop(ANSWERS, nth=1), drop(KV, nth=5)))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
-
-
-def test_replay_comes_twice(world):
-    """A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=eight(), config=lab_config(kv_events=EVENTS),
-        plan=plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
-
-
-def test_live_batches_go_on_during_a_replay(world):
-    """The answer is held back while fifty further batches come live: they wait for the ones before them."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
-        plan=plan(drop(KV, nth=5), delay(ANSWERS, nth=2, until=until(f"{KV}:send", 60))))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
-
-
-def test_window_is_overrun_during_a_replay(world):
-    """The question is held back until the window of four has moved on: the loss is told, a snapshot makes up for it."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(),
-        config=patient(**EVENTS, buffer_steps=4),
-        plan=plan(drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(f"{KV}:send", 60))))
-    run.holds(kv_gap_seen, kv_gap_too_old, kv_mirror_true, kv_never_stalls)
-
-
-def test_publisher_thread_is_stalled_and_its_queue_full(world):
-    """The publisher thread stands still until three batches found its queue full: they keep numbers, no step waits."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(),
-        config=patient(**EVENTS, max_queue_size=4),
-        plan=plan(hang("core.0", at=f"{KV}:send", nth=5, until=until(marked("core.0", Mark.KV_DROPPED), 3))))
-    run.holds(kv_never_stalls, kv_seq, kv_gap_too_old, blocks_conserved)
-
-
-def test_one_of_two_subscribers_is_stopped(world):
-    """One subscriber stands still and loses batches; the other and the engine do not notice."""
-    run = world.play(
-        topology=tensor_parallel(2, subscribers=2), workload=churn(), config=patient(**NARROW),
-        plan=plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 150))))
-    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
+globals().update(family(__name__, (
+    Case("test_live_batches_go_on_during_a_replay",
+         "The answer is held back while fifty further batches come live: they wait for the ones before them.",
+         plan(drop(KV, nth=5), delay(ANSWERS, nth=2, until=until(f"{KV}:send", 60))),
+         (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)),
+    Case("test_window_is_overrun_during_a_replay",
+         "The question is held back until the window of four has moved on: the loss is told, a snapshot makes up for "
+         "it.",
+         plan(drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(f"{KV}:send", 60))),
+         (kv_gap_seen, kv_gap_too_old, kv_mirror_true, kv_never_stalls),
+         play={"config": patient(**EVENTS, buffer_steps=4)}),
+    Case("test_publisher_thread_is_stalled_and_its_queue_full",
+         "The publisher thread stands still until three batches found its queue full: they keep numbers, no step "
+         "waits.",
+         plan(hang("core.0", at=f"{KV}:send", nth=5, until=until(marked("core.0", Mark.KV_DROPPED), 3))),
+         (kv_never_stalls, kv_seq, kv_gap_too_old, blocks_conserved),
+         play={"config": patient(**EVENTS, max_queue_size=4)}),
+    Case("test_one_of_two_subscribers_is_stopped",
+         "One subscriber stands still and loses batches; the other and the engine do not notice.",
+         plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 150))),
+         (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls),
+         play={"topology": tensor_parallel(2, subscribers=2), "config": patient(**NARROW)}),
+), topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS)))

@@ -18,85 +18,66 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     workers_in_step,
 )
+from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, recorded, utility
 
+#: More calls than a ring holds, while requests run.
+TWENTY_CALLS = recorded("eight-even").then(add(0, 1), steps=3).then(
+    utility("collective_rpc", "check_health", 20), add(2, 3))
 
-def test_writer_dies_between_data_and_flag(world):
-    """The core is killed when a message is in its chunk and its flag is not set: nobody reads it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("core.0", at="core.0/rpc:store.written", nth=10)))
-    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
-
-
-def test_writer_stops_between_data_and_flag(world):
-    """The core stands still when a message is in its chunk and its flag is not set: readers look, and wait for it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(stall("core.0", at="core.0/rpc:store.written", nth=10, until=until(seconds=0.5))))
-    run.holds(ring_exact_prefix, workers_in_step, tokens_match_reference)
-
-
-def test_reader_dies_between_read_and_flag(world):
-    """A worker is killed when it has read a message and not yet said so: the writer's wait is bounded."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(kill("worker.1", at="worker.1/rpc:store.read", nth=10)))
-    run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
+globals().update(family(__name__, (
+    Case("test_writer_dies_between_data_and_flag",
+         "The core is killed when a message is in its chunk and its flag is not set: nobody reads it.",
+         plan(kill("core.0", at="core.0/rpc:store.written", nth=10)),
+         (ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)),
+    Case("test_writer_stops_between_data_and_flag",
+         "The core stands still when a message is in its chunk and its flag is not set: readers look, and wait for it.",
+         plan(stall("core.0", at="core.0/rpc:store.written", nth=10, until=until(seconds=0.5))),
+         (ring_exact_prefix, workers_in_step, tokens_match_reference)),
+    Case("test_reader_dies_between_read_and_flag",
+         "A worker is killed when it has read a message and not yet said so: the writer's wait is bounded.",
+         plan(kill("worker.1", at="worker.1/rpc:store.read", nth=10)),
+         (ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)),
+), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
 
 def test_reader_stalls_until_the_ring_is_full(world):
     """A worker stops reading, the ring runs full, the writer waits; then the worker goes on."""
     run = world.play(
-        topology=tensor_parallel(2),
-        workload=recorded("eight-even").then(add(0, 1), steps=3).then(
-            utility("collective_rpc", "check_health", 20), add(2, 3)),
+        topology=tensor_parallel(2), workload=TWENTY_CALLS,
         plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=7,
                         until=until(marked("core.0", Mark.RING_FULL)))))
     run.holds(ring_no_overwrite, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
 
 
-def test_overflow_payload_comes_late(world):
-    """A step does not fit into its chunk; its payload comes 0.5 s late, and waits run out in between."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        config=lab_config(ring={"max_chunk_bytes": 768}, scheduler={"max_num_batched_tokens": 512}),
-        plan=plan(delay("core.0->worker.1/overflow", nth=2, until=until(seconds=0.5))))
-    run.holds(ring_overflow_ordered, ring_exact_prefix, frames_intact, workers_in_step, tokens_match_reference)
+# Messages that do not fit into their chunk: the payload travels beside the ring, and befalls what befalls messages.
+globals().update(family(__name__, (
+    Case("test_overflow_payload_comes_late",
+         "A step does not fit into its chunk; its payload comes 0.5 s late, and waits run out in between.",
+         plan(delay("core.0->worker.1/overflow", nth=2, until=until(seconds=0.5))),
+         (ring_overflow_ordered, ring_exact_prefix, frames_intact, workers_in_step, tokens_match_reference),
+         play={"workload": recorded("eight-mixed"),
+               "config": lab_config(ring={"max_chunk_bytes": 768}, scheduler={"max_num_batched_tokens": 512})}),
+    Case("test_overflow_payloads_overtake_each_other",
+         "Twenty calls that do not fit into their chunks; the payload of one comes late, those behind it wait.",
+         plan(delay("core.0->worker.1/overflow", nth=12, until=until(seconds=0.4))),
+         (ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference),
+         play={"workload": TWENTY_CALLS, "config": lab_config(ring={"max_chunk_bytes": 32})}),
+    Case("test_payload_of_an_answer_is_lost",
+         "The flag of an answer comes and its payload does not: the step's deadline ends the wait for it.",
+         plan(drop("worker.0->core.0/overflow", nth=6)),
+         (ring_bounded_wait, ends_once, nothing_left_behind),
+         play={"config": lab_config(ring={"response_chunk_bytes": 32}, bounds={"stall_s": 3.5})}),
+), topology=tensor_parallel(2), workload=recorded("eight-even")))
 
-
-def test_overflow_payloads_overtake_each_other(world):
-    """Twenty calls that do not fit into their chunks; the payload of one comes late, those behind it wait."""
-    run = world.play(
-        topology=tensor_parallel(2),
-        workload=recorded("eight-even").then(add(0, 1), steps=3).then(
-            utility("collective_rpc", "check_health", 20), add(2, 3)),
-        config=lab_config(ring={"max_chunk_bytes": 32}),
-        plan=plan(delay("core.0->worker.1/overflow", nth=12, until=until(seconds=0.4))))
-    run.holds(ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
-
-
-def test_payload_of_an_answer_is_lost(world):
-    """The flag of an answer comes and its payload does not: the step's deadline ends the wait for it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-even"),
-        config=lab_config(ring={"response_chunk_bytes": 32}, bounds={"stall_s": 3.5}),
-        plan=plan(drop("worker.0->core.0/overflow", nth=6)))
-    run.holds(ring_bounded_wait, ends_once, nothing_left_behind)
-
-
-def test_doorbell_is_lost(world):
-    """The wake-up for an idle reader is lost: it looks by itself within the re-check bound."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-even"),
-        plan=plan(drop("core.0/rpc:doorbell", nth=3)))
-    run.holds(ring_no_lost_wakeup, workers_in_step, tokens_match_reference)
-
-
-def test_doorbell_of_an_answer_is_lost(world):
-    """The core sleeps while it waits for an answer, and nobody wakes it: it looks by itself within the same bound."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-even"),
-        plan=plan(drop("worker.0/response:doorbell", nth=3)))
-    run.holds(ring_no_lost_wakeup, workers_in_step, tokens_match_reference)
+globals().update(family(__name__, (
+    Case("test_doorbell_is_lost",
+         "The wake-up for an idle reader is lost: it looks by itself within the re-check bound.",
+         plan(drop("core.0/rpc:doorbell", nth=3)),
+         (ring_no_lost_wakeup, workers_in_step, tokens_match_reference)),
+    Case("test_doorbell_of_an_answer_is_lost",
+         "The core sleeps while it waits for an answer, and nobody wakes it: it looks by itself within the same bound.",
+         plan(drop("worker.0/response:doorbell", nth=3)),
+         (ring_no_lost_wakeup, workers_in_step, tokens_match_reference)),
+), topology=tensor_parallel(2), workload=recorded("eight-even")))

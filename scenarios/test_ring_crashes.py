@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from engine.topology import Mark, tensor_parallel
 from faults.plan import kill, marked, plan, stall, until
 from scenarios.guarantees.all import (
@@ -19,79 +17,52 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     workers_in_step,
 )
+from scenarios.lab.family import Case, family
 from scenarios.workloads import add, recorded, utility
 
-WRITES = ("reset", "data", "readers", "written")
+#: The stores of a write in their order; the last one makes it a message.
+BEFORE_IT_IS_A_MESSAGE = ("reset", "data", "readers")
+WRITES = (*BEFORE_IT_IS_A_MESSAGE, "written")
+FOUR = {"topology": tensor_parallel(4)}
 
+PREFIX = (ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
+PREFIX_AND_WRITER = (ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
 
-@pytest.mark.parametrize("store", WRITES)
-def test_writer_dies_at_a_store_for_one_reader(world, store):
-    """A worker is killed at a store of an answer: the core has read exactly those before it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        plan=plan(kill("worker.0", at=f"worker.0/response:store.{store}", nth=9)))
-    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
-
-
-def test_reader_dies_at_its_store_with_one_reader(world):
-    """The core is killed when it has read an answer and not yet said so."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        plan=plan(kill("core.0", at="core.0/response.0:store.read", nth=9)))
-    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
-
-
-@pytest.mark.parametrize("store", WRITES)
-def test_writer_dies_at_a_store_for_two_readers(world, store):
-    """The core is killed at a store of a step: both workers have read exactly the steps before it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        plan=plan(kill("core.0", at=f"core.0/rpc:store.{store}", nth=9)))
-    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
-
-
-@pytest.mark.parametrize("rank", (0, 1))
-def test_one_of_two_readers_dies_at_its_store(world, rank):
-    """A worker is killed when it has read a step and not yet said so: the writer does not wait for it."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        plan=plan(kill(f"worker.{rank}", at=f"worker.{rank}/rpc:store.read", nth=9)))
-    run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
-
-
-@pytest.mark.parametrize("store", WRITES)
-def test_writer_dies_at_a_store_for_four_readers(world, store):
-    """The core is killed at a store of a step: all four workers have read exactly the steps before it."""
-    run = world.play(
-        topology=tensor_parallel(4), workload=recorded("pair"),
-        plan=plan(kill("core.0", at=f"core.0/rpc:store.{store}", nth=9)))
-    run.holds(ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)
-
-
-@pytest.mark.parametrize("rank", (0, 3))
-def test_one_of_four_readers_dies_at_its_store(world, rank):
-    """A worker is killed when it has read a step and not yet said so: the other three lose nothing."""
-    run = world.play(
-        topology=tensor_parallel(4), workload=recorded("pair"),
-        plan=plan(kill(f"worker.{rank}", at=f"worker.{rank}/rpc:store.read", nth=9)))
-    run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
-
-
-def test_reader_dies_while_the_writer_waits_for_it(world):
-    """A worker reads nothing until the ring is full, reads one message and is killed: the writer's wait ends."""
-    run = world.play(
-        topology=tensor_parallel(2),
-        workload=recorded("pair").then(add(0, 1), steps=3).then(utility("collective_rpc", "check_health", 20)),
-        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=7,
-                        until=until(marked("core.0", Mark.RING_FULL))),
-                  kill("worker.1", at="worker.1/rpc:store.read", nth=8)))
-    run.holds(ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)
-
-
-@pytest.mark.parametrize("store", ("reset", "data", "readers"))
-def test_writer_stops_at_a_store(world, store):
-    """The core stands still at a store of a step, for longer than readers sleep: they look, and take nothing yet."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair"),
-        plan=plan(stall("core.0", at=f"core.0/rpc:store.{store}", nth=9, until=until(seconds=0.5))))
-    run.holds(ring_exact_prefix, workers_in_step, tokens_match_reference)
+globals().update(family(__name__, (
+    Case("test_writer_dies_at_a_store_for_one_reader",
+         "A worker is killed at a store of an answer: the core has read exactly those before it.",
+         lambda store: plan(kill("worker.0", at=f"worker.0/response:store.{store}", nth=9)),
+         PREFIX, each=WRITES),
+    Case("test_reader_dies_at_its_store_with_one_reader",
+         "The core is killed when it has read an answer and not yet said so.",
+         plan(kill("core.0", at="core.0/response.0:store.read", nth=9)),
+         PREFIX),
+    Case("test_writer_dies_at_a_store_for_two_readers",
+         "The core is killed at a store of a step: both workers have read exactly the steps before it.",
+         lambda store: plan(kill("core.0", at=f"core.0/rpc:store.{store}", nth=9)),
+         PREFIX, each=WRITES),
+    Case("test_one_of_two_readers_dies_at_its_store",
+         "A worker is killed when it has read a step and not yet said so: the writer does not wait for it.",
+         lambda rank: plan(kill(f"worker.{rank}", at=f"worker.{rank}/rpc:store.read", nth=9)),
+         PREFIX_AND_WRITER, each=(0, 1)),
+    Case("test_writer_dies_at_a_store_for_four_readers",
+         "The core is killed at a store of a step: all four workers have read exactly the steps before it.",
+         lambda store: plan(kill("core.0", at=f"core.0/rpc:store.{store}", nth=9)),
+         PREFIX, each=WRITES, play=FOUR),
+    Case("test_one_of_four_readers_dies_at_its_store",
+         "A worker is killed when it has read a step and not yet said so: the other three lose nothing.",
+         lambda rank: plan(kill(f"worker.{rank}", at=f"worker.{rank}/rpc:store.read", nth=9)),
+         PREFIX_AND_WRITER, each=(0, 3), play=FOUR),
+    Case("test_reader_dies_while_the_writer_waits_for_it",
+         "A worker reads nothing until the ring is full, reads one message and is killed: the writer's wait ends.",
+         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=7,
+                    until=until(marked("core.0", Mark.RING_FULL))),
+              kill("worker.1", at="worker.1/rpc:store.read", nth=8)),
+         PREFIX_AND_WRITER,
+         play={"workload": recorded("pair").then(add(0, 1), steps=3).then(
+             utility("collective_rpc", "check_health", 20))}),
+    Case("test_writer_stops_at_a_store",
+         "The core stands still at a store of a step, for longer than readers sleep: they look, and take nothing yet.",
+         lambda store: plan(stall("core.0", at=f"core.0/rpc:store.{store}", nth=9, until=until(seconds=0.5))),
+         (ring_exact_prefix, workers_in_step, tokens_match_reference), each=BEFORE_IT_IS_A_MESSAGE),
+), topology=tensor_parallel(2), workload=recorded("pair")))

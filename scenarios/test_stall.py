@@ -12,38 +12,24 @@ from scenarios.guarantees.all import (
     rpc_any_rank_fails_fast,
     stall_is_told,
 )
+from scenarios.lab.family import Case, family
 from scenarios.workloads import recorded
 
-
-def test_core_is_stopped(world):
-    """The core is stopped (SIGSTOP) between two steps and never goes on."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)))
-    run.holds(stall_is_told, health_is_true, ends_once, nothing_left_behind)
-
-
-def test_worker_is_stopped(world):
-    """A worker is stopped after it read a step and never goes on."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12)))
-    run.holds(stall_is_told, health_is_true, ends_once, ring_bounded_wait, nothing_left_behind)
-
-
-def test_collective_hangs(world):
-    """One rank never enters a collective: the others sit in it, and the step's deadline ends that."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(hang("worker.1", at="worker.1/collective:enter", nth=20)))
-    run.holds(stall_is_told, ends_once, nothing_left_behind)
-
-
-def test_silent_rank_raises(world):
-    """`execute_model` raises on the rank that nobody waits for, while the other one waits in a collective."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
-        plan=plan(raises("worker.1", at="worker.1/collective:enter", nth=20)))
-    run.holds(rpc_any_rank_fails_fast, ends_once, nothing_left_behind)
-
-
+globals().update(family(__name__, (
+    Case("test_core_is_stopped",
+         "The core is stopped (SIGSTOP) between two steps and never goes on.",
+         plan(stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=8)),
+         (stall_is_told, health_is_true, ends_once, nothing_left_behind)),
+    Case("test_worker_is_stopped",
+         "A worker is stopped after it read a step and never goes on.",
+         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12)),
+         (stall_is_told, health_is_true, ends_once, ring_bounded_wait, nothing_left_behind)),
+    Case("test_collective_hangs",
+         "One rank never enters a collective: the others sit in it, and the step's deadline ends that.",
+         plan(hang("worker.1", at="worker.1/collective:enter", nth=20)),
+         (stall_is_told, ends_once, nothing_left_behind)),
+    Case("test_silent_rank_raises",
+         "`execute_model` raises on the rank that nobody waits for, while the other one waits in a collective.",
+         plan(raises("worker.1", at="worker.1/collective:enter", nth=20)),
+         (rpc_any_rank_fails_fast, ends_once, nothing_left_behind)),
+), topology=tensor_parallel(2), workload=recorded("eight-mixed")))

@@ -20,11 +20,14 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     unroutable_is_known,
 )
+from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import abort, add, raw, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
+#: For plans whose losses only a request's own time-out can end.
+SOON_GIVEN_UP = {"config": lab_config(bounds={"request_s": 1.2})}
 
 
 def test_burst_each_way_with_pausing_readers(world):
@@ -39,34 +42,24 @@ def test_burst_each_way_with_pausing_readers(world):
     run.holds(hwm0_no_loss, edge_fifo)
 
 
-def test_request_is_lost(world):
-    """One ADD never arrives: its caller is told within the time-out, the others are served."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config(bounds={"request_s": 1.2}),
-        plan=plan(drop(REQUESTS, nth=4, match={"type": "ADD"})))
-    run.holds(lost_request_is_bounded, ends_once, tokens_match_reference)
-
-
-def test_output_is_lost_in_mid_stream(world):
-    """One message of outputs never arrives: no stream shows a hole, each ends as a clean prefix or whole."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config(bounds={"request_s": 1.2}),
-        plan=plan(drop(OUTPUTS, nth=12)))
-    run.holds(lost_request_is_bounded, tokens_in_order, ends_once)
-
-
-def test_output_is_doubled(world):
-    """One message of outputs arrives twice: its tokens are delivered once."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"), plan=plan(duplicate(OUTPUTS, nth=12)))
-    run.holds(tokens_in_order, tokens_match_reference)
-
-
-def test_outputs_swap(world):
-    """Two messages of outputs arrive in the wrong order: the streams are right all the same."""
-    run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"), plan=plan(reorder(OUTPUTS, nth=12)))
-    run.holds(tokens_in_order, tokens_match_reference)
+globals().update(family(__name__, (
+    Case("test_request_is_lost",
+         "One ADD never arrives: its caller is told within the time-out, the others are served.",
+         plan(drop(REQUESTS, nth=4, match={"type": "ADD"})),
+         (lost_request_is_bounded, ends_once, tokens_match_reference), play=SOON_GIVEN_UP),
+    Case("test_output_is_lost_in_mid_stream",
+         "One message of outputs never arrives: no stream shows a hole, each ends as a clean prefix or whole.",
+         plan(drop(OUTPUTS, nth=12)),
+         (lost_request_is_bounded, tokens_in_order, ends_once), play=SOON_GIVEN_UP),
+    Case("test_output_is_doubled",
+         "One message of outputs arrives twice: its tokens are delivered once.",
+         plan(duplicate(OUTPUTS, nth=12)),
+         (tokens_in_order, tokens_match_reference)),
+    Case("test_outputs_swap",
+         "Two messages of outputs arrive in the wrong order: the streams are right all the same.",
+         plan(reorder(OUTPUTS, nth=12)),
+         (tokens_in_order, tokens_match_reference)),
+), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
 
 def test_abort_comes_behind_a_new_request_of_the_same_id(world):

@@ -111,22 +111,8 @@ def _reached(start: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
-#: Circles that are still there. None is added.
-KNOWN_CIRCLES = tuple(map(frozenset, (
-    ("engine.ipc.end", "engine.ipc.ready"),
-    ("engine.ipc.group", "engine.ipc.message_queue"),
-    ("engine.process.children", "engine.process.real_ports"),
-    ("scenarios.history.history", "scenarios.history.order"),
-)))
-
-
 def test_no_files_import_each_other():
-    assert [sorted(circle) for circle in circles() - {*KNOWN_CIRCLES}] == []
-
-
-@pytest.mark.parametrize("circle", KNOWN_CIRCLES, ids=lambda circle: " and ".join(sorted(circle)))
-def test_a_known_circle_is_still_there(circle):
-    assert circle in circles(), "it is gone: delete its row"
+    assert [sorted(circle) for circle in circles()] == []
 
 
 @each("engine")

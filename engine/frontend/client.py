@@ -24,7 +24,7 @@ from engine.frontend.session import ClientSession
 from engine.messages import SamplingParams
 from engine.ports import Ports
 from engine.process.entry import open_ports
-from engine.process.shell import Process
+from engine.process.living import EngineProcess
 from engine.topology import frontend
 from engine.wire.wiring import OUTPUTS
 
@@ -53,7 +53,7 @@ class EngineCoreClient:
         self.config = config
         self.ports: Any = ports or open_ports(frontend(), "", b"")
         self.owner_pid = os.getpid()
-        self.process = Process(self.ports)
+        self.process = EngineProcess(self.ports)
         self.life = ClientLife(self.ports.node, config, lambda: secrets.token_hex(4))
         self._run = self.process.run
         _open_clients.add(self)

@@ -24,9 +24,9 @@ from engine.process.children import (
     set_log_prefix,
     set_process_title,
 )
+from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
 from engine.process.recipes import CoreRecipe, WorkerRecipe
-from engine.process.shell import Process
 from engine.topology import Node
 
 _LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life"}
@@ -56,7 +56,7 @@ def live(ports: Any, recipe_bytes: bytes) -> None:
     recipe = msgspec.msgpack.decode(recipe_bytes, type=CoreRecipe | WorkerRecipe)
     set_log_prefix(str(ports.node))
     loop = resolve(_LIVES[type(recipe)])(ports.node, recipe)
-    Process(ports, recipe.config.bounds.ring_recheck_s).run(loop)
+    EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(loop)
 
 
 def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:

@@ -89,7 +89,7 @@ class Process:
         self._tickets: dict[str, int] = {}
         self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._answers: dict[type[Effect], Callable[[Any], Any]] = {
+        self.answers: dict[type[Effect], Callable[[Any], Any]] = {
             Now: lambda effect: ports.clock.monotonic(),
             WallTime: lambda effect: ports.clock.time(),
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
@@ -118,7 +118,7 @@ class Process:
 
     def run(self, loop: Loop[Any]) -> Any:
         """Drive a loop to its end. -> its result; raises what it raises."""
-        answers = self._answers
+        answers = self.answers
         try:
             effect = next(loop)
             while True:

@@ -50,7 +50,7 @@ def _answer(response: QueueWriter, bounds: Bounds, call_id: int, status: ReplySt
     yield from response.enqueue(encode((call_id, int(status), value)), (yield Now()) + bounds.rpc_s)
 
 
-def _described(call_id: int, method: str, args: tuple) -> dict[str, Any]:
+def _described(call_id: int, method: str, args: tuple[Any, ...]) -> dict[str, Any]:
     data = {"call": call_id, "method": method}
     if method == "execute_model":
         data["step"] = args[0].step

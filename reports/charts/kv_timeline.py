@@ -22,6 +22,7 @@ from engine.topology import NodeKind
 from faults.journal import Kind, Record
 from reports.charts.svg import drawing, line, tag, text
 from reports.formats import count, duration
+from scenarios.history.followers import holes_of
 from scenarios.history.history import History
 from scenarios.history.names import base, life_of
 from scenarios.history.run import Run
@@ -40,7 +41,7 @@ class Stretch(msgspec.Struct):
     ended: float
 
 
-class DrawnGap(msgspec.Struct, kw_only=True):
+class DrawnGap(msgspec.Struct, frozen=True, kw_only=True):
     """Batches `first` to `last` were missing. `healed_at` is None while they are."""
 
     first: int
@@ -88,7 +89,7 @@ def mirrors_of(run: Run) -> list[Mirror]:
     for node in history.of_kind(NodeKind.SUBSCRIBER):
         records = [r for r in history.records(node) if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
         if records:
-            found.append(_mirror(node, records, published, history.began_at))
+            found.append(_mirror(history, node, records, published))
     return found
 
 
@@ -109,25 +110,12 @@ def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int]
     return found
 
 
-def _gaps(records: Sequence[Record], published: Sequence[Stretch], origin: float) -> list[DrawnGap]:
-    gaps: list[DrawnGap] = []
-    for record in records:
-        if record.site not in ("kv-gap", "kv-healed", "kv-unrecoverable") or "first" not in record.data:
-            continue
-        first, last, at = int(record.data["first"]), int(record.data["last"]), record.at - origin
-        if record.site == "kv-gap":
-            gaps.append(DrawnGap(first=first, last=last, noticed_at=at, published_at=_when(published, first)))
-            continue
-        concerned = [gap for gap in gaps if first <= gap.last and gap.first <= last]
-        if not concerned and record.site == "kv-unrecoverable":
-            gaps.append(DrawnGap(first=first, last=last, noticed_at=at, published_at=_when(published, first),
-                            unrecoverable=True))
-        for gap in concerned:
-            if record.site == "kv-healed" and last >= gap.last:
-                gap.healed_at = gap.healed_at if gap.healed_at is not None else at
-            elif record.site == "kv-unrecoverable":
-                gap.unrecoverable = True
-    return gaps
+def _gaps(history: History, subscriber: str, published: Sequence[Stretch]) -> list[DrawnGap]:
+    origin = history.began_at
+    return [DrawnGap(first=hole.first, last=hole.last, noticed_at=hole.noticed_at - origin,
+                     published_at=_when(published, hole.first), unrecoverable=hole.unrecoverable,
+                     healed_at=None if hole.healed_at is None else hole.healed_at - origin)
+            for hole in holes_of(history, subscriber)]
 
 
 def _beginnings(records: Sequence[Record], origin: float) -> list[Beginning]:
@@ -153,13 +141,14 @@ def _when(published: Sequence[Stretch], seq: int) -> float | None:
     return None
 
 
-def _mirror(subscriber: str, records: Sequence[Record], published: Sequence[Stretch], origin: float) -> Mirror:
+def _mirror(history: History, subscriber: str, records: Sequence[Record], published: Sequence[Stretch]) -> Mirror:
+    origin = history.began_at
     life = life_of(subscriber)
     node = base(subscriber) + (f", life {life}" if life else "")
     beginnings = _beginnings(records, origin)
     applied = _stretches([(int(r.data.get("seq", 0)), str(r.data.get("source", "live")), r.at - origin)
                           for r in records if r.site == "kv-batch"], frozenset(b.before for b in beginnings))
-    gaps = _gaps(records, published, origin)
+    gaps = _gaps(history, subscriber, published)
     live = sum(s.last - s.first + 1 for s in applied if s.source == "live")
     replayed = sum(s.last - s.first + 1 for s in applied if s.source == "replay")
     sentence = (f"{node} applied {count(live, 'live batch', 'live batches')} and "

@@ -21,7 +21,7 @@ from scenarios.history.run import Run
 NO_FAREWELL = "no farewell"
 SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 6: "abort", 11: "segmentation fault"}
 #: What ends a process, in a reader's words.
-FATES = {"kill": "SIGKILL", "exit": "exit", "raise": "an exception", "terminate": "SIGTERM"}
+ENDED_BY = {"kill": "SIGKILL", "exit": "exit", "raise": "an exception", "terminate": "SIGTERM"}
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +76,9 @@ def _died(life: Life, history: History) -> str | None:
     if life.farewell:
         return None
     if life.struck_by is not None:
-        return f"{FATES[life.struck_by.fate]} by {life.struck_by.id}"
+        return f"{ENDED_BY[life.struck_by.fate]} by {life.struck_by.id}"
     death = history.ends.get(life.node)
-    return FATES[death.how] if death is not None and death.planned else NO_FAREWELL
+    return ENDED_BY[death.how] if death is not None and death.planned else NO_FAREWELL
 
 
 def spans_of(run: Run) -> list[Span]:

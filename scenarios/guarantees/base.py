@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 
 from engine.config import Bounds
 from scenarios.history.history import Fate, History, Receipt
 from scenarios.history.play import Play
+from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.history.verdicts import Evidence
 
 #: Reasons that are put into words; more are counted, not told.
@@ -31,8 +33,7 @@ ROUNDING_S = 1e-6
 HANG_FACTOR = 3.0
 
 ALL_FATES = frozenset(Fate) - {Fate.PASS}
-DEATHS = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
-STALLS = frozenset({Fate.STALL, Fate.HANG})
+DEATHS, STALLS = DEATH_FATES, STALL_FATES
 PROCESS = DEATHS | STALLS
 LOSSES = frozenset({Fate.DROP, Fate.CUT})
 ORDERINGS = frozenset({Fate.DELAY, Fate.REORDER})
@@ -142,7 +143,7 @@ class Finding:
         until = min(history.ended_at, history.ends.at(node))
         open_s = until - since - history.faults.frozen_s(node, since, until)
         held = history.faults.held_for_ever
-        where = {"at": since, "node": node, "bound": bound, "measured": open_s}
+        where: dict[str, Any] = {"at": since, "node": node, "bound": bound, "measured": open_s}
         if held is not None:
             self.unclear(template + " never ended, but neither did planned fault {}", *args, held.id, **where)
         elif history.simulated or node in history.by_node("bye"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scenarios.guarantees.base import ALL_FATES, DAMAGE, DEATHS, MESSAGE, PROCESS, STALLS, Envelope, Guarantee, Where
 from scenarios.guarantees.registry import GUARANTEES
+from scenarios.history.history import Fate
 
 _HEAD = """\
 # Guarantees
@@ -74,7 +75,7 @@ def _where(where: Where) -> str:
     return " ".join([_fates(where.fates), *places])
 
 
-def _fates(fates: frozenset) -> str:
+def _fates(fates: frozenset[Fate]) -> str:
     for name, members in _SETS:
         if fates == members:
             return name

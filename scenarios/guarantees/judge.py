@@ -20,7 +20,7 @@ from engine.messages import Outcome
 from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
-from scenarios.history.history import FOREVER, History, kind_of
+from scenarios.history.history import FOREVER, History, Receipt, kind_of
 from scenarios.history.play import Lab, Play
 from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
 
@@ -93,15 +93,15 @@ def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence
 
 def receipts_of(history: History) -> list[FaultReceipt]:
     """One line for each planned fault. A fault that fired several times counts from its first."""
-    first = {}
+    first: dict[str, Receipt] = {}
     for receipt in history.faults.receipts:
         first.setdefault(receipt.id, receipt)
     found = []
     for fault in history.play.plan.faults:
-        receipt = first.get(fault.id)
-        if receipt is None:
+        if fault.id not in first:
             found.append(FaultReceipt(id=fault.id, fired=False))
             continue
+        receipt = first[fault.id]
         told = history.told_at(history.engine_of(receipt.node), receipt.at) if receipt.fate in DEATHS | STALLS else None
         found.append(FaultReceipt(
             id=fault.id, fired=True, at=receipt.at, node=receipt.node, released_at=receipt.released_at,

@@ -133,7 +133,9 @@ def lives_of(lab: Lab, seen: Records, faults: Faults) -> list[Life]:
         if not (records := seen.records(node)):
             continue
         process, ended_at = processes.get(node), records[-1].at
-        if process is not None:
-            ended_at = None if process.ended_at is None else max(ended_at, process.ended_at)
-        lives.append(Life(node, records[0].at, ended_at, process, node in seen.by_node("bye"), faults.ending.get(node)))
+        still_there = process is not None and process.ended_at is None
+        if process is not None and process.ended_at is not None:
+            ended_at = max(ended_at, process.ended_at)
+        lives.append(Life(node, records[0].at, None if still_there else ended_at, process, node in seen.by_node("bye"),
+                          faults.ending.get(node)))
     return sorted(lives, key=lambda life: (base(life.node), life_of(life.node)))

@@ -1,6 +1,8 @@
-"""Batches of KV events: what each publisher handed over, and what each subscriber knew of it."""
+"""Batches of KV events: what each publisher handed over, what each subscriber knew of it, and what it missed."""
 
 from __future__ import annotations
+
+import msgspec
 
 from engine.topology import NodeKind
 from faults.journal import Record
@@ -76,7 +78,7 @@ class Follower:
         self.snapshots = mine("kv-snapshot")
         self.engine = history.engine_of(node).engine
         nodes = [core for core in publishers(history) if history.engine_of(core).engine == self.engine]
-        self.publisher = nodes[-1 if self.restarts else 0] if nodes else None
+        self.publisher = nodes[-1 if self.restarts else 0] if nodes else ""  # nobody published
 
     @property
     def applied(self) -> set[int]:
@@ -90,7 +92,7 @@ class Follower:
 
     def followed(self, first: str, last: str) -> bool:
         """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
-        applied = self.history.by_node("kv-batch").get(self.node, ())
+        applied = self.history.by_node("kv-batch").get(self.node, [])
         began = handed_over(self.history, last)[0].at
         return first != last and bool(applied) and applied[0].at < began < applied[-1].at
 
@@ -112,3 +114,36 @@ def followers(history: History) -> list[Follower]:
 
 def covers(records: list[Record], seq: int, before: float = FOREVER) -> bool:
     return any(r.data["first"] <= seq <= r.data["last"] and r.number < before for r in records)
+
+
+# -- what was missing ---------------------------------------------------------------------------------------------
+
+
+class Hole(msgspec.Struct, kw_only=True):
+    """Batches `first` to `last` were missing, as their subscriber told. `healed_at` is None while they are."""
+
+    first: int
+    last: int
+    noticed_at: float
+    healed_at: float | None = None
+    unrecoverable: bool = False
+
+
+def holes_of(history: History, node: str) -> list[Hole]:
+    """Every hole that a subscriber told of, in all its publisher's lives, each with how it ended."""
+    told = sorted((record for name in ("kv-gap", "kv-healed", "kv-unrecoverable")
+                   for record in history.by_node(name).get(node, ())), key=lambda record: record.number)
+    holes: list[Hole] = []
+    for record in told:
+        first, last = record.data["first"], record.data["last"]
+        concerned = [hole for hole in holes if first <= hole.last and hole.first <= last]
+        if record.site == "kv-gap" or (record.site == "kv-unrecoverable" and not concerned):
+            holes.append(Hole(first=first, last=last, noticed_at=record.at,
+                              unrecoverable=record.site == "kv-unrecoverable"))
+            continue
+        for hole in concerned:
+            if record.site == "kv-unrecoverable":
+                hole.unrecoverable = True
+            elif last >= hole.last and hole.healed_at is None:
+                hole.healed_at = record.at
+    return holes

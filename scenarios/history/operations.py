@@ -11,9 +11,11 @@ and a second call with a live id is refused while the first goes on, so a record
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import Any
 
 from engine.messages import Outcome
 from faults.journal import Record
+from scenarios.history.records import FOREVER
 
 _ABOUT_REQUESTS = ("call", "accepted", "tokens", "abort", "end")
 _AT = attrgetter("at")
@@ -50,6 +52,11 @@ class Operation:
     @property
     def ended_at(self) -> float | None:
         return self.ends[0].at if self.ends else None
+
+    @property
+    def over_at(self) -> float:
+        """When its caller got the end; infinite while it is open."""
+        return self.ends[0].at if self.ends else FOREVER
 
     @property
     def outcome(self) -> str | None:
@@ -93,6 +100,11 @@ class Startup:
     @property
     def ready(self) -> bool:
         return self.end is not None and self.end.site == "ready"
+
+    @property
+    def ready_at(self) -> float:
+        """Infinite where it never was."""
+        return self.end.at if self.end is not None and self.ready else FOREVER
 
 
 def operations_of(observations: dict[str, dict[str, list[Record]]]) -> list[Operation]:
@@ -141,7 +153,7 @@ def _of_one_frontend(node: str, records: list[Record]) -> list[Operation]:
     return found
 
 
-def _owner(same: list[Operation], by_internal: dict[str, Operation], data: dict, name: str) -> Operation:
+def _owner(same: list[Operation], by_internal: dict[str, Operation], data: dict[str, Any], name: str) -> Operation:
     if "index" in data:
         for operation in same:
             if operation.index == data["index"]:
@@ -160,7 +172,7 @@ def startups_of(observations: dict[str, dict[str, list[Record]]]) -> list[Startu
         ends = sorted((*observations.get("ready", {}).get(node, ()),
                        *observations.get("start-failed", {}).get(node, ())), key=attrgetter("number"))
         for position, began in enumerate(begins):
-            limit = begins[position + 1].number if position + 1 < len(begins) else float("inf")
+            limit = begins[position + 1].number if position + 1 < len(begins) else FOREVER
             found.append(Startup(node, began, next((e for e in ends if began.number < e.number < limit), None)))
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from itertools import chain
 
 from faults.journal import Record
 from scenarios.history.flows import Flow
@@ -26,10 +27,9 @@ def merge(seen: Records, flows: Iterable[Flow]) -> list[tuple[str, Record]]:
     parked: dict[int, list[tuple[float, int, int]]] = {}
     while heap or parked:
         if not heap:  # sends that never come first: a damaged journal. Go on by the clock.
-            for waiting in parked.values():
-                for entry in waiting:
-                    before.pop(id(files[entry[1]][1][entry[2]]), None)
-                    heapq.heappush(heap, entry)
+            for entry in chain.from_iterable(parked.values()):
+                before.pop(id(files[entry[1]][1][entry[2]]), None)
+                heapq.heappush(heap, entry)
             parked.clear()
         entry = heapq.heappop(heap)
         _, number, position = entry

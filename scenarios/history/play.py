@@ -11,8 +11,7 @@ from engine.topology import Topology
 from faults.plan import Plan
 from scenarios.history.verdicts import Verdict
 
-#: Plays did not always record whether their time was virtual. Those that do not say so were in the twin's time or not
-#: by the name of their world.
+#: Plays did not always record whether their time was virtual. Of those that do not say so, this world's was.
 _ONCE_VIRTUAL = "sim"
 
 

@@ -1,7 +1,7 @@
 """Finds scenarios: `def test_xxx(world): "sentence"` in scenarios/test_*.py, without pytest running.
 
 Promises
-- Order: files by name, functions as they stand in the file, parameters as they are listed.
+- Order: files by name, functions as they stand in the file (rows of a family in theirs), parameters as they are listed.
 - A function with `pytest.mark.parametrize` on one argument is as many scenarios, called `test_xxx[value]`; the
   command line and pytest give one scenario one name.
 - A scenario that one world cannot play says so itself, with its reason: `@only("engine", reason="...")`.
@@ -74,10 +74,9 @@ def _module(path: Path) -> ModuleType:
 
 
 def scenarios_in(module: ModuleType) -> list[Scenario]:
-    """The scenarios of one module, in the order of its lines."""
+    """The scenarios of one module, in the order in which they are defined."""
     functions = [value for name, value in vars(module).items()
                  if name.startswith("test_") and inspect.isfunction(value) and value.__module__ == module.__name__]
-    functions.sort(key=lambda function: function.__code__.co_firstlineno)
     return [scenario for function in functions for scenario in scenarios_of(function)]
 
 

@@ -36,13 +36,13 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
                           node=node)
     on_outputs = any("/outputs:" in hit.site for hit in hits)
-    failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.ended_at >= first
+    failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.over_at >= first
               and o.error != "BadRequestError"]
     if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
         finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
                       at=failed[-1].ended_at, node=failed[-1].node)
     for node, record in bad:
-        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.ended_at > record.at), None)
+        served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.over_at > record.at), None)
         if served is not None:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
@@ -51,7 +51,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
 
 def _raw_frames(history: History) -> int:
     """How many messages that are no requests the workload sends and no fault loses."""
-    sent = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
+    sent: int = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
                for action in phase.get("actions", ()))
     return max(0, sent - len(history.faults.hit(Fate.DROP, Fate.CUT, channel="requests")))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from operator import itemgetter
+from typing import Any
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import DEATHS, PROCESS, STALLS, Envelope, Finding, Guarantee, Where, timer_s
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, kind_of, owner_of
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play, ProcessEnd
 
@@ -28,7 +30,7 @@ def check_no_orphans(history: History) -> Finding:
         for node, process in processes.items():
             if history.engine_of(node) != history.engine_of(parent) or not _descends(kind_of(node), kind_of(parent)):
                 continue
-            if history.overstayed(process):
+            if process.ended_at is None or history.overstayed(process):
                 finding.broke("{} outlived {} ({}){}", node, parent, death.how,
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
@@ -89,8 +91,8 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 def _last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
     """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM."""
-    last = max((p for p in engine if p.ended_at is not None), key=lambda p: p.ended_at, default=None)
-    death = history.ends.get(last.node) if last is not None else None
+    gone = [(p.ended_at, p.node) for p in engine if p.ended_at is not None]
+    death = history.ends.get(max(gone, key=itemgetter(0))[1]) if gone else None
     return death is not None and death.planned and (
         death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend"))
 
@@ -123,7 +125,7 @@ def check_start_ends(history: History) -> Finding:
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
         else:
-            _judge_all_failed(finding, startup, engine)
+            _judge_all_failed(finding, end, engine)
         if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
                             node=node)
@@ -149,22 +151,22 @@ def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | N
     return None
 
 
-def _is_named(data: dict) -> bool:
+def _is_named(data: dict[str, Any]) -> bool:
     """A named error is one of ours: it says what happened, an escaped KeyError does not."""
     return bool(data.get("error")) and bool(data.get("reason")) and not hasattr(builtins, data["error"])
 
 
-def _judge_all_failed(finding: Finding, startup, engine: EngineLife) -> None:  # noqa: ANN001
+def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None:
     history = finding.history
     for process in history.lab.processes:
         mine = history.engine_of(of_life(process.node, process.life)) == engine
         if not mine or kind_of(process.node) not in ("core", "worker"):
             continue
-        if history.overstayed(process):
-            finding.broke("the start failed and {} went on", process.node, at=startup.end.at, node=process.node)
+        if process.ended_at is None or history.overstayed(process):
+            finding.broke("the start failed and {} went on", process.node, at=end.at, node=process.node)
         else:
             finding.took("ending {} after the start failed", process.node, bound=history.bounds.cleanup_s,
-                         measured=process.ended_at - startup.end.at, at=process.ended_at, node=process.node)
+                         measured=process.ended_at - end.at, at=process.ended_at, node=process.node)
 
 
 def check_drain(history: History) -> Finding:
@@ -177,7 +179,7 @@ def check_drain(history: History) -> Finding:
         since = draining.at if draining else receipt.at
         if history.closing_at(engine) <= since:
             continue
-        if not any(s.ready and s.end.at <= since for s in history.startups if history.engine_of(s.node) == engine):
+        if not any(s.ready_at <= since for s in history.startups if history.engine_of(s.node) == engine):
             continue
         deadline = since + history.bounds.drain_s
         if draining:
@@ -189,7 +191,7 @@ def check_drain(history: History) -> Finding:
     return finding
 
 
-def _judge_refusals(finding: Finding, core: str, draining) -> None:  # noqa: ANN001
+def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
     for record in finding.history.by_node("request").get(core, ()):
         if record.number < draining.number:
             continue
@@ -245,14 +247,14 @@ def check_two_on_one_host(history: History) -> Finding:
         others = spared - {history.engine_of(startup.node).engine}
         if startup.ready and others:
             finding.witness("{} was ready beside engine {}, which lived and served", startup.node, min(others),
-                            at=startup.end.at, node=startup.node)
+                            at=startup.ready_at, node=startup.node)
     return finding
 
 
 def has_descendants(play: Play) -> bool:
     """Whether a process that may die here is a parent: a core without workers is none."""
     return bool(play.topology.workers) or any(
-        (fault.victim or owner_of(fault.site)).startswith("frontend") for fault in play.plan.faults)
+        kind_of(fault.victim or owner_of(fault.site)) == "frontend" for fault in play.plan.faults)
 
 
 GUARANTEES = (
@@ -298,7 +300,7 @@ GUARANTEES = (
         id="two-on-one-host", chapter=CHAPTER, source="vLLM", check=check_two_on_one_host,
         sentence="Two engines on a host never collide in ports, paths or segment names.",
         wrong="uses a fixed port, path or segment name",
-        witness="an engine became ready beside another one that lived and served",
+        witness="an engine became ready beside a living neighbour that served",
         envelope=Envelope(),
     ),
 )

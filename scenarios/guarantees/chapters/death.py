@@ -48,7 +48,7 @@ def check_death_is_told(history: History) -> Finding:
 
 def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:
     """Whether start-up was over by then; what dies before that is told by start-up itself."""
-    return any(s.ready and s.end.at <= moment for s in history.startups if history.engine_of(s.node) == engine)
+    return any(s.ready_at <= moment for s in history.startups if history.engine_of(s.node) == engine)
 
 
 def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:

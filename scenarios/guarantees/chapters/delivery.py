@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.messages import Outcome
-from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel
+from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, Fate, Flow, History, Record
 from scenarios.history.names import edge_without_lives
@@ -100,7 +100,7 @@ def check_unroutable_is_known(history: History) -> Finding:
     finding = Finding(history)
     told = history.by_node("unroutable")
     for flow in history.flows(Channel.REQUESTS):
-        if not flow.source.startswith("frontend"):
+        if flow.edge.source.kind != NodeKind.FRONTEND:
             continue
         windows = _disconnections(history, flow)
         words = [record for record in told.get(flow.source, ())]
@@ -189,7 +189,7 @@ def check_frames_intact(history: History) -> Finding:
     return finding
 
 
-def _went_on(history: History, node: str, send, until: float) -> bool:  # noqa: ANN001
+def _went_on(history: History, node: str, send: Record, until: float) -> bool:
     """Whether the sending thread did anything else before the frame was read."""
     records = history.records(node)
     for record in records[send.number + 1: send.number + 200]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
-from scenarios.history.history import FOREVER, EngineLife, Fate, History
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
 
 
 def check_handshake_order(history: History) -> Finding:
@@ -13,8 +13,8 @@ def check_handshake_order(history: History) -> Finding:
     for startup in history.startups:
         engine, node = history.engine_of(startup.node), startup.node
         _judge_first_work(finding, node)
-        if startup.ready:
-            _judge_agreement(finding, startup, engine)
+        if startup.ready and startup.end is not None:
+            _judge_agreement(finding, node, startup.end, engine)
         hits = [r for r in history.faults.at("/handshake:") if history.engine_of(r.node) == engine or r.node == node]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -50,17 +50,17 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
                           at=first.at, node=frontend)
 
 
-def _judge_agreement(finding: Finding, startup, engine: EngineLife) -> None:  # noqa: ANN001
+def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:
     for node, records in finding.history.by_node("ready").items():
-        if not node.startswith("core") or finding.history.engine_of(node) != engine:
+        if kind_of(node) != "core" or finding.history.engine_of(node) != engine:
             continue
         for name in ("num_gpu_blocks", "parallel_config"):
-            ours, theirs = startup.end.data.get(name), records[0].data.get(name)
+            ours, theirs = ready.data.get(name), records[0].data.get(name)
             if ours != theirs:
                 finding.broke("frontend and core disagree about {}: {} and {}", name, ours, theirs,
-                              at=startup.end.at, node=startup.node)
-        finding.witness("frontend and core agree on {} blocks", startup.end.data.get("num_gpu_blocks"),
-                        at=startup.end.at, node=startup.node)
+                              at=ready.at, node=frontend)
+        finding.witness("frontend and core agree on {} blocks", ready.data.get("num_gpu_blocks"), at=ready.at,
+                        node=frontend)
 
 
 GUARANTEES = (

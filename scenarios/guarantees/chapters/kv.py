@@ -27,7 +27,7 @@ from scenarios.history.followers import (
     publishers,
     window_floor,
 )
-from scenarios.history.history import Fate, History, Record, kind_of
+from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
@@ -76,7 +76,7 @@ def check_kv_gap_seen(history: History) -> Finding:
     finding = Finding(history)
     bound = history.bounds.replay_s + history.bounds.detection_s
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         applied: set[int] = set()
         latest = -1
@@ -110,7 +110,7 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
         if seq in applied or covers(known, seq) or seq < latest:
             continue
         since = max(record.at, joined)
-        until = min(left, history.ends.at(follower.publisher), history.closing_at(0))
+        until = min(left, history.ends.at(follower.publisher), history.closing_at(EngineLife(follower.engine, 0)))
         waited = until - since - history.faults.frozen_s(follower.node, since, max(since, until)) \
             - history.faults.frozen_s(follower.publisher, since, max(since, until))
         if waited > bound:
@@ -122,7 +122,7 @@ def _judge_silence(finding: Finding, follower: Follower, applied: set[int], know
 def check_kv_replay_complete(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         last = -1
         for record in follower.batches:
@@ -162,7 +162,8 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
             finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
                             at=gap.at, node=follower.node)
         return
-    until = min(follower.left_at(), history.closing_at(0), history.ends.at(follower.publisher))
+    closing_at = history.closing_at(EngineLife(follower.engine, 0))
+    until = min(follower.left_at(), closing_at, history.ends.at(follower.publisher))
     waited = until - gap.at
     if history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s:
         finding.broke("{} never got batch {} of the gap {} to {}", follower.node, missing[0], first, last, at=gap.at,
@@ -175,7 +176,7 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
 def check_kv_gap_too_old(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         applied = follower.applied
         lost = lost_by_publisher(history, follower.publisher)
@@ -198,7 +199,7 @@ def check_kv_gap_too_old(history: History) -> Finding:
 def check_kv_mirror_true(history: History) -> Finding:
     finding = Finding(history)
     for follower in followers(history):
-        if follower.publisher is None:
+        if not follower.publisher:
             continue
         caches = caches_of(history, follower.publisher)
         for snapshot in follower.snapshots:

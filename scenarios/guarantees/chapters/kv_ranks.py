@@ -69,7 +69,7 @@ def _judge_own(finding: Finding, follower: Follower) -> None:
 def _judge_deaf(finding: Finding, follower: Follower) -> None:
     """Nobody publishes where this subscriber was told to listen: it heard nothing, and there was time to."""
     history, publisher = finding.history, follower.publisher
-    if publisher is None or follower.killed or follower.node in history.by_node("kv-batch"):
+    if not publisher or follower.killed or follower.node in history.by_node("kv-batch"):
         return
     since = max(history.records(follower.node)[0].at, handed_over(history, publisher)[0].at)
     until = min(follower.left_at(), history.ends.at(publisher), history.closing_at(EngineLife(follower.engine, 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from engine.messages import Outcome
 from engine.topology import Channel
@@ -123,12 +124,12 @@ def _judge_cut_short(finding: Finding, operation: Operation) -> None:
              at=operation.ended_at, node=operation.node)
 
 
-def _is_greedy(request: dict) -> bool:
+def _is_greedy(request: dict[str, Any]) -> bool:
     return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
         "temperature")
 
 
-def _wrong_finish(operation: Operation, request: dict) -> bool:
+def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:
     wanted, got = request.get("finish_reason"), operation.ends[0].data.get("finish_reason")
     return wanted is not None and got is not None and str(wanted) != str(got)
 
@@ -156,7 +157,7 @@ def _judge_reuse(finding: Finding, earlier: Operation, operation: Operation) -> 
     history, node = finding.history, operation.node
     late = [record for _, record in history.observed("request")
             if record.data.get("request") == earlier.internal and "abort" in record.data.get("action", "")
-            and record.at > operation.accepted.at]
+            and operation.accepted and record.at > operation.accepted.at]
     if operation.ended_at is None:
         if _caller_lives(history, operation):
             finding.hangs("request {!r}, whose id had been used before,", operation.request,
@@ -181,8 +182,7 @@ def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
         if added is None:
             continue
         freed = next((r for r in history.by_node("freed").get(node, ()) if r.data.get("request") == internal), None)
-        ended = operation.ended_at
-        idle = next((r for r in history.by_node("blocks").get(node, ()) if r.at > max(ended, added.at)
+        idle = next((r for r in history.by_node("blocks").get(node, ()) if r.at > max(operation.over_at, added.at)
                      and not r.data.get("requests")), None)
         if freed is None:
             if idle is not None:
@@ -205,14 +205,14 @@ def check_bad_request_isolated(history: History) -> Finding:
         if not operation.ends[0].data.get("reason"):
             finding.broke("request {!r} failed without a message that says why", operation.request,
                           at=operation.ended_at, node=operation.node)
-    first = bad[0].ended_at
+    first = bad[0].over_at
     for node, record in history.observed("engine-dead"):
         if not history.faults.receipts and first <= record.at and history.before_closing(node, record):
             finding.broke("the engine died after a bad request: {}", record.data.get("reason"), at=record.at,
                           node=node)
     for operation in history.operations:
         if not history.faults.receipts and operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST \
-                and operation.ended_at >= first:
+                and operation.over_at >= first:
             finding.broke("request {!r} failed ({}) beside a bad one", operation.request, operation.error,
                           at=operation.ended_at, node=operation.node)
         elif operation.ended_at is None and _caller_lives(history, operation):
@@ -220,7 +220,7 @@ def check_bad_request_isolated(history: History) -> Finding:
                           since=operation.last_progress_at, node=operation.node)
     for operation in bad:
         served = next((o for o in history.operations if o.outcome == Outcome.FINISHED
-                       and o.ended_at > operation.ended_at), None)
+                       and o.over_at > operation.over_at), None)
         if served is not None:
             finding.witness("{!r} failed alone ({}), {!r} was served afterwards", operation.request,
                             operation.ends[0].data.get("reason"), served.request, at=operation.ended_at,

@@ -6,7 +6,7 @@ from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee, has_workers, timer_s
 from scenarios.guarantees.chapters.ring import CHAPTER, SOURCE, names_channel, stores
 from scenarios.guarantees.chapters.rpc import answers_by_call, is_answered
-from scenarios.history.history import FOREVER, Fate, Flow, History, Record
+from scenarios.history.history import FOREVER, Fate, Flow, History, Record, kind_of
 
 
 def reader_waits(history: History, flow: Flow) -> list[Record]:
@@ -150,7 +150,7 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
         finding.broke("a wait on {} of {} without a deadline ended by one", data.get("ring"), node, at=ended, node=node)
         return
     if dead < ended and outcome != "ok":
-        bound = history.bounds.orphan_s if node.startswith("worker") else late
+        bound = history.bounds.orphan_s if kind_of(node) == "worker" else late
         since = max(began, dead)
         if not finding.took("ending a wait of {} on a dead peer", node, bound=bound, at=ended, node=node,
                             measured=ended - since - history.faults.frozen_s(node, since, ended)):

@@ -37,7 +37,8 @@ def segment(runtime: RuntimeDir, name: str) -> Path:
 def test_two_engines_share_no_name(tmp_path, runtime) -> None:
     other = RuntimeDir.create(str(tmp_path))
     try:
-        names = {(r.engine_id, str(r.path), r.segment("rpc"), r.socket("a"), r.file("b")) for r in (runtime, other)}
+        names = {(f.engine_id, f.path, f.segment("rpc"), f.socket("a"), f.file("b"))
+                 for f in (runtime.files, other.files)}
         assert all(len({name[k] for name in names}) == 2 for k in range(5))
     finally:
         other.remove()
@@ -62,7 +63,7 @@ def owner(base: str, pipe, held_by_child: bool) -> None:
     child = os.fork()
     if child == 0:
         if held_by_child:
-            runtime_dir.RuntimeDir.of(made.engine_id, str(made.path)).hold()
+            runtime_dir.RuntimeDir.of(made.files).hold()
         os.close(made._lock_fd) if held_by_child else None
         signal.pause()
     if held_by_child:

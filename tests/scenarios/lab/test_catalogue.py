@@ -8,7 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from faults.plan import Plan, kill, plan
+from scenarios.guarantees.all import ends_once
 from scenarios.lab.catalogue import CatalogueError, catalogue, only, scenarios_in, scenarios_of, selected
+from scenarios.lab.family import Case, family
 from tests.scenarios.command.console import ROOT
 
 
@@ -36,6 +39,37 @@ def test_ids_name_parameters():
         """Something happens."""
 
     assert [found.name for found in scenarios_of(test_it)] == ["test_it[one]", "test_it[two]"]
+
+
+class _Asked:
+    """A world that only writes down what it is asked."""
+
+    def __init__(self):
+        self.plays, self.promises = [], []
+
+    def play(self, **asked):
+        self.plays.append(asked)
+        return self
+
+    def holds(self, *promises):
+        self.promises.append(promises)
+
+
+def test_rows_of_a_family_are_scenarios_of_their_module():
+    module = ModuleType("scenarios.of_nothing")
+    vars(module).update(family(module.__name__, (
+        Case("test_b", "Something\n happens.", Plan(), (ends_once,)),
+        Case("test_a", "Again.", lambda rank: plan(kill(f"worker.{rank}", at="core.0/mark:step")), (ends_once,),
+             each=(0, 1), play={"workload": "other"})), workload="shared", topology=2))
+    found = scenarios_in(module)
+    assert [(scenario.name, scenario.title) for scenario in found] == [
+        ("test_b", "Something happens."), ("test_a[0]", "Again."), ("test_a[1]", "Again.")]
+    world = _Asked()
+    for scenario in found:
+        scenario.function(world, **scenario.parameters)
+    assert world.promises == [(ends_once,)] * 3
+    assert [asked["workload"] for asked in world.plays] == ["shared", "other", "other"]
+    assert [fault.victim for asked in world.plays for fault in asked["plan"].faults] == ["worker.0", "worker.1"]
 
 
 def _without_sentence(world): ...

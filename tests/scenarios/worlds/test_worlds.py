@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.topology import Mark, core, mark_site, tensor_parallel
 from faults.plan import kill, plan
 from reports.collect import collect
@@ -9,6 +11,7 @@ from scenarios.guarantees.all import death_is_told, tokens_match_reference
 from scenarios.history.run import load_run
 from scenarios.history.verdicts import Verdict
 from scenarios.workloads.workload import recorded
+from scenarios.worlds.registry import WORLDS
 from scenarios.worlds.sim import SimWorld
 
 
@@ -35,3 +38,18 @@ def test_the_same_scenario_played_anew_replaces_its_runs(tmp_path) -> None:
         world.scenario = "again"
         world.play(topology=tensor_parallel(1), workload=recorded("eight-even"))
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["again-sim"]
+
+
+@pytest.mark.parametrize("entry", WORLDS.values(), ids=lambda entry: entry.name)
+def test_a_world_is_what_the_registry_says_of_it(entry, tmp_path) -> None:
+    if (reason := entry.obstacle()) is not None:
+        pytest.skip(reason)
+    world = entry.make(tmp_path)
+    assert (world.name, world.virtual_time) == (entry.name, entry.virtual_time)
+    world.close()
+
+
+def test_a_play_records_whose_time_it_was(tmp_path) -> None:
+    world = SimWorld(tmp_path)
+    (run,) = world.play(topology=tensor_parallel(1), workload=recorded("pair")).runs
+    assert (run.play.world, run.play.virtual_time) == ("sim", True)

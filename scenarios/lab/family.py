@@ -1,0 +1,51 @@
+"""Families: scenarios that differ in a row of a table and in nothing that is done.
+
+    globals().update(family(__name__, (
+        Case("test_output_is_doubled", "One message of outputs arrives twice: its tokens are delivered once.",
+             plan(duplicate(OUTPUTS, nth=12)), (tokens_in_order, tokens_match_reference)),
+    ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
+
+Promises: each case is a scenario like any other, for pytest and for the catalogue; its name is the one that results
+know it by. A case with `each` is as many scenarios, called `test_xxx[value]`, and its plan is made from the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from faults.plan import Plan
+from scenarios.guarantees.base import Guarantee
+from scenarios.worlds.base import World
+
+
+class Case(NamedTuple):
+    """One row. `play` is what it asks of the world beside, or instead of, what its whole family asks."""
+
+    name: str
+    sentence: str
+    plan: Plan | Callable[[Any], Plan]
+    promises: tuple[Guarantee, ...]
+    each: tuple[Any, ...] = ()
+    play: Mapping[str, Any] = {}
+
+
+def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Callable[..., None]]:
+    """Scenarios by their names, for the module that they belong to. `shared`: what each play is asked for."""
+    return {case.name: _scenario(module, case, {**shared, **case.play}) for case in cases}
+
+
+def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[..., None]:
+    def alone(world: World) -> None:
+        world.play(plan=case.plan, **asked).holds(*case.promises)
+
+    def of_a_value(world: World, value: Any) -> None:
+        world.play(plan=case.plan(value), **asked).holds(*case.promises)
+
+    function = of_a_value if case.each else alone
+    function.__name__ = function.__qualname__ = case.name
+    function.__module__ = module
+    function.__doc__ = case.sentence
+    return pytest.mark.parametrize("value", case.each)(function) if case.each else function
