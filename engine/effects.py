@@ -72,6 +72,15 @@ class Receive(Effect):
     deadline: float | None
 
 
+class WasCut(Effect):
+    """-> whether a connection of a watched inbox has ended since this was last asked.
+
+    It is known before the next connection brings messages.
+    """
+
+    inbox: str
+
+
 class Put(Effect):
     """Append to a queue inside the process. Never waits. -> None"""
 

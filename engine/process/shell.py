@@ -30,6 +30,7 @@ from engine.effects import (
     Send,
     Take,
     WaitBell,
+    WasCut,
 )
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
@@ -85,6 +86,7 @@ class Process:
             Beat: self._beat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
             Receive: self._receive,
+            WasCut: lambda effect: self.sockets[effect.inbox].was_cut(),
             Put: lambda effect: self.queues[effect.queue].put(effect.item),
             Take: self._take,
             Attempt: lambda effect: effect.operation(),

@@ -22,8 +22,9 @@ import msgspec
 
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
+from engine.kv_events.subscriber.follow import UntilCaughtUp, follow
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
-from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
+from engine.kv_events.subscriber.reading import Reading
 from engine.process.children import open_ports, set_process_title
 from engine.process.shell import Process
 from engine.topology import Mark, subscriber
@@ -107,10 +108,11 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
     for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
                                    identity=IDENTITY if play.rude else identity_of(play.index)):
         process.sockets[spec.name] = ports.open_socket(spec)
-    follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
-                               tag=life * TAGS_OF_A_LIFE)
+    reading = Reading(lambda: KVEventFollower(
+        replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
+        tag=life * TAGS_OF_A_LIFE))
     until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(READY))
-    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
+    loop = follow(reading, KVCacheMirror(), until=until)
     try:
         process.run(rudely(loop) if play.rude else loop)
     except QueueCancelledError:

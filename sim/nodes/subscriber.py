@@ -13,8 +13,9 @@ import msgspec
 from engine.effects import Loop, MarkPoint, Observe
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
+from engine.kv_events.subscriber.follow import UntilCaughtUp, follow
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
-from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
+from engine.kv_events.subscriber.reading import Reading
 from engine.topology import Mark, core
 from engine.wire.wiring import KV, REPLAY, identity_of, subscriber_sockets
 from faults.malformed import IDENTITY, rudely
@@ -37,10 +38,10 @@ def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], st
                                    hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
                                    identity=IDENTITY if rude else identity_of(process.node.index)):
         process.open_socket(spec)
-    follower = KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
-                               tag=process.life * TAGS_OF_A_LIFE)
+    reading = Reading(lambda: KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
+                               tag=process.life * TAGS_OF_A_LIFE))
     until = UntilCaughtUp(lambda: process.context.get("stop", False), is_ready)
-    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
+    loop = follow(reading, KVCacheMirror(), until=until)
     yield from rudely(loop) if rude else loop
     yield Observe("bye", {"reason": "done"})
     is_done()

@@ -35,6 +35,7 @@ from engine.effects import (
     Send,
     Take,
     WaitBell,
+    WasCut,
 )
 from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
@@ -323,6 +324,9 @@ class SimThread:
             process.sockets[name].socket.waiter = self.wake
         return self._ask_again(self._receive, (effect,), deadline)
 
+    def _was_cut(self, effect: WasCut) -> bool:
+        return self.process.sockets[effect.inbox].was_cut()
+
     def take_from(self, port: SocketPort) -> Any:
         """Go on with a Receive that was stopped at a message of this socket."""
         found = port.take(self)
@@ -512,6 +516,7 @@ _ANSWERS: dict[type, Callable[[SimThread, Any], Any]] = {
     Beat: SimThread._beat,
     Send: SimThread._send,
     Receive: SimThread._receive,
+    WasCut: SimThread._was_cut,
     Put: SimThread._put,
     Take: SimThread._take,
     Attempt: SimThread._attempt,

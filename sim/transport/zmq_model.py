@@ -60,6 +60,7 @@ class SimSocket:
         self.connections: list[Connection] = []
         self.waiter: Callable[[], None] | None = None
         self.closed = False
+        self.was_cut = False  # a connection to its peer has ended since somebody last looked
         self.lingering: Callable[[], None] | None = None  # called once nothing is unsent or linger is over
         self._turn = 0
         self._publishes = spec.kind in ("PUB", "XPUB")
@@ -358,6 +359,7 @@ class Network:
         incoming.target = None
         outgoing.target = None
         if connects:
+            socket.was_cut = True
             outgoing.lose(self.sim.choose_amount(len(outgoing.pipe), f"taken before the end on {outgoing}",
                                                  len(outgoing.pipe)))
             if outgoing.topics is not None:

@@ -19,82 +19,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
 
 import msgspec
 
 from engine.errors import QueueCancelledError
 from engine.ipc.presence import start_time
-from engine.kv_events.codec import is_of_topic
 from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.reports import Malformed, Question, Report, Restarted, Settled
+from engine.kv_events.reports import Report
+from engine.kv_events.subscriber.follow import feed, follow
 from engine.kv_events.subscriber.follower import KVEventFollower
-from engine.kv_events.subscriber.loop import feed, next_reports, subscriber_loop
+from engine.kv_events.subscriber.reading import Reading
 from engine.ports import Ports
 from engine.process.real_ports import RealPorts
 from engine.process.shell import Process
 from engine.topology import Mark, subscriber
-from engine.wire.wiring import KV, identity_of, subscriber_sockets
+from engine.wire.wiring import identity_of, subscriber_sockets
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
-
-
-class TopicFollower(KVEventFollower):
-    """A follower that takes answers about its own topic only: the replay socket knows no subscriptions.
-
-    What a publisher of another topic sends is told once and dropped, so its numbers end as unrecoverable.
-    """
-
-    def __init__(self, *, topic: str = "", **options: Any) -> None:
-        super().__init__(**options)
-        self.topic = topic.encode()
-        self._met_another = False
-
-    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
-        if is_of_topic(frames, self.topic):
-            return super().on_replay(frames, now)
-        if self._met_another:
-            return []
-        self._met_another = True
-        return [Malformed("replay", f"a batch of topic {bytes(frames[1])!r}, which does not begin with {self.topic!r}")]
-
-
-class _Following(TopicFollower):
-    """A follower that keeps what it reports in `told`, whatever becomes of its caller.
-
-    `was_cut`: whether the live connection has ended since it was last asked; true before what the next one brings.
-    """
-
-    def __init__(self, told: deque[Report], was_cut: Callable[[], bool], **options: Any) -> None:
-        super().__init__(**options)
-        self._told, self._was_cut = told, was_cut
-        self.whole = True  # not broken off in the midst of a message
-
-    def on_live(self, frames: Sequence[Any], now: float) -> list[Report]:
-        self.whole = False
-        if self._was_cut():
-            self._keep(self.on_reconnect(now))
-            self.whole = False
-        return self._keep(super().on_live(frames, now))
-
-    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
-        self.whole = False
-        return self._keep(super().on_replay(frames, now))
-
-    def on_time(self, now: float, **more: Any) -> list[Report]:
-        self.whole = False
-        return self._keep(super().on_time(now, **more))
-
-    def _keep(self, reports: list[Report]) -> list[Report]:
-        kept = [report for report in reports if not isinstance(report, Question | Settled)]
-        self._told.extend(kept)
-        self.whole = True
-        return reports
 
 
 class KVEventSubscriber:
@@ -111,12 +56,11 @@ class KVEventSubscriber:
         self._own_ports = RealPorts(subscriber()) if ports is None else None
         ports = ports or self._own_ports
         self._process = Process(ports)
-        self._options = {"topic": topic, "poll_s": poll_s, "answer_s": answer_s, "tries": tries,
-                         "replay": replay_endpoint is not None}
         self._closed = False
-        self._ready: deque[Report] = deque()  # read, and not yet told
-        self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
-        self._was_cut: Callable[[], bool] = lambda: False
+        self._reading = Reading(lambda: KVEventFollower(
+            topic=topic, poll_s=poll_s, answer_s=answer_s, tries=tries, replay=replay_endpoint is not None,
+            tag=_new_tag()))
+        self._fed = 0  # how many of what was read the mirror knows: none, unless telling was broken off
         self.mirror = KVCacheMirror()
         self._thread: ThreadPoolExecutor | None = None
         self._polling: Future[None] | None = None
@@ -124,13 +68,13 @@ class KVEventSubscriber:
             for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
                                            identity=identity, core_index=core_index):
                 self._process.sockets[spec.name] = ports.open_socket(spec)
-            watch = getattr(self._process.sockets[KV], "watch_connection", None)
-            if watch is not None:
-                self._was_cut = watch()
         except BaseException:
             self.close()
             raise
-        self.follower = self._follower()
+
+    @property
+    def follower(self) -> KVEventFollower:
+        return self._reading.follower
 
     def poll(self, timeout_s: float | None = None) -> list[Report]:
         """Batches and notices, in order, as soon as there are any, and all that are there; empty after `timeout_s`.
@@ -142,25 +86,18 @@ class KVEventSubscriber:
             raise RuntimeError("the subscriber is closed")
         self._await_thread()
         self._read(timeout_s)
-        for report in islice(self._ready, self._fed, None):
+        for report in islice(self._reading.told, self._fed, None):
             feed(self.mirror, report)
             self._fed += 1
-        told = list(self._ready)
+        told = list(self._reading.told)
         self._fed = 0
-        self._ready.clear()
+        self._reading.told.clear()
         return told
 
     def _read(self, timeout_s: float | None) -> None:
         """Until something is ready to be told, at most `timeout_s`."""
-        clock = self._process.ports.clock
-        deadline = None if timeout_s is None else clock.monotonic() + timeout_s
-        if not self.follower.whole:
-            self._ready.append(Restarted(None))
-            self.follower = self._follower()
-        while not self._ready:
-            self._process.run(next_reports(self.follower, deadline))
-            if deadline is not None and clock.monotonic() >= deadline:
-                return
+        deadline = None if timeout_s is None else self._process.ports.clock.monotonic() + timeout_s
+        self._process.run(self._reading.until_told(deadline))
 
     def _await_thread(self) -> None:
         """An asynchronous iteration that was left may still be reading."""
@@ -174,13 +111,10 @@ class KVEventSubscriber:
 
     def _next(self) -> Report:
         if not self._fed:
-            feed(self.mirror, self._ready[0])
+            feed(self.mirror, self._reading.told[0])
             self._fed = 1
         self._fed -= 1
-        return self._ready.popleft()
-
-    def _follower(self) -> _Following:
-        return _Following(self._ready, self._was_cut, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
+        return self._reading.told.popleft()
 
     def close(self) -> None:
         """May be called twice."""
@@ -198,14 +132,14 @@ class KVEventSubscriber:
         while not self._closed:
             self._await_thread()
             self._read(None)
-            while self._ready:
+            while self._reading.told:
                 yield self._next()
 
     async def __aiter__(self) -> AsyncIterator[Report]:
         """Ends when the subscriber is closed."""
         self._thread = self._thread or ThreadPoolExecutor(1, "kv-subscriber")
         while True:
-            while self._ready:
+            while self._reading.told:
                 yield self._next()
             if self._closed:
                 return
@@ -260,10 +194,16 @@ def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
                                    buffer_bytes=recipe.socket_buffer_bytes,
                                    identity=identity_of(ports.node.index), core_index=recipe.core_index):
         process.sockets[spec.name] = ports.open_socket(spec)
-    follower = TopicFollower(topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
-                             answer_s=recipe.answer_s, tries=recipe.tries, tag=int.from_bytes(os.urandom(6), "big"))
+    reading = Reading(lambda: KVEventFollower(
+        topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
+        answer_s=recipe.answer_s, tries=recipe.tries, tag=_new_tag()))
     ports.mark(Mark.READY)
-    process.run(subscriber_loop(follower, KVCacheMirror()))
-    ports.observe("bye", reason=str(process.cancelled))
+    reason = process.run(follow(reading, KVCacheMirror()))
+    ports.observe("bye", reason=reason)
     process.close()
     ports.close()
+
+
+def _new_tag() -> int:
+    """Where the tags of a reader begin: none of an earlier one is taken for its own."""
+    return int.from_bytes(os.urandom(6), "big")

@@ -13,8 +13,9 @@ from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, 
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.kv_events.publisher.state import PublishedState
-from engine.kv_events.subscriber.follower import KVEventFollower, Question, Report
-from engine.kv_events.subscriber.loop import feed
+from engine.kv_events.reports import Question, Report
+from engine.kv_events.subscriber.follow import feed
+from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 
 PEER = 0
