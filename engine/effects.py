@@ -45,6 +45,13 @@ class Observe(Effect):
     data: dict[str, Any]
 
 
+class Warn(Effect):
+    """Something an operator wants to know, whoever records: each kind is logged now and then. -> None"""
+
+    name: str
+    data: dict[str, Any]
+
+
 class Beat(Effect):
     """The process is alive and got this far. Written to a shared word, never counted. -> None"""
 

@@ -10,30 +10,46 @@ from __future__ import annotations
 import os
 import queue
 import select
+import signal
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from engine.effects import (
     Attempt,
+    AwaitParent,
     Beat,
     Call,
+    Cancel,
+    Close,
     Effect,
+    Identity,
+    JoinThread,
     Loop,
     MarkPoint,
     Now,
     Observe,
+    OnTerminate,
+    OpenSocket,
     Put,
     Receive,
     RingBell,
     RingCrossing,
     Send,
+    StartThread,
     Take,
+    ThreadFailed,
     WaitBell,
+    WallTime,
+    Warn,
     WasCut,
+    WhoAmI,
 )
 from engine.errors import QueueCancelledError
+from engine.ipc.presence import start_time
 from engine.ports import Doorbell, Ports, RingSpec, Socket
+from engine.process.operator_log import OperatorLog
 
 #: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
 BEAT = struct.Struct("<QQ")
@@ -77,12 +93,15 @@ class Process:
         self.cancelled: Exception | None = None
         #: Descriptors that end every Receive when they become readable: what a death means to this process.
         self.sentinels: dict[int, Callable[[], Exception]] = {}
+        self.threads: dict[str, threading.Thread] = {}
         self._tickets: dict[str, int] = {}
+        self._operator_log = OperatorLog(ports.clock)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers: dict[type[Effect], Callable[[Any], Any]] = {
             Now: lambda effect: ports.clock.monotonic(),
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
             Observe: lambda effect: ports.observe(effect.name, **effect.data),
+            Warn: lambda effect: self._operator_log.warn(effect.name, effect.data),
             Beat: self._beat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
             Receive: self._receive,
@@ -95,6 +114,15 @@ class Process:
             RingBell: lambda effect: self.bells[effect.bell].ring(),
             WaitBell: self._wait_bell,
             Call: lambda effect: getattr(self.worker, effect.method)(*effect.args, **effect.kwargs),
+            WhoAmI: lambda effect: Identity(os.getpid(), start_time(os.getpid()) or 0, os.getppid()),
+            WallTime: lambda effect: ports.clock.time(),
+            OnTerminate: self._on_terminate,
+            AwaitParent: self._await_parent,
+            Cancel: lambda effect: self.cancel(effect.error),
+            StartThread: self._start_thread,
+            JoinThread: self._join_thread,
+            OpenSocket: self._open_socket,
+            Close: self._close,
         }
 
     def add_bell(self, name: str, bell: Doorbell) -> None:
@@ -133,6 +161,52 @@ class Process:
         self.bells.clear()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    # -- the life of the process
+
+    def _open_socket(self, effect: OpenSocket) -> str:
+        socket = self.sockets[effect.spec.name] = self.ports.open_socket(effect.spec)
+        return socket.address
+
+    def _start_thread(self, effect: StartThread) -> None:
+        def run() -> None:
+            try:
+                self.run(effect.loop)
+            except QueueCancelledError:
+                pass
+            except BaseException as error:
+                if effect.told is None:
+                    raise
+                self.queues[effect.told].put(ThreadFailed(effect.name, error))
+
+        thread = self.threads[effect.name] = threading.Thread(target=run, name=effect.name, daemon=True)
+        thread.start()
+
+    def _join_thread(self, effect: JoinThread) -> bool:
+        thread = self.threads[effect.name]
+        thread.join(max(0.0, effect.deadline - self.ports.clock.monotonic()))
+        return not thread.is_alive()
+
+    def _on_terminate(self, effect: OnTerminate) -> None:
+        def handle(number: int, frame: Any) -> None:
+            if effect.queue is None:
+                raise SystemExit(effect.item)
+            self.queues[effect.queue].put(effect.item)
+
+        signal.signal(signal.SIGTERM, handle)
+
+    def _await_parent(self, effect: AwaitParent) -> None:
+        gone = threading.Event()
+        if self.ports.parent is not None:
+            self.ports.parent.watch(gone.set)
+        gone.wait()
+
+    def _close(self, effect: Close) -> None:
+        for socket in self.sockets.values():
+            socket.close(effect.linger_s)
+        self.sockets.clear()
+        self.close()
+        self.ports.close()
 
     def _beat(self, effect: Beat) -> None:
         if self.heartbeat is not None:

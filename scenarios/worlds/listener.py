@@ -20,16 +20,13 @@ from multiprocessing.connection import Connection, wait
 
 import msgspec
 
-from engine.errors import QueueCancelledError
-from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.subscriber.follow import UntilCaughtUp, follow
-from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
-from engine.kv_events.subscriber.reading import Reading
+from engine.kv_events.subscriber.follow import UntilCaughtUp
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
+from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
+from engine.kv_events.subscriber.process import run_life
 from engine.process.children import open_ports, set_process_title
-from engine.process.shell import Process
-from engine.topology import Mark, subscriber
-from engine.wire.wiring import identity_of, subscriber_sockets
-from engine.worker.worker_proc import process_identity
+from engine.topology import subscriber
+from engine.wire.wiring import identity_of
 from faults.malformed import IDENTITY, rudely
 
 STOP = b"stop"
@@ -99,25 +96,13 @@ def _hearing(heard: Connection) -> Callable[[], bool]:
 
 
 def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
-    node = subscriber(play.index, life)
     set_process_title(f"subscriber-{play.index}")
-    ports = open_ports(node, play.ports_factory, play.ports_argument)
-    ports.observe("born", **process_identity(), segments=[], paths=[])
-    ports.mark(Mark.BORN)
-    process = Process(ports)
-    for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
-                                   identity=IDENTITY if play.rude else identity_of(play.index)):
-        process.sockets[spec.name] = ports.open_socket(spec)
-    reading = Reading(lambda: KVEventFollower(
-        replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
-        tag=life * TAGS_OF_A_LIFE))
+    recipe = SubscriberRecipe(
+        endpoint=play.endpoint, replay_endpoint=play.replay_endpoint, poll_s=play.replay_s, answer_s=play.replay_s,
+        hwm=play.hwm, socket_buffer_bytes=play.buffer_bytes)
     until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(READY))
-    loop = follow(reading, KVCacheMirror(), until=until)
-    try:
-        process.run(rudely(loop) if play.rude else loop)
-    except QueueCancelledError:
-        pass
-    ports.observe("bye", reason="done")
+    loop = subscriber_life(recipe, IDENTITY if play.rude else identity_of(play.index),
+                           lambda: life * TAGS_OF_A_LIFE, until=until)
+    run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument),
+             rudely(loop) if play.rude else loop)
     connection.send_bytes(DONE)
-    process.close()
-    ports.close()

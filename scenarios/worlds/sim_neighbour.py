@@ -37,8 +37,7 @@ class SimNeighbour:
         self._open = 0  # rounds that are not over
         self._finishing = False
         prompts = [request.prompt_token_ids for request in msgspec.convert(play.workload, Workload).requests]
-        self.core = self._start(core(1), lambda process: neighbour_main(
-            process, stage, self.rank, prompts, self._round_is_over))
+        self.core = self._start(core(1), lambda process: neighbour_main(stage, self.rank, prompts, self._round_is_over))
         sim.paths[NAME] = NAME
         sim.create_segment(SEGMENT, 64, self.core)
 

@@ -15,6 +15,7 @@ from engine.executor.multiproc import CORE_BELL, MultiprocExecutor
 from engine.executor.uniproc import UniProcExecutor
 from engine.ipc.queue import READY, QueueReader, QueueWriter
 from engine.ipc.ring import RingReader, RingWriter
+from engine.kv_events.publisher.life import start_publisher
 from engine.topology import Mark
 from engine.wire.handshake import REQUESTS, core_hello, core_ready
 from engine.wire.wiring import (
@@ -25,7 +26,7 @@ from engine.wire.wiring import (
     response_ring,
     rpc_ring,
 )
-from sim.nodes.publisher import start_publisher
+from sim.nodes.publisher import events_of
 from sim.nodes.worker import RECIPE, ModelStandIn, add_ring, parent_is_gone, start_worker
 from sim.process.effects import Sleep
 from sim.process.process import SimProcess
@@ -96,7 +97,7 @@ class _Core:
         metadata = yield from core_hello(stage.sim.now + config.bounds.handshake_s)
         executor = yield from self.start_executor()
         num_blocks = yield from executor.initialize()
-        log = start_publisher(process, stage, config.data_parallel_rank, epoch=stage.life + 1)
+        log = yield from start_publisher(events_of(stage), config.data_parallel_rank, epoch=stage.life + 1)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               stage.max_model_len, vocab_size=stage.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
+from engine.config import KVEventsConfig
 from engine.core.block_pool import CacheEvent
 from engine.core.kv_cache import KVCacheManager
 from engine.core.request import Request
 from engine.effects import Loop, Now, Observe, Take
-from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.kv_events.publisher.life import start_publisher
+from engine.kv_events.publisher.log import hand_over
 from engine.messages import KVEventBatch, SamplingParams
-from engine.wire.wiring import KV, REPLAY, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
+from engine.wire.wiring import KV, REPLAY
 from sim.process.effects import Sleep
-from sim.process.process import SimProcess
 from sim.stage import Stage
 
 #: What the lab says to a neighbour, by its queue: compute all prompts once more.
@@ -25,31 +28,20 @@ ROUNDS, ROUND = "rounds", "round"
 NEIGHBOURS_EPOCH = 1000
 
 
-def start_publisher(process: SimProcess, stage: Stage, rank: int, epoch: int) -> KVEventLog | None:
-    """As `ZmqEventPublisher` does it. -> the log to hand batches to; None where events are off. Raises OSError."""
-    events = stage.config.kv_events
-    if not events.enable_kv_cache_events:
-        return None
-    log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,
-                     data_parallel_rank=rank, epoch=epoch)
-    process.open_socket(kv_socket(offset_endpoint_port(stage.address(KV), rank), hwm=events.hwm,
-                                  buffer_bytes=events.socket_buffer_bytes))
-    process.start("zmq-publisher", publish_loop(log))
-    if events.replay:
-        process.open_socket(replay_socket(offset_endpoint_port(stage.address(REPLAY), rank),
-                                          hwm=replay_hwm(events.buffer_steps), buffer_bytes=events.socket_buffer_bytes))
-        process.start("zmq-replay", replay_loop(log))
-    return log
+def events_of(stage: Stage) -> KVEventsConfig:
+    """Where the lab has its engines publish."""
+    return msgspec.structs.replace(stage.config.kv_events, endpoint=stage.address(KV),
+                                   replay_endpoint=stage.address(REPLAY), bind=True)
 
 
-def neighbour_main(process: SimProcess, stage: Stage, rank: int | None, prompts: Sequence[Sequence[int]],
+def neighbour_main(stage: Stage, rank: int | None, prompts: Sequence[Sequence[int]],
                    round_is_over: Callable[[], None]) -> Loop[None]:
     """The main thread of a neighbour, from one round to the next: each begins with an empty cache.
 
     A `rank` of None publishes nothing.
     """
     cache = KVCacheManager(stage.num_gpu_blocks, stage.config.cache.block_size)
-    log = None if rank is None else start_publisher(process, stage, rank, NEIGHBOURS_EPOCH)
+    log = None if rank is None else (yield from start_publisher(events_of(stage), rank, epoch=NEIGHBOURS_EPOCH))
     while True:
         for _ in (yield Take(ROUNDS, None)):
             cache.reset_prefix_cache()

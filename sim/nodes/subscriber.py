@@ -1,4 +1,4 @@
-"""A KV-cache subscriber of the twin: the engine's own follower, mirror and loop.
+"""A KV-cache subscriber of the twin: the engine's own, whole life.
 
 One that is killed is started again, once, without a memory and under its old name. The lab waits for its first life
 only, so the second one leaves with its publisher.
@@ -10,14 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.effects import Loop, MarkPoint, Observe
+from engine.effects import Loop
 from engine.errors import QueueCancelledError
-from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.subscriber.follow import UntilCaughtUp, follow
-from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
-from engine.kv_events.subscriber.reading import Reading
-from engine.topology import Mark, core
-from engine.wire.wiring import KV, REPLAY, identity_of, subscriber_sockets
+from engine.kv_events.subscriber.follow import UntilCaughtUp
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
+from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
+from engine.topology import core
+from engine.wire.wiring import KV, REPLAY, identity_of
 from faults.malformed import IDENTITY, rudely
 from sim.process.process import SIGKILL, SimProcess
 from sim.stage import Stage
@@ -32,18 +31,13 @@ def subscriber_main(process: SimProcess, stage: Stage, where: Callable[[str], st
     if process.life == 0:
         _start_again_if_killed(process, stage, where, rude)
     events, bounds = stage.config.kv_events, stage.config.bounds
-    process.observe("born", {"pid": process.pid, "ppid": 1, "start_time": process.pid, "segments": [], "paths": []})
-    yield MarkPoint(Mark.BORN)
-    for spec in subscriber_sockets(where(KV), where(REPLAY) if events.replay else None,
-                                   hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes,
-                                   identity=IDENTITY if rude else identity_of(process.node.index)):
-        process.open_socket(spec)
-    reading = Reading(lambda: KVEventFollower(replay=events.replay, poll_s=bounds.replay_s, answer_s=bounds.replay_s,
-                               tag=process.life * TAGS_OF_A_LIFE))
+    recipe = SubscriberRecipe(
+        endpoint=where(KV), replay_endpoint=where(REPLAY) if events.replay else None, poll_s=bounds.replay_s,
+        answer_s=bounds.replay_s, hwm=events.subscriber_hwm, socket_buffer_bytes=events.socket_buffer_bytes)
     until = UntilCaughtUp(lambda: process.context.get("stop", False), is_ready)
-    loop = follow(reading, KVCacheMirror(), until=until)
+    loop = subscriber_life(recipe, IDENTITY if rude else identity_of(process.node.index),
+                           lambda: process.life * TAGS_OF_A_LIFE, until=until)
     yield from rudely(loop) if rude else loop
-    yield Observe("bye", {"reason": "done"})
     is_done()
 
 

@@ -22,21 +22,34 @@ from typing import TYPE_CHECKING, Any
 
 from engine.effects import (
     Attempt,
+    AwaitParent,
     Beat,
     Call,
+    Cancel,
+    Close,
+    Identity,
+    JoinThread,
     Loop,
     MarkPoint,
     Now,
     Observe,
+    OnTerminate,
+    OpenSocket,
     Put,
     Receive,
     RingBell,
     RingCrossing,
     Send,
+    StartThread,
     Take,
+    ThreadFailed,
     WaitBell,
+    WallTime,
+    Warn,
     WasCut,
+    WhoAmI,
 )
+from engine.errors import QueueCancelledError
 from faults.journal import Kind, Record, digest_of
 from faults.plan import Fate, Fault
 from sim.process.effects import Enter, Leave, Sleep
@@ -447,6 +460,73 @@ class SimThread:
             return WAIT
         return result
 
+    # -- the life of its process
+
+    def _who_am_i(self, effect: WhoAmI) -> Identity:
+        process = self.process
+        return Identity(process.pid, process.pid, process.parent.pid if process.parent else 1)
+
+    def _wall_time(self, effect: WallTime) -> float:
+        return self._env._now
+
+    def _warn(self, effect: Warn) -> None:
+        """No operator looks on."""
+
+    def _open_socket(self, effect: OpenSocket) -> str:
+        return self.process.open_socket(effect.spec).address
+
+    def _start_thread(self, effect: StartThread) -> None:
+        process = self.process
+        thread = process.start(effect.name, effect.loop)
+        if effect.told is not None:
+            def told(ended: SimThread) -> None:
+                if ended.error is not None and not isinstance(ended.error, QueueCancelledError):
+                    process.put(effect.told, ThreadFailed(effect.name, ended.error))
+
+            thread.on_finish = told
+
+    def _join_thread(self, effect: JoinThread) -> Any:
+        thread = next(thread for thread in self.process.threads if thread.name == effect.name)
+        if thread.finished:
+            return True
+        if effect.deadline <= self._env._now:
+            return False
+        told = thread.on_finish
+
+        def finished(ended: SimThread) -> None:
+            if told is not None:
+                told(ended)
+            self.wake_after(self.sim.costs.thread_wake_s)
+
+        if self._first:
+            thread.on_finish = finished
+        return self._ask_again(self._join_thread, (effect,), effect.deadline)
+
+    def _on_terminate(self, effect: OnTerminate) -> None:
+        process = self.process
+        if effect.queue is None:
+            process.on_terminate = lambda: process.interrupt(SystemExit(effect.item))
+        else:
+            process.on_terminate = lambda: process.put(effect.queue, effect.item)
+
+    def _await_parent(self, effect: AwaitParent) -> Any:
+        """Who has no parent waits for ever."""
+        parent = self.process.parent
+        if parent is not None:
+            if not parent.alive:
+                return None
+            if self._first:
+                self.process.watch(parent, self.wake)
+        return self._ask_again(self._await_parent, (effect,), _NEVER)
+
+    def _cancel(self, effect: Cancel) -> None:
+        self.process.cancel(effect.error)
+
+    def _close(self, effect: Close) -> None:
+        for port in self.process.sockets.values():
+            if not port.socket.closed:
+                port.close(effect.linger_s)
+
     def _sleep(self, effect: Sleep) -> Any:
         return self._ask_again(self._slept, (), self._env._now + effect.seconds)
 
@@ -524,6 +604,16 @@ _ANSWERS: dict[type, Callable[[SimThread, Any], Any]] = {
     RingBell: SimThread._ring_bell,
     WaitBell: SimThread._wait_bell,
     Call: SimThread._call,
+    WhoAmI: SimThread._who_am_i,
+    WallTime: SimThread._wall_time,
+    Warn: SimThread._warn,
+    OnTerminate: SimThread._on_terminate,
+    AwaitParent: SimThread._await_parent,
+    Cancel: SimThread._cancel,
+    StartThread: SimThread._start_thread,
+    JoinThread: SimThread._join_thread,
+    OpenSocket: SimThread._open_socket,
+    Close: SimThread._close,
     Sleep: SimThread._sleep,
     Enter: SimThread._enter,
     Leave: SimThread._leave,

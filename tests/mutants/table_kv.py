@@ -73,9 +73,9 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
     edits=(Edit("engine/kv_events/publisher/log.py",
-                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+                """                yield from _tell("bad-frame", {"edge": inbox, "error": str(error)})
         if turns""",
-                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+                """                yield from _tell("bad-frame", {"edge": inbox, "error": str(error)})
                 return
         if turns"""),))
 

@@ -11,7 +11,8 @@ Promises
   further requests wait for their turn, and beyond `MAX_WAITING` in the socket: each is answered.
 - A malformed request is told and not answered: an end marker would claim that there was nothing to send. An answer
   that cannot be made or sent is told, and ends no other.
-- What all sent batches amount to is kept as well (kv_state), for whoever fell out of the window.
+- What all sent batches amount to is kept as well (state.py), for whoever fell out of the window.
+- What is lost and who cannot be answered is told to whoever runs it, and never by the thread that hands over.
 
     step loop            publish_loop                 replay_loop
     hand_over --queue--> encode, window, state, send  request -> a copy of the window or of the state, in chunks
@@ -28,7 +29,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
+from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take, Warn
 from engine.errors import BadFrameError, QueueCancelledError, UnroutableError
 from engine.kv_events.codec import (
     LARGEST,
@@ -133,6 +134,7 @@ class KVEventLog:
         if request.snapshot:
             if self.epoch is None:
                 raise BadFrameError("this publisher speaks the original's format and has no snapshots")
+            assert request.tag is not None, "who reads requests takes none for a snapshot that has no tag"
             return self.state.pieces(request.tag, self.epoch, self.numbered_when_idle(), self.data_parallel_rank,
                                      self.topic)
         upto, batches = self._snapshot()
@@ -186,22 +188,28 @@ def hand_over(log: KVEventLog, batch: EventBatch, *, queue: str = "kv") -> Loop[
 
 def publish_loop(log: KVEventLog, *, queue: str = "kv", outbox: str = "kv") -> Loop[None]:
     """Publish what is handed over, until None is put into the queue or the log is stopped."""
+    told_full = 0  # of those that found the queue full, so many were told
     while True:
-        for item in (yield Take(queue, None)):
+        items = yield Take(queue, None)
+        found_full = log.lost_at_full_queue - told_full
+        if found_full:
+            told_full += found_full
+            yield Warn("kv-lost", {"batches": found_full, "reason": f"{log.max_queue_size} wait already"})
+        for item in items:
             if item is None or log.stopped:
                 return
             number, batch = item
             try:
                 frames = log.frames(number, batch)
             except Exception as error:  # whatever was wrong with this batch, the next one is another
-                yield Observe("kv-lost", {"seq": number, "reason": f"cannot be encoded: {error!r}"})
+                yield from _tell("kv-lost", {"seq": number, "reason": f"cannot be encoded: {error!r}"})
                 continue
             try:
                 yield Send(outbox, frames)
             except QueueCancelledError:
                 raise
             except Exception as error:  # it is in the window, so it can still be asked for
-                yield Observe("kv-unsent", {"seq": number, "error": repr(error)})
+                yield from _tell("kv-unsent", {"seq": number, "error": repr(error)})
 
 
 def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = CHUNK_BATCHES) -> Loop[None]:
@@ -214,7 +222,7 @@ def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = 
             try:
                 turns.ask(peer, read_request(frames))
             except BadFrameError as error:
-                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+                yield from _tell("bad-frame", {"edge": inbox, "error": str(error)})
         if turns.replays:
             replay = turns.replays.popleft()
             if (yield from _send_chunk(log, replay, inbox, chunk_batches)):
@@ -279,12 +287,18 @@ def _send_chunk(log: KVEventLog, replay: _Replay, outbox: str, chunk_batches: in
         except QueueCancelledError:
             raise
         except BadFrameError as error:  # a question that this publisher does not answer
-            yield Observe("bad-frame", {"edge": outbox, "error": str(error)})
+            yield from _tell("bad-frame", {"edge": outbox, "error": str(error)})
             return False
         except (Unroutable, UnroutableError) as error:  # it left, or reads too slowly: it will ask again
-            yield Observe("replay-ended", {"edge": outbox, "error": str(error)})
+            yield from _tell("replay-ended", {"edge": outbox, "error": str(error)})
             return False
         except Exception as error:  # whatever was stored or asked for, the next question is another
-            yield Observe("replay-ended", {"edge": outbox, "error": f"no answer: {error!r}"})
+            yield from _tell("replay-ended", {"edge": outbox, "error": f"no answer: {error!r}"})
             return False
     return True
+
+
+def _tell(name: str, data: dict[str, Any]) -> Loop[None]:
+    """To the judges, and to whoever runs it."""
+    yield Observe(name, data)
+    yield Warn(name, data)

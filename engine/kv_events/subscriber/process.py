@@ -2,7 +2,7 @@
 
     with KVEventSubscriber("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558") as subscriber:
         for report in subscriber:
-            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see kv_subscriber
+            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see reports.py
 
 Promises
 - Batches come once each and in order; every loss is told, and healed by replay where the publisher still has it.
@@ -18,25 +18,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 import msgspec
 
+from engine.effects import Loop
 from engine.errors import QueueCancelledError
-from engine.ipc.presence import start_time
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import Report
-from engine.kv_events.subscriber.follow import feed, follow
+from engine.kv_events.subscriber.follow import feed
 from engine.kv_events.subscriber.follower import KVEventFollower
-from engine.kv_events.subscriber.reading import Reading
+from engine.kv_events.subscriber.life import ENDINGS, SubscriberRecipe, open_sockets, reading_of, subscriber_life
 from engine.ports import Ports
 from engine.process.real_ports import RealPorts
-from engine.process.shell import Process
-from engine.topology import Mark, subscriber
-from engine.wire.wiring import identity_of, subscriber_sockets
+from engine.process.shell import LocalQueue, Process
+from engine.topology import subscriber
+from engine.wire.wiring import identity_of
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
@@ -57,17 +56,16 @@ class KVEventSubscriber:
         ports = ports or self._own_ports
         self._process = Process(ports)
         self._closed = False
-        self._reading = Reading(lambda: KVEventFollower(
-            topic=topic, poll_s=poll_s, answer_s=answer_s, tries=tries, replay=replay_endpoint is not None,
-            tag=_new_tag()))
+        recipe = SubscriberRecipe(
+            endpoint=endpoint, replay_endpoint=replay_endpoint, topic=topic, poll_s=poll_s, answer_s=answer_s,
+            tries=tries, hwm=hwm, socket_buffer_bytes=socket_buffer_bytes, core_index=core_index)
+        self._reading = reading_of(recipe, _new_tag)
         self._fed = 0  # how many of what was read the mirror knows: none, unless telling was broken off
         self.mirror = KVCacheMirror()
         self._thread: ThreadPoolExecutor | None = None
         self._polling: Future[None] | None = None
         try:
-            for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
-                                           identity=identity, core_index=core_index):
-                self._process.sockets[spec.name] = ports.open_socket(spec)
+            self._process.run(open_sockets(recipe, identity))
         except BaseException:
             self.close()
             raise
@@ -159,51 +157,21 @@ class KVEventSubscriber:
         self.close()
 
 
-class SubscriberRecipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber process follows. `replay_endpoint` None: it cannot ask."""
-
-    endpoint: str
-    replay_endpoint: str | None = None
-    topic: str = ""
-    poll_s: float = 5.0
-    answer_s: float = 5.0
-    tries: int = 3
-    hwm: int = 100_000
-    socket_buffer_bytes: int = 0
-    core_index: int = 0
-
-
 def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
     """Entry point of a subscriber process: follows, observes, and ends at SIGTERM or with its parent.
 
     It is its node's index that answers are addressed to, so a plan can tell the subscribers apart.
     """
     recipe = msgspec.msgpack.decode(recipe_bytes, type=SubscriberRecipe)
+    run_life(ports, subscriber_life(recipe, identity_of(ports.node.index), _new_tag))
+
+
+def run_life(ports: Ports, life: Loop[None]) -> None:
+    """Live the life of a subscriber in this process."""
     process = Process(ports)
-
-    def leave(reason: str) -> None:
-        process.cancel(QueueCancelledError(reason))
-
-    signal.signal(signal.SIGTERM, lambda number, frame: leave("SIGTERM"))
-    if ports.parent is not None:
-        ports.parent.watch(lambda: leave("the parent is gone"))
-    ports.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_time(os.getpid()) or 0, segments=[],
-                  paths=[])
-    ports.mark(Mark.BORN)
-    for spec in subscriber_sockets(recipe.endpoint, recipe.replay_endpoint, recipe.topic, hwm=recipe.hwm,
-                                   buffer_bytes=recipe.socket_buffer_bytes,
-                                   identity=identity_of(ports.node.index), core_index=recipe.core_index):
-        process.sockets[spec.name] = ports.open_socket(spec)
-    reading = Reading(lambda: KVEventFollower(
-        topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
-        answer_s=recipe.answer_s, tries=recipe.tries, tag=_new_tag()))
-    ports.mark(Mark.READY)
-    reason = process.run(follow(reading, KVCacheMirror()))
-    ports.observe("bye", reason=reason)
-    process.close()
-    ports.close()
+    process.queues[ENDINGS] = LocalQueue()
+    process.run(life)
 
 
 def _new_tag() -> int:
-    """Where the tags of a reader begin: none of an earlier one is taken for its own."""
     return int.from_bytes(os.urandom(6), "big")

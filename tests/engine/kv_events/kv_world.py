@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
+from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take, Warn
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
 from engine.kv_events.publisher.state import PublishedState
@@ -81,7 +81,7 @@ class Life:
                 return None if deadline is not None else Stepper
             case Observe(name=name, data=data):
                 return self.observed.append((name, data))
-            case MarkPoint():
+            case MarkPoint() | Warn():
                 return None
         raise AssertionError(effect)
 

@@ -48,8 +48,9 @@ class Wire:
 
     def open_socket(self, spec: Any) -> Any:
         always = os.open(os.devnull, os.O_RDONLY)  # "something may have come": nobody sleeps here
-        return SimpleNamespace(send=self._ask, close=lambda: os.close(always), fileno=lambda: always,
-                               was_cut=lambda: False, try_receive=lambda: self._receive(self.queues[spec.name]))
+        return SimpleNamespace(address=spec.address, send=self._ask, close=lambda linger_s=None: os.close(always),
+                               fileno=lambda: always, was_cut=lambda: False,
+                               try_receive=lambda: self._receive(self.queues[spec.name]))
 
     def _ask(self, frames: list[bytes], peer: Any) -> None:
         self.queues["replay"].extend(self.log.answer(read_request(frames)))

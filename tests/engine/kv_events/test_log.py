@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.effects import Observe, Receive, Send
+from engine.effects import Observe, Receive, Send, Warn
 from engine.errors import QueueCancelledError
 from engine.kv_events.codec import ReplayRequest, read_answer, request_frames
 from engine.kv_events.publisher.log import MAX_REPLAYS, MAX_WAITING, KVEventLog, replay_loop
@@ -229,4 +229,6 @@ def _serve(loop, requests: list[tuple[str, list[bytes]]], *, gone: str | None = 
             case Observe(name=name):
                 if observed is not None:
                     observed.append(name)
+                effect = loop.send(None)
+            case Warn():
                 effect = loop.send(None)
