@@ -160,8 +160,7 @@ class SocketPort:
     # -- the rest of a socket
 
     def was_cut(self) -> bool:
-        was_cut, self.socket.was_cut = self.socket.was_cut, False
-        return was_cut
+        return self.socket.was_cut()
 
     def close(self, linger_s: float | None = None) -> None:
         self.socket.close(linger_s)

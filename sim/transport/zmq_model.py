@@ -60,7 +60,7 @@ class SimSocket:
         self.connections: list[Connection] = []
         self.waiter: Callable[[], None] | None = None
         self.closed = False
-        self.was_cut = False  # a connection to its peer has ended since somebody last looked
+        self.cut = False  # a connection that it made has ended since somebody last looked
         self.lingering: Callable[[], None] | None = None  # called once nothing is unsent or linger is over
         self._turn = 0
         self._publishes = spec.kind in ("PUB", "XPUB")
@@ -117,6 +117,11 @@ class SimSocket:
         """(peer, frames), or None when nothing is there."""
         found = self.take()
         return None if found is None else (found[0], found[1].frames)
+
+    def was_cut(self) -> bool:
+        """Whether a connection of a watched socket has ended since the last call."""
+        cut, self.cut = self.cut, False
+        return cut
 
     def close(self, linger_s: float | None = None) -> None:
         """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None)."""
@@ -359,7 +364,7 @@ class Network:
         incoming.target = None
         outgoing.target = None
         if connects:
-            socket.was_cut = True
+            socket.cut = socket.spec.watched
             outgoing.lose(self.sim.choose_amount(len(outgoing.pipe), f"taken before the end on {outgoing}",
                                                  len(outgoing.pipe)))
             if outgoing.topics is not None:
