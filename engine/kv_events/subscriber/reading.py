@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 from engine.effects import Loop, Now, Receive, Send, WasCut
 from engine.errors import UnroutableError
@@ -37,6 +36,7 @@ class Reading:
         self.settled = False  # since somebody last looked, and said so
         self.whole = True  # not broken off in the midst of a message
         self._live_first = True
+        self._found = False  # this turn has something to report
 
     def until_told(self, deadline: float | None) -> Loop[None]:
         """Read until there is something to tell, at most until `deadline`."""
@@ -50,56 +50,57 @@ class Reading:
 
         One that is over reads what is there, and waits for nothing.
         """
-        found = False
+        self._found = False
         if not self.whole:
             self.told.append(Restarted(None))
             self.follower = self._start()
-            self.whole = found = True
+            self.whole = self._found = True
         follower = self.follower
         for messages in count(1):
             inboxes = (KV, REPLAY) if self._live_first else (REPLAY, KV)
             message = yield Receive(inboxes if follower.replay else (KV,),
-                                    0.0 if found else _earlier(deadline, follower.deadline()))
+                                    0.0 if self._found else _earlier(deadline, follower.deadline()))
             now = yield Now()
             if message is not None:
-                reports = yield from self._read(message[0], message[2], now)
-                found = (yield from self._ask(reports)) or found
-            if message is None or (message[0] == KV and not self._live_first):  # there was no answer to read
+                inbox, _, frames = message
                 self.whole = False
-                found = (yield from self._ask(self._keep(follower.on_time(now)))) or found
+                if inbox != KV:
+                    questions = self._keep(follower.on_replay(frames, now))
+                else:
+                    before = self._keep(follower.on_reconnect(now)) if (yield WasCut(KV)) else []
+                    self.whole = False
+                    questions = before + self._keep(follower.on_live(frames, now))
+                if questions:
+                    yield from self._ask(questions)
+            if message is None or (inbox == KV and not self._live_first):  # there was no answer to read
+                self.whole = False
+                yield from self._ask(self._keep(follower.on_time(now)))
             self._live_first = not self._live_first
             enough = message is None or messages >= BURST_MESSAGES
-            if enough and (found or (deadline is not None and now >= deadline)):
+            if enough and (self._found or (deadline is not None and now >= deadline)):
                 return
 
-    def _read(self, inbox: str, frames: list[Any], now: float) -> Loop[list[Report]]:
-        self.whole = False
-        if inbox != KV:
-            return self._keep(self.follower.on_replay(frames, now))
-        before: list[Report] = []
-        if (yield WasCut(KV)):
-            before = self._keep(self.follower.on_reconnect(now))
-            self.whole = False
-        return before + self._keep(self.follower.on_live(frames, now))
-
-    def _keep(self, reports: list[Report]) -> list[Report]:
-        self.told.extend([report for report in reports if not isinstance(report, Question | Settled)])
-        self.settled = self.settled or any(isinstance(report, Settled) for report in reports)
-        self.whole = True
-        return reports
-
-    def _ask(self, reports: list[Report]) -> Loop[bool]:
-        """Send the questions. -> whether there are other reports"""
-        found = False
+    def _keep(self, reports: list[Report]) -> list[Question]:
+        """-> the questions, which are to be sent"""
+        questions = []
         for report in reports:
-            if not isinstance(report, Question):
-                found = True
+            if type(report) is Question:
+                questions.append(report)
                 continue
+            self._found = True
+            if type(report) is Settled:
+                self.settled = True
+            else:
+                self.told.append(report)
+        self.whole = True
+        return questions
+
+    def _ask(self, questions: list[Question]) -> Loop[None]:
+        for question in questions:
             try:
-                yield Send(REPLAY, report.frames)
+                yield Send(REPLAY, question.frames)
             except (Unroutable, UnroutableError):  # unanswered, then: it will be asked again
                 pass
-        return found
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:
