@@ -12,7 +12,8 @@ from __future__ import annotations
 from engine.config import KVEventsConfig
 from engine.effects import Cancel, JoinThread, Loop, Now, OpenSocket, Put, StartThread, WallTime
 from engine.errors import QueueCancelledError
-from engine.kv_events.publisher.log import KVEventLog, publish_loop, replay_loop
+from engine.kv_events.publisher.log import KVEventLog, publish_loop
+from engine.kv_events.publisher.replays import replay_loop
 from engine.wire.wiring import KV, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 
 #: Its threads.
@@ -29,7 +30,7 @@ def start_publisher(events: KVEventsConfig, data_parallel_rank: int, *, epoch: i
     `epoch`: differs between lives of the same publisher (from the clock if None). Raises ValueError for an epoch that
     is none, and what `OpenSocket` raises where an address cannot be bound.
     """
-    if not events.enable_kv_cache_events:
+    if not events.enable_kv_cache_events or events.publisher == "null":
         return None
     wall = yield WallTime()
     log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,

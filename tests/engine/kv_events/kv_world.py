@@ -11,7 +11,8 @@ from typing import Any
 
 from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take, Warn
 from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop
+from engine.kv_events.publisher.replays import replay_loop
 from engine.kv_events.publisher.state import PublishedState
 from engine.kv_events.reports import Question, Report
 from engine.kv_events.subscriber.follow import feed

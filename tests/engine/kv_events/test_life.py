@@ -60,8 +60,10 @@ def test_what_is_queued_is_published_before_the_publisher_ends(sim: Simulation, 
         "main": True, PUBLISHER: True, **({REPLAYER: True} if asks else {})}
 
 
-def test_without_events_nothing_is_started(sim: Simulation) -> None:
-    process = sim.start_process(core(), lambda _: start_publisher(KVEventsConfig(), 0))
+@pytest.mark.parametrize("off", [
+    KVEventsConfig(), KVEventsConfig(enable_kv_cache_events=True, publisher="null", endpoint="ipc://kv")])
+def test_without_events_nothing_is_started(sim: Simulation, off: KVEventsConfig) -> None:
+    process = sim.start_process(core(), lambda _: start_publisher(off, 0))
     sim.run(1.0)
     assert process.error is None and not process.sockets and [thread.name for thread in process.threads] == ["main"]
 
