@@ -45,6 +45,13 @@ class Observe(Effect):
     data: dict[str, Any]
 
 
+class Warn(Effect):
+    """Something an operator wants to know, whoever records: each kind is logged now and then. -> None"""
+
+    name: str
+    data: dict[str, Any]
+
+
 class Beat(Effect):
     """The process is alive and got this far. Written to a shared word, never counted. -> None"""
 
@@ -72,6 +79,15 @@ class Receive(Effect):
     inboxes: tuple[str, ...]
     deadline: float | None
     ends: tuple[Node, ...] = ()
+
+
+class WasCut(Effect):
+    """-> whether a connection of a watched inbox has ended since this was last asked.
+
+    It is known before the next connection brings messages.
+    """
+
+    inbox: str
 
 
 class Put(Effect):
@@ -378,17 +394,3 @@ class MakeWorker(Effect):
     rank: int
     world_size: int
     init_method: str
-
-
-class StartPublisher(Effect):
-    """Publish KV events, on threads of their own. -> the log to hand batches to, or None where events are off
-
-    Raises OSError where an address is taken.
-    """
-
-    config: Any  # engine.config.KVEventsConfig
-    data_parallel_rank: int
-
-
-class EndPublisher(Effect):
-    """Publish what is queued, then end the publisher's threads. -> None"""

@@ -249,7 +249,7 @@ class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=Tru
     data_parallel_rank: int | None = None
 
 
-class KVEventBatch(EventBatch):
+class KVEventBatch(EventBatch, frozen=True):
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
 
 

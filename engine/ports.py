@@ -94,6 +94,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[str, str, str] | None = None
     mandatory: bool = True  # ROUTER: an unroutable frame is an error
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
+    watched: bool = False  # connects: `was_cut` tells that a connection has ended
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
 
 
@@ -110,6 +111,10 @@ class Socket(Protocol):
 
     def try_receive(self) -> tuple[int, list[Any]] | None:
         """(peer index, frames) or None when nothing is there. Malformed identities never reach the caller."""
+
+    def was_cut(self) -> bool:
+        """Whether a connection of a `watched` socket has ended since the last call; known before the next one brings
+        messages."""
 
     def fileno(self) -> int:
         """Readable when a message may be there. Edge-triggered: after each wake, receive until None."""

@@ -3,8 +3,8 @@
 A change of the import is enough, but for configs and batches: these are frozen, and `msgspec.structs.replace` makes
 the changed one.
 
-The structs are vocabulary (engine/messages.py), their bytes are described in kv_codec, the publisher's decisions are
-in kv_log, its threads and sockets in kv_publisher.
+The structs are vocabulary (engine/messages.py); their bytes are described in engine/kv_events/codec.py, the publisher's
+decisions are in publisher/log.py there, its threads and sockets in publisher/life.py.
 """
 
 from engine.config import KVEventsConfig

@@ -30,7 +30,6 @@ from engine.effects import (
     AwaitParent,
     Cancel,
     Close,
-    EndPublisher,
     ExitNow,
     HoldFiles,
     IsAlive,
@@ -47,7 +46,6 @@ from engine.effects import (
     ReadModel,
     RemoveFiles,
     Send,
-    StartPublisher,
     StartThread,
     Take,
     TellParent,
@@ -56,6 +54,8 @@ from engine.effects import (
 )
 from engine.errors import QueueCancelledError, RpcError, StartupError
 from engine.executor.registry import make_executor
+from engine.kv_events.publisher.life import end_publisher, start_publisher
+from engine.kv_events.publisher.log import KVEventLog
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.model_config import max_model_len
 from engine.process.birth import birth_certificate
@@ -81,6 +81,7 @@ class CoreLife:
         self._executor = make_executor(recipe, node.life, told=INPUT)
         self._serving = False
         self._parent_gone = False
+        self._kv_log: KVEventLog | None = None
         self._threads: list[str] = []  # of the I/O threads, those that run
         self._last_words: Loop[None] | None = None  # what the main thread says in the output thread's place
 
@@ -120,11 +121,11 @@ class CoreLife:
         yield from self._executor.connect()
         num_blocks = yield from self._executor.initialize()
         model = yield ReadModel(config)
-        kv_log = yield StartPublisher(self._kv_config(), config.data_parallel_rank)
+        self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)
-        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index, kv_log=kv_log)
+        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index, kv_log=self._kv_log)
         yield from self._start_output(metadata.addresses)
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
@@ -196,7 +197,8 @@ class CoreLife:
         if "input" in self._threads:
             yield JoinThread("input", (yield Now()) + bounds.linger_s)
         yield from self._executor.stop()
-        yield EndPublisher()
+        if self._kv_log is not None:
+            yield from end_publisher(self._kv_log, self._kv_config())
         yield Close(0.0 if self._parent_gone else None)  # without a parent nobody will ever read it
         if self._parent_gone or not (yield IsAlive(self._recipe.frontend)):
             yield RemoveFiles(self._files)

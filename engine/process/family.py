@@ -51,7 +51,7 @@ class Family:
             HearChildren: self._hear,
             AwaitEnds: self._await_ends,
             EndChild: self._end,
-            AwaitParent: lambda effect: ports.parent.wait_until_gone(),
+            AwaitParent: self._await_parent,
             TellParent: lambda effect: ports.parent.send(msgspec.msgpack.encode(effect.message)),
             IsAlive: lambda effect: is_alive((effect.process.pid, effect.process.start_time)),
             EndProcesses: lambda effect: end_processes(
@@ -62,6 +62,13 @@ class Family:
     def sentinel(self, node: Node) -> int:
         """Readable when that child is gone."""
         return self._children[node].sentinel
+
+    def _await_parent(self, effect: AwaitParent) -> None:
+        """Who has no parent waits for ever."""
+        if self._ports.parent is None:
+            threading.Event().wait()
+        else:
+            self._ports.parent.wait_until_gone()
 
     def _start(self, effect: StartChild) -> Identity:
         child = self._children[effect.node] = self._ports.start_child(effect.node, LIFE, effect.start_method)

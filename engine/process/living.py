@@ -6,25 +6,25 @@ from typing import Any
 
 import msgspec
 
-from engine.effects import CreateRing, EndPublisher, MakeWorker, OpenRing, ReadModel, StartPublisher
+from engine.effects import CreateRing, MakeWorker, OpenRing, ReadModel
+from engine.kv_events.publisher.handover import NappingQueue
 from engine.ports import Ports
 from engine.process.shell import LOOK_UP_S, Process
+from engine.wire.wiring import KV
 
 
 class EngineProcess(Process):
-    """What a part needs is imported when it is asked for: a frontend has no ring, a worker no publisher."""
+    """What a part needs is imported when it is asked for: a frontend has no ring and no model."""
 
     def __init__(self, ports: Ports, recheck_s: float = LOOK_UP_S) -> None:
         super().__init__(ports, recheck_s)
         self._ends: dict[str, Any] = {}  # MessageQueue, by the ring's name
-        self._publisher: Any = None
+        self.queues[KV] = NappingQueue()
         self.answers.update({
             CreateRing: self._create_ring,
             OpenRing: self._open_ring,
             MakeWorker: self._make_worker,
             ReadModel: self._read_model,
-            StartPublisher: self._start_publisher,
-            EndPublisher: self._end_publisher,
         })
 
     def close(self) -> None:
@@ -55,15 +55,3 @@ class EngineProcess(Process):
         from engine.model_config import read_servable_model
 
         return read_servable_model(effect.config)
-
-    def _start_publisher(self, effect: StartPublisher) -> Any:
-        from engine.kv_events.publisher.process import EventPublisherFactory
-
-        self._publisher = EventPublisherFactory.create(effect.config, effect.data_parallel_rank, ports=self.ports)
-        if self._publisher.queue is not None:
-            self.queues["kv"] = self._publisher.queue
-        return self._publisher.log
-
-    def _end_publisher(self, effect: EndPublisher) -> None:
-        if self._publisher is not None:
-            self._publisher.shutdown()

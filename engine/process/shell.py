@@ -37,11 +37,14 @@ from engine.effects import (
     WaitBell,
     Waiting,
     WallTime,
+    Warn,
+    WasCut,
 )
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
 from engine.process.belongings import Belongings
 from engine.process.family import Family
+from engine.process.operator_log import OperatorLog
 from engine.process.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -87,6 +90,7 @@ class Process:
         self.cancelled: Exception | None = None
         self.children = Family(ports, self.left)
         self._tickets: dict[str, int] = {}
+        self._operator_log = OperatorLog(ports.clock)
         self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
@@ -95,10 +99,12 @@ class Process:
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
             Observe: lambda effect: ports.observe(effect.name, **effect.data),
             LogLine: self._log,
+            Warn: lambda effect: self._operator_log.warn(effect.name, effect.data),
             Beat: self._beat,
             ReadHeartbeat: self._read_heartbeat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
             Receive: self._receive,
+            WasCut: lambda effect: self.sockets[effect.inbox].was_cut(),
             Put: lambda effect: self._put(effect.queue, effect.item),
             Take: self._take,
             Waiting: lambda effect: len(self.queues[effect.queue]),

@@ -14,7 +14,7 @@ Promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -74,6 +74,8 @@ class ZmqSocket:
             socket.setsockopt(zmq.IPV6, 1)
         if spec.curve is not None:
             self._authenticate(*spec.curve)
+        if spec.watched:
+            self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         if spec.bind:
             socket.bind(spec.address)
         else:
@@ -139,18 +141,14 @@ class ZmqSocket:
             self._lost = True
         return self._lost
 
-    def watch_connection(self) -> Callable[[], bool]:
-        """-> whether a connection has ended since the last call; known before the next one brings messages."""
-        monitor = self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-
-        def was_cut() -> bool:
-            cut = False
-            while monitor.poll(0):
-                monitor.recv_multipart()
+    def was_cut(self) -> bool:
+        """Whether a connection of a watched socket has ended since the last call."""
+        cut = False
+        if self.spec.watched and self._monitor is not None:
+            while self._monitor.poll(0):
+                self._monitor.recv_multipart()
                 cut = True
-            return cut
-
-        return was_cut
+        return cut
 
     def close(self, linger_s: float | None = None) -> None:
         if self._monitor is not None:

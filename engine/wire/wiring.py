@@ -141,7 +141,7 @@ def subscriber_sockets(endpoint: str, replay_endpoint: str | None, topic: str = 
     """
     sockets = [SocketSpec(name=KV, kind="SUB", receive_channel=Channel.KV, address=endpoint, receive_hwm=hwm,
                           topic=topic.encode(), peer_kind=NodeKind.CORE, peer=core_index, bind=False,
-                          buffer_bytes=buffer_bytes)]
+                          buffer_bytes=buffer_bytes, watched=True)]
     if replay_endpoint is not None:
         sockets.append(SocketSpec(name=REPLAY, kind="DEALER", send_channel=Channel.REPLAY,
                                   receive_channel=Channel.REPLAY, address=replay_endpoint, identity=identity,

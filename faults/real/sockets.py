@@ -116,6 +116,9 @@ class FaultySocket:
         if fault is not None and hits_process:
             self._crossings.perform(fault, site, nth)  # should it go on, the message is still there
 
+    def was_cut(self) -> bool:
+        return self.inner.was_cut()
+
     def fileno(self) -> int:
         return self.inner.fileno() if self._epoll is None else self._epoll.fileno()
 

@@ -20,17 +20,14 @@ from multiprocessing.connection import Connection, wait
 
 import msgspec
 
-from engine.errors import QueueCancelledError
-from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
-from engine.kv_events.subscriber.loop import UntilCaughtUp, subscriber_loop
-from engine.process.birth import birth_certificate
+from engine.kv_events.subscriber.follow import UntilCaughtUp
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
+from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
+from engine.kv_events.subscriber.process import run_life
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
-from engine.process.identity import own_identity
-from engine.process.shell import Process
-from engine.topology import Mark, subscriber
-from engine.wire.wiring import identity_of, subscriber_sockets
+from engine.topology import subscriber
+from engine.wire.wiring import identity_of
 from faults.malformed import IDENTITY, rudely
 from scenarios.lab.script import DONE, READY
 
@@ -98,25 +95,13 @@ def _hearing(heard: Connection) -> Callable[[], bool]:
 
 
 def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
-    node = subscriber(play.index, life)
     set_process_title(f"subscriber-{play.index}")
-    ports = open_ports(node, play.ports_factory, play.ports_argument)
-    ports.observe("born", **birth_certificate(own_identity()))
-    ports.mark(Mark.BORN)
-    process = Process(ports)
-    for spec in subscriber_sockets(play.endpoint, play.replay_endpoint, hwm=play.hwm, buffer_bytes=play.buffer_bytes,
-                                   identity=IDENTITY if play.rude else identity_of(play.index),
-                                   core_index=play.core_index):
-        process.sockets[spec.name] = ports.open_socket(spec)
-    follower = KVEventFollower(replay=play.replay_endpoint is not None, poll_s=play.replay_s, answer_s=play.replay_s,
-                               tag=life * TAGS_OF_A_LIFE)
+    recipe = SubscriberRecipe(
+        endpoint=play.endpoint, replay_endpoint=play.replay_endpoint, poll_s=play.replay_s, answer_s=play.replay_s,
+        hwm=play.hwm, socket_buffer_bytes=play.buffer_bytes, core_index=play.core_index)
     until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(READY))
-    loop = subscriber_loop(follower, KVCacheMirror(), until=until)
-    try:
-        process.run(rudely(loop) if play.rude else loop)
-    except QueueCancelledError:
-        pass
-    ports.observe("bye", reason="done")
+    loop = subscriber_life(recipe, IDENTITY if play.rude else identity_of(play.index),
+                           lambda: life * TAGS_OF_A_LIFE, until=until)
+    run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument),
+             rudely(loop) if play.rude else loop)
     connection.send_bytes(DONE)
-    process.close()
-    ports.close()

@@ -12,11 +12,10 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.config import EngineConfig
-from engine.effects import Loop, MakeWorker, StartPublisher
+from engine.effects import Loop, MakeWorker
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.model_config import ModelConfig
 from engine.topology import worker
-from sim.nodes.publisher import start_publisher
 from sim.process.effects import Enter, Sleep
 from sim.process.process import SimProcess
 
@@ -43,9 +42,6 @@ class Given(msgspec.Struct, frozen=True):
 
     def make_worker(self, process: SimProcess, asked: MakeWorker) -> Any:
         return ModelStandIn(self.model, process, asked).call
-
-    def start_publisher(self, process: SimProcess, asked: StartPublisher) -> Any:
-        return start_publisher(process, asked)
 
 
 class _Known:

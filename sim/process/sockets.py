@@ -158,6 +158,9 @@ class SocketPort:
 
     # -- the rest of a socket
 
+    def was_cut(self) -> bool:
+        return self.socket.was_cut()
+
     def close(self, linger_s: float | None = None) -> None:
         self.socket.close(linger_s)
 

@@ -229,6 +229,7 @@ class Network:
         incoming.target = None
         outgoing.target = None
         if connects:
+            socket.cut = socket.spec.watched
             outgoing.lose(self._kernel.choose_amount(len(outgoing.pipe), f"taken before the end on {outgoing}",
                                                  len(outgoing.pipe)))
             if outgoing.topics is not None:

@@ -76,6 +76,7 @@ class SimSocket:
         self.connections: list[Connection] = []
         self.waiter: Callable[[], None] | None = None
         self.closed = False
+        self.cut = False  # a connection that it made has ended since somebody last looked
         self.lingering: Callable[[], None] | None = None  # called once nothing is unsent or linger is over
         self.publishes = spec.kind in ("PUB", "XPUB")
         self._close = close  # the network's, with the linger
@@ -133,6 +134,11 @@ class SimSocket:
         """(peer, frames), or None when nothing is there."""
         found = self.take()
         return None if found is None else (found[0], found[1].frames)
+
+    def was_cut(self) -> bool:
+        """Whether a connection of a watched socket has ended since the last call."""
+        cut, self.cut = self.cut, False
+        return cut
 
     def close(self, linger_s: float | None = None) -> None:
         """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None)."""

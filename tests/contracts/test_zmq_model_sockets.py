@@ -199,3 +199,21 @@ def test_an_xpub_hears_every_subscription(maker):
     xpub.send([b"t", b"z"])
     for subscriber in subscribers:
         assert [maker.receive(subscriber)[1] for _ in range(2)] == [[b"topic", b"x"], [b"t", b"z"]]
+
+
+def test_a_watched_socket_knows_of_a_cut_before_it_has_what_the_next_connection_brings(maker):
+    """Its publisher ends and another one binds the address: with the first word of that one the cut is known, once."""
+    def hear(publisher, word):
+        for _ in range(1000):
+            publisher.send([word])
+            if maker.receive(reader, 0.02) == (0, [word]):
+                return
+        raise AssertionError(f"{word!r} did not come")
+
+    first = maker.open("PUB", bind=True)
+    reader = maker.open("SUB", bind=False, watched=True)
+    hear(first, b"first")
+    assert not reader.was_cut()
+    first.close(0)
+    hear(maker.open("PUB", bind=True), b"second")
+    assert reader.was_cut() and not reader.was_cut()

@@ -228,9 +228,10 @@ REPLAY_NOT_ASKED = Mutant(
     bug="A subscriber that sees a hole does not ask for what it lacks.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
     edits=(Edit("engine/kv_events/subscriber/follower.py",
-                "        self._out.append(Question(request_frames(start, tag)))",
-                "        if self.next >= self.wire:\n"
-                "            self._out.append(Question(request_frames(start, tag)))"),))
+                "                self._out.append(questions.ask(self.next, known, order.arrivals, now))\n",
+                "                question = questions.ask(self.next, known, order.arrivals, now)\n"
+                "                if self.next >= self.wire:\n"
+                "                    self._out.append(question)\n"),))
 
 BLOCKS_KEPT = Mutant(
     id="blocks-kept-on-abort", scenario="test_nothing_goes_wrong",

@@ -28,6 +28,8 @@ PUBLISHING_BLOCKS = Mutant(
     bug="The step loop waits for room in the publisher's queue.",
     breaks=these("kv-never-stalls"), along=these("kv-seq", "kv-gap-too-old", "blocks-conserved"),
     edits=(
+        Edit("engine/kv_events/publisher/log.py", "from engine.effects import Loop, MarkPoint",
+             "from engine.effects import Loop, Receive, MarkPoint"),
         Edit("engine/kv_events/publisher/log.py", "    number, room = log.number()\n    if not room:\n",
              "    while log.waiting >= log.max_queue_size:\n"
              "        yield MarkPoint(Mark.KV_DROPPED, {})\n"
@@ -72,10 +74,10 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     id="malformed-request-ends-replays", scenario="test_replay_requests_by_a_stranger_are_none",
     bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
     breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
-    edits=(Edit("engine/kv_events/publisher/log.py",
-                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+    edits=(Edit("engine/kv_events/publisher/replays.py",
+                """                yield from tell("bad-frame", {"edge": inbox, "error": str(error)})
         if turns""",
-                """                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
+                """                yield from tell("bad-frame", {"edge": inbox, "error": str(error)})
                 return
         if turns"""),))
 

@@ -7,13 +7,10 @@ Promises
 - The last `buffer_steps` sent batches can be replayed, byte for byte as they were sent. What was sent can be
   replayed: a batch enters the window before it leaves the process.
 - An answer is one moment of the window. Live batches go on meanwhile; a subscriber joins both by number.
-- Replays of several peers take turns, `chunk_batches` at a time. At most `MAX_REPLAYS` hold a copy of the window;
-  further requests wait for their turn, and beyond `MAX_WAITING` in the socket: each is answered.
-- A malformed request is told and not answered: an end marker would claim that there was nothing to send. An answer
-  that cannot be made or sent is told, and ends no other.
-- What all sent batches amount to is kept as well (kv_state), for whoever fell out of the window.
+- What all sent batches amount to is kept as well (state.py), for whoever fell out of the window.
+- What is lost and who cannot be answered is told to whoever runs it, and never by the thread that hands over.
 
-    step loop            publish_loop                 replay_loop
+    step loop            publish_loop                 replay_loop (replays.py)
     hand_over --queue--> encode, window, state, send  request -> a copy of the window or of the state, in chunks
 
 Each counter below is written by one thread only, so the three loops share the log without a lock.
@@ -28,8 +25,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from engine.effects import Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
-from engine.errors import BadFrameError, QueueCancelledError, UnroutableError
+from engine.effects import Loop, MarkPoint, Now, Observe, Put, Send, Take, Warn
+from engine.errors import BadFrameError, QueueCancelledError
 from engine.kv_events.codec import (
     LARGEST,
     EndReport,
@@ -37,19 +34,10 @@ from engine.kv_events.codec import (
     encode_batch,
     end_frames,
     number_frame,
-    read_request,
 )
 from engine.kv_events.publisher.state import PublishedState
 from engine.messages import EventBatch
-from engine.ports import Unroutable
 from engine.topology import Mark
-
-#: A replay gives way to the next one, and looks for new requests, after this many batches.
-CHUNK_BATCHES = 64
-#: So many replays are under way at once, each with its copy of references to the window.
-MAX_REPLAYS = 64
-#: So many requests wait for them; until there is room no more are read.
-MAX_WAITING = 1000
 
 
 class KVEventLog:
@@ -133,6 +121,7 @@ class KVEventLog:
         if request.snapshot:
             if self.epoch is None:
                 raise BadFrameError("this publisher speaks the original's format and has no snapshots")
+            assert request.tag is not None, "who reads requests takes none for a snapshot that has no tag"
             return self.state.pieces(request.tag, self.epoch, self.numbered_when_idle(), self.data_parallel_rank,
                                      self.topic)
         upto, batches = self._snapshot()
@@ -186,105 +175,31 @@ def hand_over(log: KVEventLog, batch: EventBatch, *, queue: str = "kv") -> Loop[
 
 def publish_loop(log: KVEventLog, *, queue: str = "kv", outbox: str = "kv") -> Loop[None]:
     """Publish what is handed over, until None is put into the queue or the log is stopped."""
+    told_full = 0  # of those that found the queue full, so many were told
     while True:
-        for item in (yield Take(queue, None)):
+        items = yield Take(queue, None)
+        found_full = log.lost_at_full_queue - told_full
+        if found_full:
+            told_full += found_full
+            yield Warn("kv-lost", {"batches": found_full, "reason": f"{log.max_queue_size} wait already"})
+        for item in items:
             if item is None or log.stopped:
                 return
             number, batch = item
             try:
                 frames = log.frames(number, batch)
             except Exception as error:  # whatever was wrong with this batch, the next one is another
-                yield Observe("kv-lost", {"seq": number, "reason": f"cannot be encoded: {error!r}"})
+                yield from tell("kv-lost", {"seq": number, "reason": f"cannot be encoded: {error!r}"})
                 continue
             try:
                 yield Send(outbox, frames)
             except QueueCancelledError:
                 raise
             except Exception as error:  # it is in the window, so it can still be asked for
-                yield Observe("kv-unsent", {"seq": number, "error": repr(error)})
+                yield from tell("kv-unsent", {"seq": number, "error": repr(error)})
 
 
-def replay_loop(log: KVEventLog, *, inbox: str = "replay", chunk_batches: int = CHUNK_BATCHES) -> Loop[None]:
-    """Answer replay requests, in turns, until the inbox is closed or the process is cancelled."""
-    turns = _Turns()
-    while True:
-        message = yield Receive((inbox,) if turns.room else (), 0.0 if turns.replays else None)
-        if message is not None:
-            _, peer, frames = message
-            try:
-                turns.ask(peer, read_request(frames))
-            except BadFrameError as error:
-                yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
-        if turns.replays:
-            replay = turns.replays.popleft()
-            if (yield from _send_chunk(log, replay, inbox, chunk_batches)):
-                turns.replays.append(replay)
-            turns.admit()
-
-
-class _Replay:
-    def __init__(self, peer: Any, request: ReplayRequest) -> None:
-        self.peer = peer
-        self.ask(request)
-
-    def ask(self, request: ReplayRequest) -> None:
-        """From the beginning, or anew."""
-        self.request = request
-        self._messages: Iterator[list[bytes]] | None = None
-
-    def next_message(self, log: KVEventLog) -> list[bytes] | None:
-        """None after the last. The first is of the moment when it is taken. Raises what `KVEventLog.answer` does."""
-        if self._messages is None:
-            self._messages = log.answer(self.request)
-        return next(self._messages, None)
-
-
-class _Turns:
-    """Whose replays are under way, and who waits."""
-
-    def __init__(self) -> None:
-        self.replays: deque[_Replay] = deque()
-        self._waiting: deque[_Replay] = deque()
-
-    @property
-    def room(self) -> bool:
-        return len(self._waiting) < MAX_WAITING
-
-    def ask(self, peer: Any, request: ReplayRequest) -> None:
-        """A peer that asks again with a tag gave its earlier question up, and keeps its turn.
-
-        One without a tag waits for both ends.
-        """
-        if request.tag is not None:
-            for earlier in (*self.replays, *self._waiting):
-                if earlier.peer == peer and earlier.request.tag is not None:
-                    earlier.ask(request)
-                    return
-        self._waiting.append(_Replay(peer, request))
-        self.admit()
-
-    def admit(self) -> None:
-        while self._waiting and len(self.replays) < MAX_REPLAYS:
-            self.replays.append(self._waiting.popleft())
-
-
-def _send_chunk(log: KVEventLog, replay: _Replay, outbox: str, chunk_batches: int) -> Loop[bool]:
-    """-> whether there is more to send."""
-    for _ in range(chunk_batches):
-        try:
-            frames = replay.next_message(log)
-            if frames is None:
-                return False
-            yield Send(outbox, frames, replay.peer)
-        except QueueCancelledError:
-            raise
-        except BadFrameError as error:  # a question that this publisher does not answer
-            yield Observe("bad-frame", {"edge": outbox, "error": str(error)})
-            return False
-        except (Unroutable, UnroutableError) as error:  # it left, or reads too slowly: it will ask again
-            yield Observe("replay-ended", {"edge": outbox, "error": str(error)})
-            return False
-        except Exception as error:  # whatever was stored or asked for, the next question is another
-            yield Observe("replay-ended", {"edge": outbox, "error": f"no answer: {error!r}"})
-            return False
-    return True
+def tell(name: str, data: dict[str, Any]) -> Loop[None]:
+    """To the judges, and to whoever runs it."""
+    yield Observe(name, data)
+    yield Warn(name, data)

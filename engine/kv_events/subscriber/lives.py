@@ -1,9 +1,11 @@
-"""Which life of a publisher without epochs (vLLM's) a batch belongs to. Pure.
+"""Which life of a publisher a batch belongs to. Pure.
 
-Such a publisher begins again at number 0 and says nothing of it. What tells its lives apart is the time of a batch,
-which is its publisher's wall clock: within a life it grows with the number.
+Ours says so: each batch carries the epoch of its life. A publisher without epochs (vLLM's) begins again at number 0 and
+says nothing of it. What tells its lives apart is the time of a batch, which is its publisher's wall clock: within a
+life it grows with the number.
 
 Promises
+- An epoch that was followed and left comes back only where its publisher answers: a batch of it is late.
 - A number that went back while the time went on is a new life.
 - A batch whose time jumped by `restart_s`, or that is the first after the connection was cut (`reconnected`), may be
   of a new life that has reached just this number. It is doubted: held back until an answer holds both it and what was
@@ -32,8 +34,33 @@ class Origin(Enum):
     LATE = 3  # not to be taken
 
 
+class Epochs:
+    """Lives that say which they are."""
+
+    def __init__(self) -> None:
+        self.current: int | None = None  # None: it has not said yet
+        self._over: set[int] = set()
+
+    def origin(self, epoch: int) -> Origin:
+        if epoch in self._over:
+            return Origin.LATE
+        return Origin.SAME if self.current in (None, epoch) else Origin.NEW
+
+    def learn(self, epoch: int) -> None:
+        """The life that is followed is this one."""
+        self.current = epoch
+
+    def begin(self, epoch: int | None) -> None:
+        """Another life, which is alive; the one before it is over."""
+        if self.current is not None:
+            self._over.add(self.current)
+        if epoch is not None:
+            self._over.discard(epoch)
+        self.current = epoch
+
+
 class Lineage:
-    """`restart_s`: no publisher is gone and back faster."""
+    """Lives that do not. `restart_s`: no publisher is gone and back faster."""
 
     def __init__(self, restart_s: float) -> None:
         self._restart_s = restart_s

@@ -3,7 +3,7 @@
 Promises
 - Batches come out once each and in the order of their numbers.
 - A hole is told as a Gap when it is seen, and ends in Healed or in Unrecoverable.
-- A snapshot is told in its place between two batches, and after a loss for good one is wanted (kv_fetch).
+- A snapshot is told in its place between two batches, and after a loss for good one is wanted (snapshot.py).
 - Live batches come in order: what is missing below `live_upto` was passed by, and comes live no more. What lies
   beyond may still be under way, whoever says that it was sent.
 
@@ -30,7 +30,7 @@ ENDLESS = 2**63
 class _Held(msgspec.Struct):
     batch: LivedBatch
     source: str
-    arrival: int
+    arrival: int  # how many messages had come by then
 
 
 class BatchOrder:
@@ -42,6 +42,7 @@ class BatchOrder:
         self.snapshots = snapshots
         self._out = out
         self._held: dict[int, _Held] = {}
+        self.arrivals = 0  # messages that have come, of every life
         self.begin()
 
     def begin(self) -> None:
@@ -53,9 +54,9 @@ class BatchOrder:
         self.gaps: deque[tuple[int, int]] = deque()  # told and still open, ascending
         self.last: tuple[int, float] | None = None  # number and time of the batch applied last
         self.failed = 0  # answers without progress since the last progress
-        self.trusted_upto = ENDLESS  # from here on it may be another life's: not to be applied yet
+        self._trusted_upto = ENDLESS  # from here on it may be another life's: not to be applied yet
         self.live_upto = 0  # one more than the highest live number
-        self.unseen_upto = 0  # end of what exists as answers tell; it is told as a hole when it is surely one
+        self._unseen_upto = 0  # end of what exists as answers tell; it is told as a hole when it is surely one
 
     @property
     def held(self) -> int:
@@ -79,23 +80,27 @@ class BatchOrder:
             self._out.append(Gap(self.wire, upto - 1))
             self.wire = upto
 
-    def bring(self, number: int, batch: LivedBatch, arrival: int) -> None:
+    def bring(self, number: int, batch: LivedBatch) -> None:
         """A batch of an answer. Beyond `wire` it waits for its turn live, or until `tell_unseen`."""
-        self.hold(number, batch, "replay", arrival)
+        self.hold(number, batch, "replay")
         if number >= self.wire:
-            self.unseen_upto = max(self.unseen_upto, number + 1)
+            self.expect_upto(number + 1)
         self.apply()
+
+    def expect_upto(self, upto: int) -> None:
+        """Every number below it exists, whether or not it will be seen."""
+        self._unseen_upto = max(self._unseen_upto, upto)
 
     def tell_unseen(self, upto: int = ENDLESS) -> None:
         """Below `upto`, what an answer told of and no live message did will not come live: it is a hole."""
-        self.see_upto(min(self.unseen_upto, upto))
+        self.see_upto(min(self._unseen_upto, upto))
         self.apply()
 
-    def hold(self, number: int, batch: LivedBatch, source: str, arrival: int) -> None:
-        """Keep a batch until it is its turn. `arrival`: how many messages had come by then."""
+    def hold(self, number: int, batch: LivedBatch, source: str) -> None:
+        """Keep a batch until it is its turn."""
         if number >= self.next and number not in self._held and (
                 len(self._held) < self.max_held or number == self.next):
-            self._held[number] = _Held(batch, source, arrival)
+            self._held[number] = _Held(batch, source, self.arrivals)
 
     def ts_of(self, number: int) -> float | None:
         """The time of a batch, if it waits or was applied last."""
@@ -107,14 +112,19 @@ class BatchOrder:
     @property
     def is_unsure(self) -> bool:
         """An answer told of batches that may still come live."""
-        return self.unseen_upto > self.wire
+        return self._unseen_upto > self.wire
 
     # -- what comes out
+
+    def trust_upto(self, number: int | None) -> None:
+        """From this number on batches wait until they are known to be of the life that is followed; None: none do."""
+        self._trusted_upto = ENDLESS if number is None else number
 
     def apply(self) -> None:
         """Let out what it is the turn of."""
         self._place_snapshot()
-        while self.next < min(self.wire, self.trusted_upto, self.fetching.limit(self.next)) and self.next in self._held:
+        while self.next in self._held and self.next < min(
+                self.wire, self._trusted_upto, self.fetching.limit(self.next)):
             held = self._held.pop(self.next)
             self._out.append(Applied(self.next, held.batch, held.source))
             self.last = (self.next, held.batch.ts)
@@ -180,8 +190,12 @@ class BatchOrder:
             if end >= self.next:
                 self.gaps.appendleft((self.next, end))
 
-    def forget_impossible(self, upto: int, arrivals: int) -> None:
-        """Held batches that came before the publisher said it had not got that far: their number was damaged."""
+    def learn_end(self, upto: int, arrivals: int) -> None:
+        """The publisher is at `upto`, as it says to a question that was asked after so many messages.
+
+        Held batches beyond it that came before have a damaged number.
+        """
+        self._unseen_upto = upto
         false = [number for number, held in self._held.items() if number >= upto and held.arrival <= arrivals]
         if false:
             for number in false:

@@ -2,7 +2,7 @@
 
     with KVEventSubscriber("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558") as subscriber:
         for report in subscriber:
-            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see kv_subscriber
+            ...  # Applied, Gap, Healed, Unrecoverable, Restarted, Malformed: see reports.py
 
 Promises
 - Batches come once each and in order; every loss is told, and healed by replay where the publisher still has it.
@@ -18,83 +18,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
 
 import msgspec
 
+from engine.effects import Loop
 from engine.errors import QueueCancelledError
-from engine.kv_events.codec import is_of_topic
 from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.reports import Malformed, Question, Report, Restarted, Settled
+from engine.kv_events.reports import Report
+from engine.kv_events.subscriber.follow import feed
 from engine.kv_events.subscriber.follower import KVEventFollower
-from engine.kv_events.subscriber.loop import feed, next_reports, subscriber_loop
+from engine.kv_events.subscriber.life import ENDINGS, SubscriberRecipe, open_sockets, reading_of, subscriber_life
 from engine.ports import Ports
-from engine.process.identity import start_time
 from engine.process.real_ports import RealPorts
-from engine.process.shell import Process
-from engine.topology import Mark, subscriber
-from engine.wire.wiring import KV, identity_of, subscriber_sockets
+from engine.process.shell import LocalQueue, Process
+from engine.topology import subscriber
+from engine.wire.wiring import identity_of
 
 #: How long the thread of an asynchronous iteration polls at a time: who leaves it and polls waits that long at most.
 ASYNC_POLL_S = 0.2
-
-
-class TopicFollower(KVEventFollower):
-    """A follower that takes answers about its own topic only: the replay socket knows no subscriptions.
-
-    What a publisher of another topic sends is told once and dropped, so its numbers end as unrecoverable.
-    """
-
-    def __init__(self, *, topic: str = "", **options: Any) -> None:
-        super().__init__(**options)
-        self.topic = topic.encode()
-        self._met_another = False
-
-    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
-        if is_of_topic(frames, self.topic):
-            return super().on_replay(frames, now)
-        if self._met_another:
-            return []
-        self._met_another = True
-        return [Malformed("replay", f"a batch of topic {bytes(frames[1])!r}, which does not begin with {self.topic!r}")]
-
-
-class _Following(TopicFollower):
-    """A follower that keeps what it reports in `told`, whatever becomes of its caller.
-
-    `was_cut`: whether the live connection has ended since it was last asked; true before what the next one brings.
-    """
-
-    def __init__(self, told: deque[Report], was_cut: Callable[[], bool], **options: Any) -> None:
-        super().__init__(**options)
-        self._told, self._was_cut = told, was_cut
-        self.whole = True  # not broken off in the midst of a message
-
-    def on_live(self, frames: Sequence[Any], now: float) -> list[Report]:
-        self.whole = False
-        if self._was_cut():
-            self._keep(self.on_reconnect(now))
-            self.whole = False
-        return self._keep(super().on_live(frames, now))
-
-    def on_replay(self, frames: Sequence[Any], now: float) -> list[Report]:
-        self.whole = False
-        return self._keep(super().on_replay(frames, now))
-
-    def on_time(self, now: float, **more: Any) -> list[Report]:
-        self.whole = False
-        return self._keep(super().on_time(now, **more))
-
-    def _keep(self, reports: list[Report]) -> list[Report]:
-        kept = [report for report in reports if not isinstance(report, Question | Settled)]
-        self._told.extend(kept)
-        self.whole = True
-        return reports
 
 
 class KVEventSubscriber:
@@ -111,26 +55,24 @@ class KVEventSubscriber:
         self._own_ports = RealPorts(subscriber()) if ports is None else None
         ports = ports or self._own_ports
         self._process = Process(ports)
-        self._options = {"topic": topic, "poll_s": poll_s, "answer_s": answer_s, "tries": tries,
-                         "replay": replay_endpoint is not None}
         self._closed = False
-        self._ready: deque[Report] = deque()  # read, and not yet told
-        self._fed = 0  # how many of them the mirror knows: none, unless telling was broken off
-        self._was_cut: Callable[[], bool] = lambda: False
+        recipe = SubscriberRecipe(
+            endpoint=endpoint, replay_endpoint=replay_endpoint, topic=topic, poll_s=poll_s, answer_s=answer_s,
+            tries=tries, hwm=hwm, socket_buffer_bytes=socket_buffer_bytes, core_index=core_index)
+        self._reading = reading_of(recipe, _new_tag)
+        self._fed = 0  # how many of what was read the mirror knows: none, unless telling was broken off
         self.mirror = KVCacheMirror()
         self._thread: ThreadPoolExecutor | None = None
         self._polling: Future[None] | None = None
         try:
-            for spec in subscriber_sockets(endpoint, replay_endpoint, topic, hwm=hwm, buffer_bytes=socket_buffer_bytes,
-                                           identity=identity, core_index=core_index):
-                self._process.sockets[spec.name] = ports.open_socket(spec)
-            watch = getattr(self._process.sockets[KV], "watch_connection", None)
-            if watch is not None:
-                self._was_cut = watch()
+            self._process.run(open_sockets(recipe, identity))
         except BaseException:
             self.close()
             raise
-        self.follower = self._follower()
+
+    @property
+    def follower(self) -> KVEventFollower:
+        return self._reading.follower
 
     def poll(self, timeout_s: float | None = None) -> list[Report]:
         """Batches and notices, in order, as soon as there are any, and all that are there; empty after `timeout_s`.
@@ -142,25 +84,18 @@ class KVEventSubscriber:
             raise RuntimeError("the subscriber is closed")
         self._await_thread()
         self._read(timeout_s)
-        for report in islice(self._ready, self._fed, None):
+        for report in islice(self._reading.told, self._fed, None):
             feed(self.mirror, report)
             self._fed += 1
-        told = list(self._ready)
+        told = list(self._reading.told)
         self._fed = 0
-        self._ready.clear()
+        self._reading.told.clear()
         return told
 
     def _read(self, timeout_s: float | None) -> None:
         """Until something is ready to be told, at most `timeout_s`."""
-        clock = self._process.ports.clock
-        deadline = None if timeout_s is None else clock.monotonic() + timeout_s
-        if not self.follower.whole:
-            self._ready.append(Restarted(None))
-            self.follower = self._follower()
-        while not self._ready:
-            self._process.run(next_reports(self.follower, deadline))
-            if deadline is not None and clock.monotonic() >= deadline:
-                return
+        deadline = None if timeout_s is None else self._process.ports.clock.monotonic() + timeout_s
+        self._process.run(self._reading.until_told(deadline))
 
     def _await_thread(self) -> None:
         """An asynchronous iteration that was left may still be reading."""
@@ -174,13 +109,10 @@ class KVEventSubscriber:
 
     def _next(self) -> Report:
         if not self._fed:
-            feed(self.mirror, self._ready[0])
+            feed(self.mirror, self._reading.told[0])
             self._fed = 1
         self._fed -= 1
-        return self._ready.popleft()
-
-    def _follower(self) -> _Following:
-        return _Following(self._ready, self._was_cut, **self._options, tag=int.from_bytes(os.urandom(6), "big"))
+        return self._reading.told.popleft()
 
     def close(self) -> None:
         """May be called twice."""
@@ -198,14 +130,14 @@ class KVEventSubscriber:
         while not self._closed:
             self._await_thread()
             self._read(None)
-            while self._ready:
+            while self._reading.told:
                 yield self._next()
 
     async def __aiter__(self) -> AsyncIterator[Report]:
         """Ends when the subscriber is closed."""
         self._thread = self._thread or ThreadPoolExecutor(1, "kv-subscriber")
         while True:
-            while self._ready:
+            while self._reading.told:
                 yield self._next()
             if self._closed:
                 return
@@ -225,45 +157,21 @@ class KVEventSubscriber:
         self.close()
 
 
-class SubscriberRecipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber process follows. `replay_endpoint` None: it cannot ask."""
-
-    endpoint: str
-    replay_endpoint: str | None = None
-    topic: str = ""
-    poll_s: float = 5.0
-    answer_s: float = 5.0
-    tries: int = 3
-    hwm: int = 100_000
-    socket_buffer_bytes: int = 0
-    core_index: int = 0
-
-
 def subscriber_main(ports: Ports, recipe_bytes: bytes) -> None:
     """Entry point of a subscriber process: follows, observes, and ends at SIGTERM or with its parent.
 
     It is its node's index that answers are addressed to, so a plan can tell the subscribers apart.
     """
     recipe = msgspec.msgpack.decode(recipe_bytes, type=SubscriberRecipe)
+    run_life(ports, subscriber_life(recipe, identity_of(ports.node.index), _new_tag))
+
+
+def run_life(ports: Ports, life: Loop[None]) -> None:
+    """Live the life of a subscriber in this process."""
     process = Process(ports)
+    process.queues[ENDINGS] = LocalQueue()
+    process.run(life)
 
-    def leave(reason: str) -> None:
-        process.cancel(QueueCancelledError(reason))
 
-    signal.signal(signal.SIGTERM, lambda number, frame: leave("SIGTERM"))
-    if ports.parent is not None:
-        ports.parent.watch(lambda: leave("the parent is gone"))
-    ports.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_time(os.getpid()) or 0, segments=[],
-                  paths=[])
-    ports.mark(Mark.BORN)
-    for spec in subscriber_sockets(recipe.endpoint, recipe.replay_endpoint, recipe.topic, hwm=recipe.hwm,
-                                   buffer_bytes=recipe.socket_buffer_bytes,
-                                   identity=identity_of(ports.node.index), core_index=recipe.core_index):
-        process.sockets[spec.name] = ports.open_socket(spec)
-    follower = TopicFollower(topic=recipe.topic, replay=recipe.replay_endpoint is not None, poll_s=recipe.poll_s,
-                             answer_s=recipe.answer_s, tries=recipe.tries, tag=int.from_bytes(os.urandom(6), "big"))
-    ports.mark(Mark.READY)
-    process.run(subscriber_loop(follower, KVCacheMirror()))
-    ports.observe("bye", reason=str(process.cancelled))
-    process.close()
-    ports.close()
+def _new_tag() -> int:
+    return int.from_bytes(os.urandom(6), "big")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from engine.kv_events.codec import LivedBatch, Place
 from engine.kv_events.reports import Snapshot
+from engine.messages import BlockStored
 
 _ENDLESS = 2**63
 
@@ -88,14 +89,15 @@ class Fetching:
 
     def arrive(self, next_number: int) -> Snapshot | None:
         """The snapshot, if its place is reached. One that was passed by is asked for again."""
-        if not self.complete:
+        place = self._place
+        if place is None or not self.complete:
             return None
-        if next_number > self._place.next:
+        if next_number > place.next:
             self.begin()
             self.under_way = False
-        elif next_number == self._place.next:
-            pieces, place = self._pieces, self._place
-            found = Snapshot(place.next, [event for index in sorted(pieces) for event in pieces[index].events])
+        elif next_number == place.next:
+            blocks = [event for _, piece in sorted(self._pieces.items()) for event in piece.events
+                      if isinstance(event, BlockStored)]  # whatever else stands in a piece is no part of a state
             self.forget()
-            return found
+            return Snapshot(place.next, blocks)
         return None

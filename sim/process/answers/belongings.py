@@ -11,7 +11,6 @@ from engine.effects import (
     ClaimFiles,
     Close,
     CreateRing,
-    EndPublisher,
     HoldFiles,
     Identity,
     MakeWorker,
@@ -21,7 +20,6 @@ from engine.effects import (
     ReadHeartbeat,
     ReadModel,
     RemoveFiles,
-    StartPublisher,
 )
 from engine.ipc.presence import TOPIC, LocalReaders, Presence
 from engine.ipc.queue import QueueReader, QueueWriter
@@ -165,7 +163,7 @@ def _closed(process: SimProcess, thread: SimThread) -> Any:
     return None
 
 
-# -- the model and its events
+# -- the model
 
 
 def _read_model(process: SimProcess, thread: SimThread, effect: ReadModel) -> Any:
@@ -174,14 +172,6 @@ def _read_model(process: SimProcess, thread: SimThread, effect: ReadModel) -> An
 
 def _make_worker(process: SimProcess, thread: SimThread, effect: MakeWorker) -> None:
     process.call_handler = process.sim.given.make_worker(process, effect)
-
-
-def _start_publisher(process: SimProcess, thread: SimThread, effect: StartPublisher) -> Any:
-    return process.sim.given.start_publisher(process, effect)
-
-
-def _end_publisher(process: SimProcess, thread: SimThread, effect: EndPublisher) -> None:
-    """Its threads end with the process."""
 
 
 ANSWERS: Answers = {
@@ -196,6 +186,4 @@ ANSWERS: Answers = {
     Close: _close,
     ReadModel: _read_model,
     MakeWorker: _make_worker,
-    StartPublisher: _start_publisher,
-    EndPublisher: _end_publisher,
 }

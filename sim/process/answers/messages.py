@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.effects import Put, Receive, Send, Take, Waiting
+from engine.effects import Put, Receive, Send, Take, Waiting, WasCut
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, WAIT, Answers, SimThread
 
@@ -62,7 +62,12 @@ def _waiting(process: SimProcess, thread: SimThread, effect: Waiting) -> int:
     return len(process.ports.queues[effect.queue])
 
 
+def _was_cut(process: SimProcess, thread: SimThread, effect: WasCut) -> bool:
+    return process.ports.sockets[effect.inbox].was_cut()
+
+
 ANSWERS: Answers = {
+    WasCut: _was_cut,
     Waiting: _waiting,
     Send: _send,
     Receive: _receive,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from engine.effects import Cancel, JoinThread, LogLine, OnTerminate, StartThread, ThreadFailed, WallTime
+from engine.effects import Cancel, JoinThread, LogLine, OnTerminate, StartThread, ThreadFailed, WallTime, Warn
 from engine.errors import QueueCancelledError
 from sim.process.effects import Until
 from sim.process.process import SimProcess
@@ -50,7 +50,7 @@ def _wall_time(process: SimProcess, thread: SimThread, effect: WallTime) -> floa
     return process.kernel.now
 
 
-def _log_line(process: SimProcess, thread: SimThread, effect: LogLine) -> None:
+def _log_line(process: SimProcess, thread: SimThread, effect: LogLine | Warn) -> None:
     """Nobody reads it."""
 
 
@@ -69,5 +69,6 @@ ANSWERS: Answers = {
     Cancel: _cancel,
     WallTime: _wall_time,
     LogLine: _log_line,
+    Warn: _log_line,
     Until: _until,
 }

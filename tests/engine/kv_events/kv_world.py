@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
+from engine.effects import Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take, Warn
 from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop, replay_loop
+from engine.kv_events.publisher.log import KVEventLog, hand_over, publish_loop
+from engine.kv_events.publisher.replays import replay_loop
 from engine.kv_events.publisher.state import PublishedState
-from engine.kv_events.subscriber.follower import KVEventFollower, Question, Report
-from engine.kv_events.subscriber.loop import feed
+from engine.kv_events.reports import Question, Report
+from engine.kv_events.subscriber.follow import feed
+from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 
 PEER = 0
@@ -80,7 +82,7 @@ class Life:
                 return None if deadline is not None else Stepper
             case Observe(name=name, data=data):
                 return self.observed.append((name, data))
-            case MarkPoint():
+            case MarkPoint() | Warn():
                 return None
         raise AssertionError(effect)
 

@@ -17,10 +17,13 @@ from engine.kv_events.codec import LivedBatch, encode_batch, number_frame, read_
 from engine.kv_events.mirror import KVCacheMirror  # noqa: E402
 from engine.kv_events.publisher.log import KVEventLog  # noqa: E402
 from engine.kv_events.reports import Applied, Malformed, Report, Restarted  # noqa: E402
-from engine.kv_events.subscriber.loop import feed  # noqa: E402
+from engine.kv_events.subscriber.follow import feed  # noqa: E402
 from engine.kv_events.subscriber.process import KVEventSubscriber  # noqa: E402
 from engine.messages import BlockRemoved, BlockStored, EventBatch  # noqa: E402
 from engine.topology import subscriber as subscriber_node  # noqa: E402
+
+#: The files of the subscriber.
+FOLDER = os.sep + os.path.join("engine", "kv_events") + os.sep
 
 
 class Struck(BaseException):
@@ -45,7 +48,8 @@ class Wire:
 
     def open_socket(self, spec: Any) -> Any:
         always = os.open(os.devnull, os.O_RDONLY)  # "something may have come": nobody sleeps here
-        return SimpleNamespace(send=self._ask, close=lambda: os.close(always), fileno=lambda: always,
+        return SimpleNamespace(address=spec.address, send=self._ask, close=lambda linger_s=None: os.close(always),
+                               fileno=lambda: always, was_cut=lambda: False,
                                try_receive=lambda: self._receive(self.queues[spec.name]))
 
     def _ask(self, frames: list[bytes], peer: Any) -> None:
@@ -72,7 +76,7 @@ def _strike(line: int) -> Any:
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal left
         code = frame.f_code
-        if not os.path.basename(code.co_filename).startswith("kv_") or code.co_name in ("poll", "<genexpr>"):
+        if FOLDER not in code.co_filename or code.co_name in ("poll", "<genexpr>"):
             return trace
         if event == "line":
             left -= 1
@@ -97,7 +101,7 @@ def _play(line: int) -> tuple[bool, list[Report], KVCacheMirror, Wire]:
     finally:
         sys.settrace(before)
     for _ in range(200):
-        if reader.follower.whole and reader.follower.caught_up and reader.mirror.next_seq == wire.log.numbered:
+        if reader._reading.whole and reader.follower.caught_up and reader.mirror.next_seq == wire.log.numbered:
             break
         told += reader.poll(0.02)
     told += reader.poll(0.2)  # nothing comes twice

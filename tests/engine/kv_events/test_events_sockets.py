@@ -23,7 +23,7 @@ from engine.core.kv_events import (  # noqa: E402
     NullEventPublisher,
     ZmqEventPublisher,
 )
-from engine.kv_events.subscriber.follower import Applied, Gap, Healed, Report, Restarted, Snapshot, Unrecoverable  # noqa: E402
+from engine.kv_events.reports import Applied, Gap, Healed, Report, Restarted, Snapshot, Unrecoverable  # noqa: E402
 from engine.kv_events.subscriber.process import KVEventSubscriber, SubscriberRecipe  # noqa: E402
 from engine.process.children import Envelope, start_child  # noqa: E402
 from engine.process.real_ports import RealPorts  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import BadFrameError
 from engine.kv_events.codec import BadBatchError, number_frame, read_answer, read_live
-from engine.kv_events.subscriber.follower import Applied, Gap, Restarted, Unrecoverable, Unverified
+from engine.kv_events.reports import Applied, Gap, Restarted, Unrecoverable, Unverified
 from tests.engine.kv_events.kv_world import KVWorld
 
 
@@ -47,7 +47,7 @@ def test_a_new_life_whose_window_lacks_what_was_known_leaves_the_mirror_unknown(
 def test_an_answer_of_the_old_life_is_not_taken_for_the_new_ones() -> None:
     """It lies in the reader's socket when the first batch of the new life is read."""
     world = _original()
-    world.follower.tags = False
+    world.follower.questions.tags = False
     world.send(6)
     world.receive_live()
     world.receive_live()
@@ -189,7 +189,7 @@ def test_a_number_without_a_readable_batch_is_told_by_the_codec() -> None:
 def test_what_an_old_life_cleared_does_not_make_a_new_one_known() -> None:
     """A clear of the old life is held behind a hole when the new one is doubted: it is applied before the doubt."""
     world = _original(buffer_steps=1, tries=1)
-    world.follower.tags = False
+    world.follower.questions.tags = False
     world.send(2)
     world.clear()
     world.flush()
@@ -210,7 +210,7 @@ def test_what_an_old_life_cleared_does_not_make_a_new_one_known() -> None:
 def test_answers_that_nothing_joins_to_what_was_heard_are_a_new_life() -> None:
     """A backlog of the old life with a clear in it, answers of the new one beyond it: they are not mixed."""
     world = _original(buffer_steps=1, tries=1)
-    world.follower.tags = False
+    world.follower.questions.tags = False
     world.send(1)
     world.clear()
     world.flush()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.effects import Observe, Receive, Send
+from engine.effects import Observe, Receive, Send, Warn
 from engine.errors import QueueCancelledError
 from engine.kv_events.codec import ReplayRequest, read_answer, request_frames
-from engine.kv_events.publisher.log import MAX_REPLAYS, MAX_WAITING, KVEventLog, replay_loop
+from engine.kv_events.publisher.log import KVEventLog
+from engine.kv_events.publisher.replays import MAX_REPLAYS, MAX_WAITING, replay_loop
 from engine.messages import EventBatch
 from engine.ports import Unroutable
 from tests.engine.kv_events.kv_world import KVWorld
@@ -229,4 +230,6 @@ def _serve(loop, requests: list[tuple[str, list[bytes]]], *, gone: str | None = 
             case Observe(name=name):
                 if observed is not None:
                     observed.append(name)
+                effect = loop.send(None)
+            case Warn():
                 effect = loop.send(None)

@@ -6,7 +6,8 @@ import time
 
 from engine.kv_events.codec import EndReport, end_frames, number_frame
 from engine.kv_events.publisher.log import encode_batch
-from engine.kv_events.subscriber.follower import Applied, Gap, Healed, KVEventFollower, Question, Report, Unrecoverable
+from engine.kv_events.reports import Applied, Gap, Healed, Question, Report, Unrecoverable
+from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.messages import KVEventBatch
 
 
@@ -44,7 +45,7 @@ def _silent_until_caught_up(follower: KVEventFollower, now: float) -> tuple[floa
 def test_a_hundred_holes_and_a_dead_replay_socket_cost_one_bound() -> None:
     """Three questions without an answer for all of them, then one for what comes later; each gap is ended."""
     follower = KVEventFollower(answer_s=5.0, tries=3, poll_s=5.0)
-    follower.tags = True
+    follower.questions.tags = True
     told = _every_other(follower, 0, 201, 0.0)
     now, more = _silent_until_caught_up(follower, 0.0)
     assert now == 15.0
@@ -61,7 +62,7 @@ def test_a_hundred_holes_and_a_dead_replay_socket_cost_one_bound() -> None:
 def test_a_replay_socket_that_answers_again_is_trusted_again() -> None:
     """Deaf after three silences; one answer, and a hole has its three questions again, and its snapshot."""
     follower = KVEventFollower(answer_s=5.0, tries=3, poll_s=5.0)
-    follower.tags = True
+    follower.questions.tags = True
     _every_other(follower, 0, 3, 0.0)
     now, told = _silent_until_caught_up(follower, 0.0)
     assert [type(report) for report in told if isinstance(report, Unrecoverable)] == [Unrecoverable]

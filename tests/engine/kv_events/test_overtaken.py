@@ -7,19 +7,11 @@ from collections import deque
 
 import pytest
 
-from engine.effects import Now, Receive, Send
-from engine.kv_events.subscriber import loop
-from engine.kv_events.subscriber.follower import (
-    Applied,
-    Gap,
-    Healed,
-    KVEventFollower,
-    Report,
-    Restarted,
-    Snapshot,
-    Unrecoverable,
-)
-from engine.kv_events.subscriber.loop import next_reports
+from engine.effects import Now, Receive, Send, WasCut
+from engine.kv_events.reports import Applied, Gap, Healed, Report, Restarted, Snapshot, Unrecoverable
+from engine.kv_events.subscriber import reading
+from engine.kv_events.subscriber.follower import KVEventFollower
+from engine.kv_events.subscriber.reading import Reading
 from engine.messages import KVEventBatch
 from tests.engine.kv_events.kv_world import KVWorld
 
@@ -42,7 +34,7 @@ def _notices(world: KVWorld) -> list[object]:
 def test_a_backlog_that_an_answer_overtakes_is_no_loss(speaks_epochs: bool) -> None:
     """Twenty batches wait live, a window of four is replayed: every batch comes live, once, and nothing is told."""
     world = KVWorld(buffer_steps=4, max_queue_size=100, quiet_s=QUIET_S, speaks_epochs=speaks_epochs)
-    world.follower.tags = speaks_epochs
+    world.follower.questions.tags = speaks_epochs
     world.send(1)
     world.receive_live()
     _answered(world)
@@ -114,28 +106,35 @@ def test_a_backlog_of_the_old_life_comes_before_the_restart_that_an_answer_tells
 
 
 class _Reader:
-    """`next_reports`, driven by hand: sockets are queues, a wait ends at once."""
+    """Turns of a reading, driven by hand: sockets are queues, a wait ends at once."""
 
     def __init__(self) -> None:
         self.world = KVWorld(max_queue_size=1000)
         self.follower = KVEventFollower(poll_s=1.0, answer_s=1.0)
+        self.reading = Reading(lambda: self.follower)
         self.inboxes: dict[str, deque[list[bytes]]] = {"kv": self.world.live, "replay": self.world.answers}
         self.now = 0.0
         self.asked = 0
+        self.was_cut = False
 
     def read(self, deadline: float) -> list[object]:
-        loop = next_reports(self.follower, deadline)
+        loop = self.reading.turn(deadline)
         effect = next(loop)
         try:
             while True:
                 effect = loop.send(self._answer(effect))
-        except StopIteration as stop:
-            return stop.value
+        except StopIteration:
+            found = list(self.reading.told)
+            self.reading.told.clear()
+            return found
 
     def _answer(self, effect: object) -> object:
         match effect:
             case Now():
                 return self.now
+            case WasCut():
+                was_cut, self.was_cut = self.was_cut, False
+                return was_cut
             case Send(frames=frames):
                 self.asked += 1
                 return self.world.requests.append(frames)
@@ -163,9 +162,23 @@ def test_a_reader_that_paused_reads_before_it_asks_and_before_it_gives_a_questio
     assert reader.asked == 1 and reader.follower.answers == 1
 
 
+def test_after_a_cut_the_publisher_is_asked_with_the_first_batch_that_comes() -> None:
+    """Nobody knows what went by meanwhile: the question goes out at once, and not after a silence."""
+    reader = _Reader()
+    reader.read(0.1)
+    reader.world.serve_requests()
+    reader.read(0.2)
+    for asked in (1, 2):
+        reader.world.store()
+        reader.world.flush()
+        reader.read(reader.now)
+        assert reader.asked == asked
+        reader.was_cut = True
+
+
 def test_one_message_at_a_time_leaves_neither_socket_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live batches without end, a reader in a hurry, and an answer: it is read with the second call."""
-    monkeypatch.setattr(loop, "BURST_MESSAGES", 1)
+    monkeypatch.setattr(reading, "BURST_MESSAGES", 1)
     reader = _Reader()
     reader.read(0.1)
     for _ in range(50):

@@ -11,7 +11,7 @@ import pytest
 zmq = pytest.importorskip("zmq")
 
 from engine.kv_events.codec import request_frames  # noqa: E402
-from engine.kv_events.publisher.log import MAX_REPLAYS  # noqa: E402
+from engine.kv_events.publisher.replays import MAX_REPLAYS  # noqa: E402
 from engine.kv_events.reports import Snapshot  # noqa: E402
 from engine.kv_events.subscriber.process import KVEventSubscriber  # noqa: E402
 from tests.engine.kv_events.kv_lab import ANY_PORTS, BOUND_S, a_batch, open_publisher  # noqa: E402

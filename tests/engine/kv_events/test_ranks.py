@@ -20,7 +20,7 @@ from engine.core.kv_events import (  # noqa: E402
     KVEventBatch,
     KVEventsConfig,
 )
-from engine.kv_events.subscriber.follower import Applied, Gap, Healed, Report  # noqa: E402
+from engine.kv_events.reports import Applied, Gap, Healed, Report  # noqa: E402
 from engine.kv_events.subscriber.process import KVEventSubscriber  # noqa: E402
 from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 

@@ -10,7 +10,7 @@ from engine.errors import BadFrameError
 from engine.kv_events.codec import PIECE, Place, encode_batch, piece_frames, read_answer, read_request, snapshot_request
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.publisher.state import PublishedState
-from engine.kv_events.subscriber.follower import Applied, Gap, Restarted, Snapshot, Unrecoverable
+from engine.kv_events.reports import Applied, Gap, Restarted, Snapshot, Unrecoverable
 from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from tests.engine.kv_events.kv_world import KVWorld
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.core.kv_cache import KVCacheManager
 from engine.core.request import Request
-from engine.kv_events.subscriber.follower import Restarted, Snapshot, Unrecoverable
+from engine.kv_events.reports import Restarted, Snapshot, Unrecoverable
 from engine.messages import KVEventBatch
 from tests.engine.core.scheduler_fakes import make_request
 from tests.engine.kv_events.kv_world import KVWorld

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from engine.effects import Now, Observe, Receive, Send
+from engine.effects import Now, Observe, Receive, Send, WasCut
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
-from engine.kv_events.subscriber.follower import (
-    Applied,
-    Gap,
-    Healed,
-    KVEventFollower,
-    Malformed,
-    Report,
-    Restarted,
-    Settled,
-    Unrecoverable,
-)
-from engine.kv_events.subscriber.loop import subscriber_loop
+from engine.kv_events.reports import Applied, Gap, Healed, Malformed, Report, Restarted, Settled, Unrecoverable
+from engine.kv_events.subscriber.follow import follow
+from engine.kv_events.subscriber.follower import KVEventFollower
+from engine.kv_events.subscriber.reading import Reading
 from engine.messages import BlockRemoved, BlockStored, KVEventBatch
 from tests.engine.kv_events.kv_world import KVWorld
 
@@ -270,8 +262,8 @@ def test_the_loop_observes_what_happens_and_ends_with_the_mirror() -> None:
     world = KVWorld()
     world.send(3)
     del world.live[1]
-    follower = KVEventFollower(poll_s=1.0, answer_s=1.0)
-    loop = subscriber_loop(follower, KVCacheMirror())
+    mirror = KVCacheMirror()
+    loop = follow(Reading(lambda: KVEventFollower(poll_s=1.0, answer_s=1.0)), mirror)
     seen: list[tuple[str, object]] = []
     effect = next(loop)
     try:
@@ -285,6 +277,8 @@ def test_the_loop_observes_what_happens_and_ends_with_the_mirror() -> None:
                 case Send(outbox="replay", frames=frames):
                     world.requests.append(frames)
                     effect = loop.send(None)
+                case WasCut():
+                    effect = loop.send(False)
                 case Receive():
                     world.serve_requests()
                     if world.live:
@@ -296,7 +290,7 @@ def test_the_loop_observes_what_happens_and_ends_with_the_mirror() -> None:
                     else:
                         effect = loop.throw(QueueCancelledError("enough"))
     except StopIteration as stop:
-        assert stop.value.hashes() == [1, 2, 3]
+        assert stop.value == "enough" and mirror.hashes() == [1, 2, 3]
     names = [entry for entry in seen if entry[0] != "kv-mirror"]
     assert names == [("kv-batch", 0), ("kv-gap", 1), ("kv-batch", 1), ("kv-healed", 1), ("kv-batch", 2)]
     assert seen[-1] == ("kv-mirror", 3)

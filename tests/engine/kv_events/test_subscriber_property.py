@@ -7,7 +7,7 @@ import os
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.kv_events.subscriber.follower import Applied, Gap, Healed, Restarted, Snapshot, Unrecoverable, Unverified
+from engine.kv_events.reports import Applied, Gap, Healed, Restarted, Snapshot, Unrecoverable, Unverified
 from tests.engine.kv_events.kv_world import KVWorld
 
 #: A soak sets thousands.

@@ -177,11 +177,11 @@ def test_half_a_message_is_none(pair):
 
 def test_connections_are_refused_until_the_cut_is_over(pair):
     """Messages wait in the sender and arrive once the plan lets it connect again."""
-    ends = pair(plan(cut(OUTPUTS, nth=1, until=until("frontend.0/mark:idle"))))
-    was_cut = ends.connected.inner.watch_connection()
+    ends = pair(plan(cut(OUTPUTS, nth=1, until=until("frontend.0/mark:idle"))),
+                sender=lambda address: msgspec.structs.replace(push(address, linger_s=1.0), watched=True))
     ends.connected.send([b"lost"])
     ends.wait_for_fault()
-    wait_for(was_cut)  # until the sender knows, it may still send into the old connection
+    wait_for(ends.connected.was_cut)  # until the sender knows, it may still send into the old connection
     time_is_up = time.monotonic() + 0.3
     ends.connected.send([b"kept"])
     while time.monotonic() < time_is_up:

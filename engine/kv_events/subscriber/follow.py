@@ -1,93 +1,63 @@
-"""The subscriber's loop: it follows a publisher and keeps a mirror, in both worlds. Pure.
+"""What a subscriber that keeps a mirror makes of its reading, and what the judges are told of it. Pure.
 
 Promises
 - What the follower reports is observed in that order: kv-batch, kv-gap, kv-healed, kv-unrecoverable, kv-restarted,
   kv-unverified, kv-snapshot.
 - `kv-mirror` is observed when the mirror is settled and has changed, and at the end.
-- Neither socket starves the other: they are looked at in turns, also by a reader that takes one message at a time.
-- A question is asked, or counts as unanswered, after what had already come was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
-from engine.effects import Loop, Now, Observe, Receive, Send
-from engine.errors import QueueCancelledError, UnroutableError
+from engine.effects import Loop, Observe
+from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import (
     Applied,
     Gap,
     Healed,
     Malformed,
-    Question,
     Report,
     Restarted,
-    Settled,
     Snapshot,
     Unrecoverable,
     Unverified,
 )
 from engine.kv_events.subscriber.follower import KVEventFollower
-from engine.ports import Unroutable
-
-#: Messages read in a row before what they brought is handed on.
-BURST_MESSAGES = 1000
+from engine.kv_events.subscriber.reading import Reading
 
 
-def next_reports(follower: KVEventFollower, deadline: float | None, *, live: str = "kv",
-                 replay: str = "replay") -> Loop[list[Report]]:
-    """Read until there is something to report, and on while messages are there. -> what happened, in order.
-
-    Empty at the deadline. One that is over reads what is there, and waits for nothing.
-    """
-    found: list[Report] = []
-    for messages in count(1):
-        inboxes = (live, replay) if follower.live_first else (replay, live)
-        message = yield Receive(inboxes if follower.replay else (live,),
-                                0.0 if found else _earlier(deadline, follower.deadline()))
-        now = yield Now()
-        if message is not None:
-            found += yield from _ask(_read(follower, live, message, now), replay)
-        if message is None or (message[0] == live and not follower.live_first):  # there was no answer to read
-            found += yield from _ask(follower.on_time(now), replay)
-        follower.live_first = not follower.live_first
-        enough = message is None or messages >= BURST_MESSAGES
-        if enough and (found or (deadline is not None and now >= deadline)):
-            return found
-    raise AssertionError("the count has no end")
-
-
-def subscriber_loop(follower: KVEventFollower, mirror: KVCacheMirror, *, live: str = "kv", replay: str = "replay",
-                    until: Callable[[KVEventFollower], bool] | None = None,
-                    deadline: float | None = None) -> Loop[KVCacheMirror]:
-    """Follow a publisher until the process is cancelled, `until(follower)` holds, or `deadline`. -> the mirror"""
+def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventFollower], bool] | None = None,
+           ) -> Loop[str]:
+    """Follow a publisher until the process is cancelled or `until(follower)` holds. -> why it ended"""
     shown: Any = None
+    reason = "done"
     try:
-        while until is None or not until(follower):
-            reports = yield from next_reports(follower, deadline, live=live, replay=replay)
-            if not reports and deadline is not None and (yield Now()) >= deadline:
-                break
-            for report in reports:
+        while until is None or not until(reading.follower):
+            yield from reading.turn(None)
+            settled, reading.settled = reading.settled, False
+            while reading.told:
+                report = reading.told.popleft()
+                settled = settled or isinstance(report, Snapshot)
                 feed(mirror, report)
                 observation = observed(report)
                 if observation is not None:
                     yield observation
-            if any(isinstance(report, Settled | Snapshot) for report in reports) and follower.next == follower.wire:
-                state = (follower.epoch, mirror.next_seq, mirror.unknown_since)
+            if settled and reading.follower.next == reading.follower.wire:
+                state = (reading.follower.epoch, mirror.next_seq, mirror.unknown_since)
                 if state != shown:
                     shown = state
                     yield Observe("kv-mirror", mirror_data(mirror))
-    except QueueCancelledError:
-        pass
+    except QueueCancelledError as told:
+        reason = str(told)
     yield Observe("kv-mirror", mirror_data(mirror))
-    return mirror
+    return reason
 
 
 class UntilCaughtUp:
-    """When a subscriber may leave that is told to stop: the `until` of a `subscriber_loop`.
+    """When a subscriber may leave that is told to stop: the `until` of `follow`.
 
     It stays until an answer came after it was told, and nothing is missing. One that cannot ask leaves at once.
     `told()`: whether it was told. `ready()` is called once: when the publisher has answered, or at once.
@@ -153,28 +123,3 @@ def mirror_data(mirror: KVCacheMirror) -> dict[str, Any]:
     hashes = [value.hex() if isinstance(value, bytes) else value for value in mirror.hashes()]
     return {"hashes": hashes, "next_seq": mirror.next_seq, "unknown_since": mirror.unknown_since,
             "errors": mirror.check_integrity()}
-
-
-def _read(follower: KVEventFollower, live: str, message: Any, now: float) -> list[Report]:
-    inbox, _, frames = message
-    return follower.on_live(frames, now) if inbox == live else follower.on_replay(frames, now)
-
-
-def _ask(reports: list[Report], replay: str) -> Loop[list[Report]]:
-    """Send the questions. -> the rest"""
-    rest = []
-    for report in reports:
-        if isinstance(report, Question):
-            try:
-                yield Send(replay, report.frames)
-            except (Unroutable, UnroutableError):  # unanswered, then: it will be asked again
-                pass
-        else:
-            rest.append(report)
-    return rest
-
-
-def _earlier(one: float | None, other: float | None) -> float | None:
-    times = [time for time in (one, other) if time is not None]
-    return min(times) if times else None
-
