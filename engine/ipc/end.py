@@ -268,7 +268,7 @@ class End:
                 found = look()
                 now = monotonic()
         finally:
-            stats.waited(monotonic() - began)
+            stats.waited(now - began)
         self.ports.observe("queue-wait", ring=self.name, began=began, deadline=deadline, ended=now,
                            outcome=outcome if found is EMPTY else "ok")
         if found is EMPTY and error is not None:
