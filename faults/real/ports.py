@@ -38,11 +38,6 @@ from faults.sites import SocketSites, bare, ring_sites, store_place, store_sites
 #: `engine.process.children` opens a process's ports by this name.
 FACTORY = "faults.real.ports:open_ports"
 
-_COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object", "barrier", "gather", "scatter",
-    "reduce", "reduce_scatter", "all_to_all",
-})
-
 
 class PortsArgument(msgspec.Struct, frozen=True):
     """What travels to each process of a play."""
@@ -216,21 +211,25 @@ class FaultyDoorbell:
 
 
 class FaultyGroup:
-    """A process group: each collective is a crossing, before it begins."""
+    """A process group: each collective is a crossing, before it begins. One that is not here is an error."""
 
     def __init__(self, inner: Any, site: str, crossings: Crossings) -> None:
-        self._inner = inner
-        self._site = site
-        self._cross = crossings.cross
+        self._inner, self._site, self._cross = inner, site, crossings.cross
+        self.rank, self.world_size = inner.rank, inner.world_size
+        self.close = inner.close
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in _COLLECTIVES:
-            return found
+    def all_reduce(self, tensor: Any) -> Any:
+        return self._enter("all_reduce", tensor)
 
-        def enter(*args: Any, **named: Any) -> Any:
-            self._cross(self._site, data={"operation": name})
-            return found(*args, **named)
+    def all_gather(self, tensor: Any, dim: int = -1) -> Any:
+        return self._enter("all_gather", tensor, dim)
 
-        setattr(self, name, enter)
-        return enter
+    def broadcast(self, tensor: Any, source: int = 0) -> Any:
+        return self._enter("broadcast", tensor, source)
+
+    def barrier(self) -> None:
+        self._enter("barrier")
+
+    def _enter(self, operation: str, *arguments: Any) -> Any:
+        self._cross(self._site, data={"operation": operation})
+        return getattr(self._inner, operation)(*arguments)

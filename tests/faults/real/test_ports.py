@@ -14,7 +14,7 @@ from engine.process.real_ports import RealPorts
 from engine.topology import Channel, Mark, NodeKind
 from faults.journal import Kind, digest_of
 from faults.plan import Fate, Fault, Plan, corrupt, delay, drop, duplicate, plan, raises, reorder, truncate, until
-from faults.real.ports import FaultyPorts
+from faults.real.ports import FaultyGroup, FaultyPorts
 from tests.faults.stage import (
     OUTPUTS,
     REQUESTS,
@@ -405,3 +405,13 @@ def test_an_end_that_writes_or_reads_without_a_loop_crosses_as_a_loop_does(tmp_p
     reader.shutdown(), writer.shutdown()
     for ports in ends:
         ports.close()
+
+
+def test_every_collective_of_a_worker_s_group_is_counted_or_unknown(stage):
+    torch = pytest.importorskip("torch")
+    from engine.worker.distributed import ProcessGroup
+
+    assert torch and protocol_members(ProcessGroup) - {*vars(FaultyGroup), "rank", "world_size", "close"} == set()
+    group = stage().ports(worker(1)).process_group(1, 2, "file:///x", "cpu", 1.0)
+    with pytest.raises(AttributeError):
+        _ = group.all_to_all
