@@ -31,7 +31,7 @@ from engine.ipc.ring import EMPTY, RingLayout
 from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
 from engine.ipc.wait import SpinThenSleep, WaitStrategy
-from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Unroutable
+from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Tell, Unroutable
 from engine.process.identity import own_identity
 from engine.process.real_ports import RealPorts
 from engine.process.runtime_dir import RuntimeDir
@@ -122,6 +122,8 @@ class End:
         self.remotes: RemoteReaders | None = None
         self.bells: dict[str, Doorbell] = {}  # what is rung
         self.doorbells: dict[str, Any] = {}  # what lies in shared memory
+        #: Is told of each wait: see `Ports.ring_writer`.
+        self.waited: Tell = bool
         #: Whoever waits now may be told to stop.
         self.cancel: threading.Event | None = None
         self.ready = self.released = False
@@ -269,9 +271,8 @@ class End:
                 now = monotonic()
         finally:
             stats.waited(now - began)
-        self.ports.observe("queue-wait", ring=self.name, began=began, deadline=deadline, ended=now,
-                           outcome=outcome if found is EMPTY else "ok")
-        if found is EMPTY and error is not None:
+        self.waited((began, deadline, now, "ok" if found is not EMPTY else outcome))
+        if error is not None and found is EMPTY:
             raise error
         return found
 

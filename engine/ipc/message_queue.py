@@ -104,7 +104,8 @@ class MessageQueue:
             self._queue, self.handle = queue, _ = open_writer(
                 self._end, spec, ranks, others, segment=segment_name, overflow_address=overflow_address,
                 connect_ip=connect_ip, bell=bell)
-            self._cross = self._end.ports.ring_writer(spec, lambda: queue.position, parts_of)
+            self._cross, self._end.waited = self._end.ports.ring_writer(
+                spec, name, lambda: queue.position, parts_of)
         except BaseException:
             self.shutdown()
             raise

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.errors import QueueError
-from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take
+from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take, Tell
 from engine.topology import Channel, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
 from faults.memory import FaultyMemory
@@ -158,13 +159,19 @@ class FaultyPorts:
                 self.crossings.perform(fault, site, nth)
         self.inner.ring_crossing(spec, operation, position, parts, overflow)
 
-    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
-        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False)
+    def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+        return (lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False),
+                partial(self._waited, name))
 
-    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Callable[[Any], object]]:
-        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False)
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Tell, Tell]:
+        return (buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False),
+                partial(self._waited, name))
+
+    def _waited(self, ring: str, wait: tuple[float, float | None, float, str]) -> None:
+        began, deadline, ended, outcome = wait
+        self.observe("queue-wait", ring=ring, began=began, deadline=deadline, ended=ended, outcome=outcome)
 
     # -- collectives, processes, marks
 
