@@ -31,7 +31,7 @@ from engine.ipc.ring import EMPTY, RingLayout
 from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
 from engine.ipc.wait import SpinThenSleep, WaitStrategy
-from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Unroutable
+from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Tell, Unroutable
 from engine.process.identity import own_identity
 from engine.process.real_ports import RealPorts
 from engine.process.runtime_dir import RuntimeDir
@@ -48,11 +48,15 @@ OVERFLOW_SOCKET, REMOTE_SOCKET = "overflow", "remote"
 class Turn:
     """Whose turn an end is. A thread takes it for one operation; closed, nobody gets it any more."""
 
+    __slots__ = ("_name", "_why", "busy", "cancel", "closed", "inside")  # little to touch after a long sleep
+
     def __init__(self, name: str) -> None:
         self._name = name
         #: A lock that its thread may take again: an exception out of a signal handler may come just after it was taken.
         self.busy = threading.RLock()
         self.inside = self.closed = False
+        #: By which whoever is inside may be told to stop.
+        self.cancel: threading.Event | None = None
         self._why = "was shut down"
 
     def take(self, what: str) -> None:
@@ -122,8 +126,8 @@ class End:
         self.remotes: RemoteReaders | None = None
         self.bells: dict[str, Doorbell] = {}  # what is rung
         self.doorbells: dict[str, Any] = {}  # what lies in shared memory
-        #: Whoever waits now may be told to stop.
-        self.cancel: threading.Event | None = None
+        #: Is told of each wait: see `Ports.ring_writer`.
+        self.waited: Tell = bool
         self.ready = self.released = False
         self._reader: int | None = None
         self._checked_at = 0.0
@@ -227,7 +231,7 @@ class End:
         """Ends a wait: this end was closed, it was cancelled by its caller, or the other end is gone."""
         if self.turn.closed:
             raise self.turn.over()
-        if self.cancel is not None and self.cancel.is_set():
+        if self.turn.cancel is not None and self.turn.cancel.is_set():
             raise QueueCancelledError(f"{self.name}: the wait was cancelled")
         if self.remotes is not None:
             self.process.run(look_at_remotes(self.remotes, REMOTE_SOCKET))
@@ -248,30 +252,29 @@ class End:
         Raises QueueCancelledError as `check` does, and when this end was closed, after a last look that found nothing.
         """
         bell, monotonic, found, outcome = self.doorbells[key], self.ports.clock.monotonic, EMPTY, "timeout"
+        turn, wait = self.turn, self.strategy.wait
         error: QueueCancelledError | None = None
         began = now = monotonic()
         if deadline is not None and now >= deadline:
             return EMPTY
         try:
             while found is EMPTY and error is None and (deadline is None or now < deadline):
-                if now - self._checked_at >= PEER_CHECK_S or self.turn.closed or (
-                        self.cancel is not None and self.cancel.is_set()):
+                if now - self._checked_at >= PEER_CHECK_S or turn.closed or (
+                        turn.cancel is not None and turn.cancel.is_set()):
                     self._checked_at = now
                     try:
                         self.check()
                     except QueueCancelledError as reason:
                         outcome, error = ("peer-dead" if isinstance(reason, PeerDeadError) else "cancelled"), reason
                 if error is None:
-                    self.strategy.wait(
-                        bell, seen, PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S))
+                    wait(bell, seen, PEER_CHECK_S if deadline is None else min(deadline - now, PEER_CHECK_S))
                     seen = bell.seen()
                 found = look()
                 now = monotonic()
         finally:
-            stats.waited(monotonic() - began)
-        self.ports.observe("queue-wait", ring=self.name, began=began, deadline=deadline, ended=now,
-                           outcome=outcome if found is EMPTY else "ok")
-        if found is EMPTY and error is not None:
+            stats.waited(now - began)
+        self.waited((began, deadline, now, "ok" if found is not EMPTY else outcome))
+        if error is not None and found is EMPTY:
             raise error
         return found
 

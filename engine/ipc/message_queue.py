@@ -104,7 +104,8 @@ class MessageQueue:
             self._queue, self.handle = queue, _ = open_writer(
                 self._end, spec, ranks, others, segment=segment_name, overflow_address=overflow_address,
                 connect_ip=connect_ip, bell=bell)
-            self._cross = self._end.ports.ring_writer(spec, lambda: queue.position, parts_of)
+            self._cross, self._end.waited = self._end.ports.ring_writer(
+                spec, name, lambda: queue.position, parts_of)
         except BaseException:
             self.shutdown()
             raise
@@ -242,7 +243,7 @@ class MessageQueue:
                     seen = bell.seen()
                     message = self._look()
             if message is EMPTY or message is OVERFLOW:
-                self._end.cancel = cancel
+                turn.cancel = cancel
                 deadline = self._deadline(timeout)
                 if self._from_ring and queue.owed is None:
                     message = self._end.look_on(BELL, seen, self._look, deadline, queue.stats)
@@ -250,7 +251,7 @@ class MessageQueue:
                     message = self._end.process.run(queue.dequeue(deadline))
             return message[0] if type(message) is tuple else decode(message)
         finally:
-            self._end.cancel = None
+            turn.cancel = None
             turn.inside = False
             turn.busy.release()
 

@@ -92,7 +92,8 @@ def open_local_reader(end: End, handle: Handle, reader: int, spec: RingSpec) -> 
     if overflow:
         end.open_overflow(overflow, handle.buffer_handle[3])
     ring = RingReader(end.layout, end.memory, end.fence, reader)
-    take, cross = end.ports.ring_reader(spec, lambda: ring.position, object_taker(end.buffers.own), unpack)
+    take, cross, end.waited = end.ports.ring_reader(
+        spec, handle.ring, lambda: ring.position, object_taker(end.buffers.own), unpack)
     end.doorbells[BELL].rehearse = rehearsal(take)
     return QueueReader(
         handle.ring, ring, bell=BELL, space_bell=SPACE, overflow_inbox=OVERFLOW_SOCKET if overflow else None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.ports import RingMemory, RingSpec, SocketSpec, Take
+from engine.ports import RingMemory, RingSpec, SocketSpec, Take, Tell
 from engine.process.children import Envelope, PipeParent, RealChild, start_child
 from engine.topology import Mark, Node
 
@@ -82,13 +82,13 @@ class RealPorts:
                       overflow: bool) -> None:
         """Nobody counts."""
 
-    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
-        return nobody_counts
+    def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+        return nobody_counts, nobody_counts
 
-    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Callable[[Any], object]]:
-        return objects, nobody_counts
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Tell, Tell]:
+        return objects, nobody_counts, nobody_counts
 
     # -- collectives and processes
 

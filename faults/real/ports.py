@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.errors import QueueError
-from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take
+from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take, Tell
 from engine.topology import Channel, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
 from faults.memory import FaultyMemory
@@ -37,11 +38,6 @@ from faults.sites import SocketSites, bare, ring_sites, store_place, store_sites
 
 #: `engine.process.children` opens a process's ports by this name.
 FACTORY = "faults.real.ports:open_ports"
-
-_COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object", "barrier", "gather", "scatter",
-    "reduce", "reduce_scatter", "all_to_all",
-})
 
 
 class PortsArgument(msgspec.Struct, frozen=True):
@@ -163,13 +159,19 @@ class FaultyPorts:
                 self.crossings.perform(fault, site, nth)
         self.inner.ring_crossing(spec, operation, position, parts, overflow)
 
-    def ring_writer(self, spec: RingSpec, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], object]:
-        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False)
+    def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+        return (lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False),
+                partial(self._waited, name))
 
-    def ring_reader(self, spec: RingSpec, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Callable[[Any], object]]:
-        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False)
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
+                    ) -> tuple[Take, Tell, Tell]:
+        return (buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False),
+                partial(self._waited, name))
+
+    def _waited(self, ring: str, wait: tuple[float, float | None, float, str]) -> None:
+        began, deadline, ended, outcome = wait
+        self.observe("queue-wait", ring=ring, began=began, deadline=deadline, ended=ended, outcome=outcome)
 
     # -- collectives, processes, marks
 
@@ -216,21 +218,25 @@ class FaultyDoorbell:
 
 
 class FaultyGroup:
-    """A process group: each collective is a crossing, before it begins."""
+    """A process group: each collective is a crossing, before it begins. One that is not here is an error."""
 
     def __init__(self, inner: Any, site: str, crossings: Crossings) -> None:
-        self._inner = inner
-        self._site = site
-        self._cross = crossings.cross
+        self._inner, self._site, self._cross = inner, site, crossings.cross
+        self.rank, self.world_size = inner.rank, inner.world_size
+        self.close = inner.close
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in _COLLECTIVES:
-            return found
+    def all_reduce(self, tensor: Any) -> Any:
+        return self._enter("all_reduce", tensor)
 
-        def enter(*args: Any, **named: Any) -> Any:
-            self._cross(self._site, data={"operation": name})
-            return found(*args, **named)
+    def all_gather(self, tensor: Any, dim: int = -1) -> Any:
+        return self._enter("all_gather", tensor, dim)
 
-        setattr(self, name, enter)
-        return enter
+    def broadcast(self, tensor: Any, source: int = 0) -> Any:
+        return self._enter("broadcast", tensor, source)
+
+    def barrier(self) -> None:
+        self._enter("barrier")
+
+    def _enter(self, operation: str, *arguments: Any) -> Any:
+        self._cross(self._site, data={"operation": operation})
+        return getattr(self._inner, operation)(*arguments)

@@ -122,6 +122,10 @@ class FaultySocket:
     def fileno(self) -> int:
         return self.inner.fileno() if self._epoll is None else self._epoll.fileno()
 
+    def lost_peer(self) -> bool:
+        """Of an authenticated connection: no edge of a plan, so told as it is."""
+        return bool(self.inner.lost_peer())
+
     def close(self, linger_s: float | None = None) -> None:
         self.inner.close(linger_s)
         if self._epoll is not None and self._timer is not None:

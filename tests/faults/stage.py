@@ -90,7 +90,7 @@ class FakeBell:
 
 
 class FakeGroup:
-    rank = 1
+    rank, world_size = 1, 2
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -101,6 +101,9 @@ class FakeGroup:
 
     def barrier(self) -> None:
         self.calls.append("barrier")
+
+    def close(self) -> None:
+        self.calls.append("close")
 
 
 class FakePorts:

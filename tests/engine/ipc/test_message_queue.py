@@ -386,11 +386,11 @@ class WatchedPorts:
         assert all(isinstance(part, bytes | memoryview) for part in parts)
         self._crossings.append((operation, position, b"".join(map(bytes, parts)), overflow))
 
-    def ring_writer(self, spec, position, parts_of):
-        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False)
+    def ring_writer(self, spec, name, position, parts_of):
+        return lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False), bool
 
-    def ring_reader(self, spec, position, objects, buffers):
-        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False)
+    def ring_reader(self, spec, name, position, objects, buffers):
+        return buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False), bool
 
 
 def test_with_ports_that_watch_every_message_crosses_with_the_same_bytes_at_both_ends(opened):

@@ -5,7 +5,7 @@ import threading
 import msgspec
 import pytest
 
-from engine.errors import QueueError
+from engine.errors import PeerDeadError, QueueError, QueueTimeoutError
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
@@ -14,7 +14,7 @@ from engine.process.real_ports import RealPorts
 from engine.topology import Channel, Mark, NodeKind
 from faults.journal import Kind, digest_of
 from faults.plan import Fate, Fault, Plan, corrupt, delay, drop, duplicate, plan, raises, reorder, truncate, until
-from faults.real.ports import FaultyPorts
+from faults.real.ports import FaultyGroup, FaultyPorts
 from tests.faults.stage import (
     OUTPUTS,
     REQUESTS,
@@ -403,5 +403,50 @@ def test_an_end_that_writes_or_reads_without_a_loop_crosses_as_a_loop_does(tmp_p
         "send", "store.reset", "store.data", "store.readers", "store.written", "doorbell"]
     assert [r.site.partition(":")[2] for r in received[:2]] == ["store.read", "receive"]
     reader.shutdown(), writer.shutdown()
+    for ports in ends:
+        ports.close()
+
+
+def test_every_collective_of_a_worker_s_group_is_counted_or_unknown(stage):
+    torch = pytest.importorskip("torch")
+    from engine.worker.distributed import ProcessGroup
+
+    assert torch and protocol_members(ProcessGroup) - {*vars(FaultyGroup), "rank", "world_size", "close"} == set()
+    group = stage().ports(worker(1)).process_group(1, 2, "file:///x", "cpu", 1.0)
+    with pytest.raises(AttributeError):
+        _ = group.all_to_all
+
+
+def test_a_wait_without_a_loop_is_told_to_the_judges_as_one_with(tmp_path):
+    """However it ends: with a message, at its deadline, with the writer's end; and a full ring is marked."""
+    play = Stage(tmp_path, Plan())
+    ring = msgspec.structs.replace(rpc_ring(), readers=(worker(0),), max_chunk_bytes=4096)
+    ends = [play.ports(node, RealPorts(node)) for node in (core(), worker(0))]
+    writer = MessageQueue(1, 1, max_chunk_bytes=4096, max_chunks=2, ports=ends[0], spec=ring, name="rpc")
+    reader = MessageQueue.create_from_handle(writer.export_handle(), 0, ports=ends[1], spec=ring)
+    with pytest.raises(QueueTimeoutError):
+        reader.dequeue(0.01)
+    writer.enqueue(1), writer.enqueue(2)
+    for timeout in (0, 0.01):
+        with pytest.raises(QueueTimeoutError):
+            writer.enqueue(3, timeout)
+    assert [reader.dequeue(0), reader.dequeue(0)] == [1, 2]
+    sender = threading.Timer(0.05, writer.enqueue, [4])
+    sender.start()
+    assert reader.dequeue(10.0) == 4
+    sender.join()
+    writer.shutdown()
+    with pytest.raises(PeerDeadError):
+        reader.dequeue(10.0)
+
+    def waits(node):
+        return [(r.data["ring"], r.data["outcome"]) for r in play.records(node, Kind.OBSERVATION)
+                if r.site == "queue-wait"]
+
+    assert waits("worker.0") == [("rpc", outcome) for outcome in ("timeout", "ok", "peer-dead")]
+    assert waits("core.0") == [("rpc", "timeout")]
+    assert [r.data for r in play.records("core.0", Kind.CROSSING) if r.site == "core.0/mark:ring-full"] == [
+        {"ring": "rpc"}] * 2
+    reader.shutdown()
     for ports in ends:
         ports.close()
