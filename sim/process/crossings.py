@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine.topology import Channel, Node
+from faults import fates
 from faults.journal import Kind, Record
 from faults.match import decoded_of
 from faults.plan import Fault
@@ -19,6 +20,20 @@ from sim.kernel.kernel import Kernel
 from sim.process.holds import Holds
 
 _CROSSING = Kind.CROSSING
+
+
+class _OnThread:
+    """The journal as one thread writes to it, and who is told of its faults: see `fates.Recorder`."""
+
+    def __init__(self, crossings: Crossings, thread: str) -> None:
+        self._crossings, self._thread = crossings, thread
+
+    def record(self, kind: Kind, site: str, nth: int, digest: str, occurrence: int,
+               data: dict[str, Any] | None) -> None:
+        self._crossings.record(kind, site, self._thread, nth, data or {}, digest, occurrence)
+
+    def fired(self, fault: Fault) -> None:
+        self._crossings.kernel.notice_fault(fault)
 
 
 class Crossings:
@@ -76,15 +91,10 @@ class Crossings:
                       channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
         """As `note`, at a site that the plan names."""
         fault = self._befalling(site, None if channel is None else lambda: decoded_of(channel, frames))
-        if self.recording:
-            occurrence = self._occurrences[site, digest]
-            self._occurrences[site, digest] += bool(digest)
-            if fault is not None:
-                data = {**(data or {}), "fate": fault.fate.value, "fault": fault.id}
-            self.records.append(Record(len(self.records), self._time._now, thread, _CROSSING, site, nth, digest,
-                                       occurrence, data or {}))
-        if fault is not None:
-            self._receipt(fault, site, nth, thread)
+        occurrence = self._occurrences[site, digest]
+        self._occurrences[site, digest] += bool(digest)
+        fates.note(_OnThread(self, thread), self.name, site, nth, fault, digest=digest, occurrence=occurrence,
+                   data=data)
         if site in self._watched:
             self.holds.crossed(self.name, self.life, site, nth)
         return fault, nth
@@ -96,38 +106,29 @@ class Crossings:
             self.holds.crossed(self.name, self.life, site, nth)
         fault = self._befalling(site, None)
         if fault is not None:
-            if self.recording:
-                self.record(_CROSSING, site, thread, nth, {"fate": fault.fate.value, "fault": fault.id})
-            self._receipt(fault, site, nth, thread)
+            fates.note(_OnThread(self, thread), self.name, site, nth, fault)
         return fault, nth
 
     def _befalling(self, site: str, decoded: Callable[[], Any] | None) -> Fault | None:
         """The fault that fires at this crossing, if its victim is there: else nothing befalls anybody."""
         fault = self._judge.crossing(site, decoded) if site in self._judged else None
-        if fault is not None and fault.victim is not None and not self._is_there(fault.victim):
-            return None
-        return fault
-
-    def _receipt(self, fault: Fault, site: str, nth: int, thread: str) -> None:
-        if self.recording:
-            self.record(Kind.RECEIPT, fault.id, thread, nth, {
-                "site": site, "nth": nth, "fate": fault.fate.value, "victim": fault.victim or self.name})
-        self.kernel.notice_fault(fault)
+        return fates.befalling(fault, lambda fault: self._is_there(fault.victim or self.name))
 
     def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
         """Something a judge wants to know. Not counted."""
-        if self.recording:
-            self.record(Kind.OBSERVATION, name, thread, 0, data)
+        self.record(Kind.OBSERVATION, name, thread, 0, data)
 
     def released(self, fault: Fault, thread: str, site: str = "", nth: int = 0) -> None:
-        """On record: what the fault held was let go."""
-        if self.recording and not self.gone:
-            data = {"site": site, "nth": nth} if site else {"at": self.kernel.now}
-            self.record(Kind.RELEASE, fault.id, thread, nth, data)
+        """On record: what the fault held was let go, at a crossing or, without one, by another process's."""
+        if not self.gone:
+            self.record(Kind.RELEASE, fault.id, thread, nth,
+                        fates.released(site, nth) if site else fates.resumed(self.kernel.now))
 
-    def record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any]) -> None:
-        records = self.records
-        records.append(Record(len(records), self._time._now, thread, kind, site, nth, "", 0, data))
+    def record(self, kind: Kind, site: str, thread: str, nth: int, data: dict[str, Any], digest: str = "",
+               occurrence: int = 0) -> None:
+        if self.recording:
+            records = self.records
+            records.append(Record(len(records), self._time._now, thread, kind, site, nth, digest, occurrence, data))
 
     def untie(self) -> None:
         """The play is over: the journal stays."""

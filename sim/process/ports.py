@@ -10,12 +10,12 @@ from typing import Protocol
 
 from engine.ipc.ring import RingLayout
 from engine.ports import RingMemory, RingSpec, SocketSpec
-from engine.topology import READER_STORES, WRITER_STORES, Topology, at
+from engine.topology import Topology
 from faults.plan import Fate, Fault
-from faults.sites import store_place
+from faults.sites import ring_sites, store_place, store_sites
 from sim.process.crossings import Crossings
 from sim.process.queues import BellEnd, Queues, SimQueue
-from sim.process.sockets import SocketPort, edge_site
+from sim.process.sockets import SocketPort
 from sim.process.thread import SimThread
 from sim.transport.host import Host
 from sim.transport.ring_memory import SteppedMemory, StoppedInOperation, fence
@@ -62,12 +62,12 @@ class SimPorts:
         segment = self._host.segments.get(name)
         if segment is None:
             raise FileNotFoundError(f"no segment {name}")
-        place = store_place(spec, self._crossings.name)
-        if not self._crossings.any_special(at(place, f"store.{store}") for store in (*WRITER_STORES, *READER_STORES)):
+        sites = store_sites(spec, self._crossings.name)
+        if not self._crossings.any_special(sites.values()):
             return RingMemory(segment.memory, fence)
         layout = RingLayout(len(spec.readers), spec.max_chunk_bytes, spec.max_chunks)
-        stepped = SteppedMemory(segment.memory, layout, lambda store: self._store(at(place, f"store.{store}")))
-        self.stepped[place] = stepped
+        stepped = SteppedMemory(segment.memory, layout, lambda store: self._store(sites[store]))
+        self.stepped[store_place(spec, self._crossings.name)] = stepped
         return RingMemory(stepped, fence)
 
     def add_ring(self, name: str, spec: RingSpec) -> None:
@@ -84,11 +84,7 @@ class SimPorts:
         """The sites that one message of this ring crosses in this process: an edge per reader when it is sent."""
         sites = self._ring_sites.get((ring, operation))
         if sites is None:
-            spec, me = self.rings[ring], self._crossings.name
-            readers = spec.readers if operation == "send" else [
-                reader for reader in spec.readers if str(reader.first_life) == me]
-            sites = self._ring_sites[ring, operation] = tuple(
-                edge_site(spec.writer.first_life, reader.first_life, spec.channel, operation) for reader in readers)
+            sites = self._ring_sites[ring, operation] = ring_sites(self.rings[ring], self._crossings.name, operation)
         return sites
 
     def stepped_memory(self, ring: str) -> SteppedMemory | None:

@@ -12,12 +12,13 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from engine.errors import QueueCancelledError
 from engine.topology import Mark, Node, Topology, at, mark_site
+from faults.fates import Hold, Release, Step, Strike, steps
 from faults.plan import Fate, Fault
 from sim.kernel.kernel import Kernel
 from sim.process.crossings import Crossings
@@ -132,40 +133,47 @@ class SimProcess:
 
         Raises RuntimeError for `raise`, SystemExit for `exit`, and what ends a thread that is dead.
         """
-        fate = fault.fate
-        if fate is Fate.RAISE:
-            raise RuntimeError(fault.text)
-        if fate is Fate.EXIT:
-            raise SystemExit(fault.code)
-        if fate is Fate.HANG:
-            thread.hung += 1
-            self.sim.holds.when_over(fault, lambda: self._let_go(thread, fault, site, nth))
-            return True
-        victim = self
+        return self._take_steps(thread, steps(fault, site, nth), nth)
+
+    def _take_steps(self, thread: SimThread, left: Iterator[Step], nth: int) -> bool:
+        """-> True if the thread stops here; what is left is done when it is let go"""
+        for step in left:
+            if isinstance(step, Hold):
+                thread.hung += 1
+                self.sim.holds.when_over(step.fault, partial(self._let_go, thread, left, nth))
+                return True
+            if isinstance(step, Release):
+                self.crossings.released(step.fault, thread.name, step.site, step.nth)
+            elif self._strike(thread, step, left, nth):
+                return True
+        return False
+
+    def _let_go(self, thread: SimThread, left: Iterator[Step], nth: int) -> None:
+        thread.hung -= 1
+        self._take_steps(thread, left, nth)
+        thread.wake_after(0.0)
+
+    def _strike(self, thread: SimThread, strike: Strike, left: Iterator[Step], nth: int) -> bool:
+        fault, victim = strike.fault, self
         if fault.victim is not None:
             found = self.sim.process(fault.victim)
             assert found is not None, "nothing befalls anybody whose victim is not there"
             victim = found
-        if fate is Fate.KILL:
+        if fault.fate is Fate.KILL:
             victim.kill()
             if victim is self:
                 raise ThreadEndedError
-        elif fate is Fate.STALL:
-            victim.freeze(fault, thread.name, site if victim is self else "", nth)
+        elif fault.fate is Fate.STALL:
+            victim.freeze(fault, partial(self._take_steps, thread, left, nth) if strike.victim is None else
+                          partial(victim.crossings.released, fault, thread.name, "", nth))
             return victim is self
-        elif fate is Fate.TERMINATE:
-            if victim is not self:
-                victim.terminate()
-            else:
-                self.terminate_now()
-                if not self.alive:
-                    raise ThreadEndedError
+        elif victim is not self:
+            victim.terminate()
+        else:
+            self.terminate_now()
+            if not self.alive:
+                raise ThreadEndedError
         return False
-
-    def _let_go(self, thread: SimThread, fault: Fault, site: str, nth: int) -> None:
-        thread.hung -= 1
-        self.crossings.released(fault, thread.name, site, nth)
-        thread.wake_after(0.0)
 
     def may_cut(self, site: str) -> bool:
         """Whether the plan cuts the wire at this site."""
@@ -191,18 +199,18 @@ class SimProcess:
         elif self.alive:
             self._postponed.append(what)
 
-    def freeze(self, fault: Fault, thread: str = "main", site: str = "", nth: int = 0) -> None:
-        """SIGSTOP, until the fault's `until`."""
+    def freeze(self, fault: Fault, released: Callable[[], Any]) -> None:
+        """SIGSTOP, until the fault's `until`; `released` puts on record that it goes on."""
         if not self.alive:
             return
         self._stops += 1
         self.running = False
-        self.sim.holds.when_over(fault, lambda: self._thaw(fault, thread, site, nth))
+        self.sim.holds.when_over(fault, lambda: self._thaw(released))
 
-    def _thaw(self, fault: Fault, thread: str, site: str, nth: int) -> None:
+    def _thaw(self, released: Callable[[], Any]) -> None:
         if not self.alive:
             return
-        self.crossings.released(fault, thread, site, nth)
+        released()
         self._stops -= 1
         if self._stops:
             return

@@ -6,28 +6,17 @@ The decisions are `faults.judge`'s and `faults.arrivals`'s, as in a real process
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
-from engine.topology import Channel, Edge, Node, NodeKind, Topology, at
+from engine.topology import Topology
 from faults.arrivals import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
+from faults.sites import SocketSites
 from sim.process.crossings import Crossings
 from sim.process.thread import WAIT, SimThread
 from sim.transport.zmq_model import SimSocket
-
-
-@lru_cache(maxsize=1024)
-def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> str:
-    """Put together once for all plays."""
-    return at(Edge(source, target, channel), operation)
-
-
-@lru_cache(maxsize=64)
-def _peers_of(topology: Topology, node: Node, kind: NodeKind) -> tuple[Node, ...]:
-    return topology.peers(node, kind)
 
 
 class SocketPort:
@@ -41,10 +30,7 @@ class SocketPort:
         self.spec = spec
         self.address = socket.address
         self.name = spec.name
-        self._me = crossings.node.first_life
-        self._peers = _peers_of(topology, self._me, spec.peer_kind)
-        self._send_sites: dict[Any, tuple[str, ...]] = {}
-        self._receive_sites: dict[Any, str] = {}
+        self._sites = SocketSites(spec, crossings.node, topology)
         self._inbox: Inbox | None = None
         self._deliver = deliver
         channel = spec.receive_channel
@@ -63,7 +49,7 @@ class SocketPort:
         note = self.crossings.note
         digest = digest_of(frames) if self.crossings.recording else ""
         met = None
-        for site in self._sites_to(peer, channel):
+        for site in self._sites.to(peer):
             fault, nth = note(site, thread.name, digest, None, channel, frames)
             if fault is not None:
                 met = [*(met or ()), (fault, site, nth)]
@@ -82,20 +68,9 @@ class SocketPort:
         try:
             self.socket.send(frames, peer, digest)
         except Unroutable:
-            site = self._sites_to(peer, self.spec.send_channel)[0]
+            site = self._sites.to(peer)[0]
             self.crossings.observe("not-sent", {"site": site, "nth": self.crossings.counts[site]}, thread.name)
             raise
-
-    def _sites_to(self, peer: Any, channel: Any) -> tuple[str, ...]:
-        """One site per edge: a publisher's lead to every node of its peers' kind."""
-        sites = self._send_sites.get(peer)
-        if sites is None:
-            if self.spec.kind in ("PUB", "XPUB"):
-                peers = self._peers
-            else:
-                peers = (self._node(peer if self.spec.kind == "ROUTER" else self.spec.peer),)
-            sites = self._send_sites[peer] = tuple(edge_site(self._me, node, channel, "send") for node in peers)
-        return sites
 
     # -- receiving
 
@@ -114,9 +89,7 @@ class SocketPort:
             arrived = peer, [frame if type(frame) is bytes else bytes(frame) for frame in message.frames]
             if channel is None:
                 return arrived
-            site = self._receive_sites.get(peer)
-            if site is None:
-                site = self._receive_sites[peer] = edge_site(self._node(peer), self._me, channel, "receive")
+            site = self._sites.of(peer)
             digest = message.digest
             if not digest and crossings.recording:
                 digest = digest_of(arrived[1])
@@ -137,14 +110,6 @@ class SocketPort:
         """Go on with a `Receive` that was stopped at a message of this socket."""
         found = self.take(thread)
         return WAIT if found is WAIT else (self.name, *found)
-
-    def _node(self, peer: Any) -> Node:
-        """The node at the other end, by its index or, on a router of strangers, its identity."""
-        index = int.from_bytes(peer[:2], "little") if isinstance(peer, bytes) else peer
-        node = next((node for node in self._peers if node.index == index), None)
-        if isinstance(peer, bytes) and (node is None or len(peer) != 2):
-            return Node(self.spec.peer_kind, self.spec.peer)
-        return node or Node(self.spec.peer_kind, index)
 
     def _release(self) -> None:
         self._deliver(self._release_now)
