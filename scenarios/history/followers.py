@@ -77,8 +77,9 @@ class Follower:
         self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
         self.snapshots = mine("kv-snapshot")
         self.engine = history.engine_of(node).engine
-        nodes = [core for core in publishers(history) if history.engine_of(core).engine == self.engine]
-        self.publisher = nodes[-1 if self.restarts else 0] if nodes else ""  # nobody published
+        #: The lives of its own engine's core that published.
+        self.publishers = [core for core in publishers(history) if history.engine_of(core).engine == self.engine]
+        self.publisher = self.publishers[-1 if self.restarts else 0] if self.publishers else ""  # nobody published
 
     @property
     def applied(self) -> set[int]:

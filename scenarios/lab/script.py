@@ -116,10 +116,10 @@ class Rehearsed:
         else:
             main.tell(CLOSE)
         yield Wait(lambda: main.gone, self._guard_s)
-        yield from self._look_for_leftovers(clean_expected=not self._options.kill_all_then_restart)
+        yield from self._look_for_leftovers(self._first, clean_expected=not self._options.kill_all_then_restart)
         if self._options.kill_all_then_restart:
             self._seen.restarts.append((yield from self._start_again()))
-            yield from self._look_for_leftovers(clean_expected=True)
+            yield from self._look_for_leftovers(self._first, clean_expected=True)
         for engine in self._others:
             yield from self._end(engine, files[engine.index])
         return self._seen
@@ -179,6 +179,9 @@ class Rehearsed:
         yield from self._stop_subscribers(engine)
         actor.tell(CLOSE)
         yield Wait(lambda: actor.gone, self._guard_s)
+        of_others = self._seen.leftovers
+        yield from self._look_for_leftovers(engine, clean_expected=True)
+        self._seen.leftovers += of_others
         return self._seen
 
     # -- subscribers
@@ -208,10 +211,10 @@ class Rehearsed:
 
     # -- what is left
 
-    def _look_for_leftovers(self, *, clean_expected: bool) -> Script:
+    def _look_for_leftovers(self, engine: Engine, *, clean_expected: bool) -> Script:
         """Give the engine its bound to disappear, then write down what has not."""
         def left() -> list[str]:
-            return self._bench.living(self._first) + sorted(self._bench.files(self._first))
+            return self._bench.living(engine) + sorted(self._bench.files(engine))
 
         if clean_expected:
             yield Wait(lambda: not left(), self._bounds.cleanup_s, guards=False)

@@ -47,8 +47,7 @@ _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it"
 
 def check_kv_seq(history: History) -> Finding:
     finding = Finding(history)
-    nodes = publishers(history)
-    for node in nodes:
+    for node in publishers(history):
         for expected, record in enumerate(handed_over(history, node)):
             if record.data["seq"] != expected:
                 finding.broke("{} numbered a batch {} where {} was next", node, record.data["seq"], expected,
@@ -62,7 +61,8 @@ def check_kv_seq(history: History) -> Finding:
         if follower.gaps or any(later - earlier != 1 for earlier, later in pairwise([-1, *live])):
             finding.witness("{} knew by their numbers which batches it had not heard live", follower.node,
                             node=follower.node)
-        if len(nodes) > 1 and follower.followed(nodes[0], nodes[-1]):
+        lives = follower.publishers
+        if len(lives) > 1 and follower.followed(lives[0], lives[-1]):
             if follower.restarts:
                 finding.witness("{} told a restart from a gap", follower.node, at=follower.restarts[0].at,
                                 node=follower.node)
