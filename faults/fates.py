@@ -53,7 +53,7 @@ class Release(msgspec.Struct, frozen=True):
 Step = Hold | Strike | Release
 
 
-class Recorder(Protocol):
+class CrossingLog(Protocol):
     """One process's journal, and who is told that a fault fired."""
 
     def record(self, kind: Kind, site: str, nth: int, digest: str, occurrence: int,
@@ -67,7 +67,7 @@ def befalling(fault: Fault | None, is_there: Callable[[Fault], bool]) -> Fault |
     return None if fault is not None and fault.victim is not None and not is_there(fault) else fault
 
 
-def note(recorder: Recorder, me: str, site: str, nth: int, fault: Fault | None, *, digest: str = "",
+def note(recorder: CrossingLog, me: str, site: str, nth: int, fault: Fault | None, *, digest: str = "",
          occurrence: int = 0, data: dict[str, Any] | None = None) -> None:
     """Put one crossing of `me` (a node without life) on record, and the fault that befalls it."""
     if fault is None:

@@ -45,7 +45,7 @@ OUTPUT = "output"
 KV = "kv"
 
 
-class Malformed(msgspec.Struct, frozen=True):
+class MalformedRequest(msgspec.Struct, frozen=True):
     """A frame that was no request. `request_id` is set where it could be told whose it was."""
 
     error: str
@@ -172,7 +172,7 @@ class EngineCore:
             yield from self._abort(item.request_ids)
         elif isinstance(item, Utility):
             yield from self._utility(item)
-        elif isinstance(item, Malformed):
+        elif isinstance(item, MalformedRequest):
             if item.request_id is not None and item.request_id not in self.scheduler.requests:
                 yield from self._reject(item.request_id, 0, FinishReason.ERROR, item.error)
         elif isinstance(item, Terminate):

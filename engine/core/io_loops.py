@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.core.engine_core import INPUT, OUTPUT, Dead, Malformed, reason_of
+from engine.core.engine_core import INPUT, OUTPUT, Dead, MalformedRequest, reason_of
 from engine.effects import Loop, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError
 from engine.messages import ENGINE_CORE_DEAD
@@ -33,7 +33,7 @@ def input_loop(edge: str) -> Loop[None]:
         try:
             item: Any = decode_request(frames)
         except BadFrameError as error:
-            item = Malformed(str(error), _whose(frames))
+            item = MalformedRequest(str(error), _whose(frames))
             yield Observe("bad-frame", {"edge": edge, "error": item.error, "request": item.request_id})
         yield Put(INPUT, item)
 

@@ -14,7 +14,7 @@ from engine.errors import BadRequestError, EngineDeadError
 from engine.frontend.client import EngineCoreClient
 from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.output_processor import OutputProcessor
-from engine.frontend.session import Delivery, End, Tokens, UtilityResult
+from engine.frontend.session import Delivery, RequestEnd, Tokens, UtilityResult
 from engine.messages import FinishReason, RequestOutput, SamplingParams
 from engine.ports import Ports
 
@@ -107,7 +107,7 @@ class Service:
             return
         self.streams[tokens.request_id].put(progress.output)
 
-    def _deliver_end(self, end: End) -> None:
+    def _deliver_end(self, end: RequestEnd) -> None:
         stream = self.streams.get(end.request_id)
         if stream is None:
             return

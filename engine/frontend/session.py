@@ -51,7 +51,7 @@ class Tokens(msgspec.Struct, frozen=True):
     internal_id: str = ""
 
 
-class End(msgspec.Struct, frozen=True):
+class RequestEnd(msgspec.Struct, frozen=True):
     """Delivery: the one end of a request. `error` is None where it finished or was aborted as asked."""
 
     request_id: str
@@ -70,7 +70,7 @@ class UtilityResult(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
-Delivery = Tokens | End | UtilityResult
+Delivery = Tokens | RequestEnd | UtilityResult
 
 
 class _Live:
@@ -297,10 +297,10 @@ class ClientSession:
             raise EngineDeadError(self.dead.reason)
 
     def _end(self, live: _Live, reason: FinishReason | None, stop_reason: int | str | None = None,
-             error: Exception | None = None) -> End:
+             error: Exception | None = None) -> RequestEnd:
         del self._by_id[live.request_id], self._by_internal[live.internal_id]
         self.bytes_in_flight -= live.encoded_bytes
-        return End(live.request_id, reason, stop_reason, error, live.internal_id)
+        return RequestEnd(live.request_id, reason, stop_reason, error, live.internal_id)
 
 
 def outcome_of_error(error: BaseException) -> Outcome:

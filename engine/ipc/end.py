@@ -91,7 +91,7 @@ class Turn:
 class _CheckedBell:
     """A doorbell that, while nothing rings, looks whether the wait should end."""
 
-    def __init__(self, inner: Doorbell, strategy: WaitStrategy, end: End) -> None:
+    def __init__(self, inner: Doorbell, strategy: WaitStrategy, end: QueueEnd) -> None:
         self._inner, self._strategy, self._end = inner, strategy, end
         self._clock = end.ports.clock
         self._checked_at = -PEER_CHECK_S
@@ -105,7 +105,7 @@ class _CheckedBell:
         return rang
 
 
-class End:
+class QueueEnd:
     """Opened step by step; what is not there yet is None.
 
     It does not know its queue: whoever reads or writes that keeps this open, not the other way round.
@@ -353,7 +353,7 @@ class End:
 
 
 #: All ends of this process.
-_ENDS: weakref.WeakSet[End] = weakref.WeakSet()
+_ENDS: weakref.WeakSet[QueueEnd] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

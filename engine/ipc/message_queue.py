@@ -38,7 +38,7 @@ import msgspec
 
 from engine.effects import CreateRing, OpenRing
 from engine.errors import QueueDecodeError, QueueError, QueueTimeoutError
-from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, End
+from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, QueueEnd
 from engine.ipc.framing import OVERFLOW, decode, encode_chunk, pack, parts_of, unpack
 from engine.ipc.group import from_process_group
 from engine.ipc.handle import Handle, QueueStats, check_rank, remote_ranks, writer_bell_of
@@ -99,7 +99,7 @@ class MessageQueue:
         others = remote_ranks(ranks, n_reader - n_local_reader,
                               None if remote_reader_ranks is None else list(remote_reader_ranks))
         spec = checked_spec(name, n_reader, n_local_reader, ranks, others, spec, max_chunks, max_chunk_bytes)
-        self._begin(End(name, ports, spec.writer, wait, writes=True))
+        self._begin(QueueEnd(name, ports, spec.writer, wait, writes=True))
         try:
             self._queue, self.handle = queue, _ = open_writer(
                 self._end, spec, ranks, others, segment=segment_name, overflow_address=overflow_address,
@@ -111,7 +111,7 @@ class MessageQueue:
             raise
         self._opened()
 
-    def _begin(self, end: End) -> None:
+    def _begin(self, end: QueueEnd) -> None:
         self._end, self._turn, self._writes = end, end.turn, end.writes
         self._queue: Any = None
         self._cross: Any = None
@@ -144,7 +144,7 @@ class MessageQueue:
         reader = handle.local_reader_ranks.index(rank) if local else 0
         self = MessageQueue.__new__(MessageQueue)
         self.handle, self._from_ring = handle, local
-        self._begin(End(handle.ring, ports, spec.readers[reader] if local else worker(rank), wait, writes=False))
+        self._begin(QueueEnd(handle.ring, ports, spec.readers[reader] if local else worker(rank), wait, writes=False))
         try:
             if local:
                 self._queue, self._cross = open_local_reader(self._end, handle, reader, spec)

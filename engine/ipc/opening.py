@@ -1,7 +1,7 @@
 """What it takes to open the ends of a queue: from a constructor's arguments, or a handle, to a reader or writer.
 
 Promises
-- Each function opens step by step through an `End`, which can be closed after any of them.
+- Each function opens step by step through a `QueueEnd`, which can be closed after any of them.
 - What fits nowhere is refused before anything is opened: ranks that are no ranks, a spec of another size.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.errors import QueueError
 from engine.ipc import remote
-from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, End
+from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, QueueEnd
 from engine.ipc.framing import object_taker, rehearsal, unpack
 from engine.ipc.handle import Handle
 from engine.ipc.notify import NotifySocket
@@ -46,7 +46,7 @@ def checked_spec(name: str, n_reader: int, n_local_reader: int, local: list[int]
     return spec
 
 
-def open_writer(end: End, spec: RingSpec, local: list[int], others: list[int], *, segment: str | None,
+def open_writer(end: QueueEnd, spec: RingSpec, local: list[int], others: list[int], *, segment: str | None,
                 overflow_address: str | None, connect_ip: str | None, bell: tuple[str, int] | None,
                 ) -> tuple[QueueWriter, Handle]:
     """What is not named gets a name of its own. Raises SpaceError, QueueError."""
@@ -84,7 +84,7 @@ def open_writer(end: End, spec: RingSpec, local: list[int], others: list[int], *
         ring=name, bell=bell, epoch=epoch, remote_reader_ranks=others, remote_keys=keys)
 
 
-def open_local_reader(end: End, handle: Handle, reader: int, spec: RingSpec) -> tuple[QueueReader, Any]:
+def open_local_reader(end: QueueEnd, handle: Handle, reader: int, spec: RingSpec) -> tuple[QueueReader, Any]:
     """-> (reader number `reader`, what it calls with each message that it reads without a loop)"""
     overflow = handle.local_subscribe_addr
     end.open_ring(spec, handle.buffer_handle[3], handle.local_reader_ranks, reader, handle.bell, handle.epoch,
@@ -100,7 +100,7 @@ def open_local_reader(end: End, handle: Handle, reader: int, spec: RingSpec) -> 
         recheck_s=PEER_CHECK_S, take=take, full_fence=full_fence, presence=end.presence), cross
 
 
-def open_remote_reader(end: End, handle: Handle, rank: int, spec: RingSpec) -> remote.RemoteReader:
+def open_remote_reader(end: QueueEnd, handle: Handle, rank: int, spec: RingSpec) -> remote.RemoteReader:
     end.open_no_ring(spec)
     topic = remote.topic_of(rank)
     end.open_remote(remote.reader_socket(f"{handle.ring}.{REMOTE_SOCKET}", handle.remote_subscribe_addr, topic,

@@ -41,7 +41,7 @@ from engine.ports import Unroutable
 from engine.topology import Mark
 
 #: The single frame by which a writer says that all its readers have subscribed. No payload, nor is what ends with it.
-READY = b"READY"
+READY_FRAME = b"READY"
 #: A socket does not say when it has room again: its writer looks this often.
 REMOTE_LOOK_S = 0.005
 #: A deadline that is over: look once.
@@ -49,8 +49,8 @@ _AT_ONCE = 0.0
 
 
 def ends_with_ready(frames: list[Any]) -> bool:
-    """Whether it is no payload: READY, or what an interrupted writer had sent of one, and READY behind it."""
-    return bytes(frames[-1][:len(READY) + 1]) == READY
+    """Whether it is no payload: READY_FRAME, or what an interrupted writer had sent of one and then that."""
+    return bytes(frames[-1][:len(READY_FRAME) + 1]) == READY_FRAME
 
 
 class QueueWriter:
@@ -127,12 +127,12 @@ class QueueWriter:
         yield RingBell(self.bell)
 
     def _go_on(self, deadline: float | None) -> Loop[None]:
-        """What an exception out of a signal handler broke off, to its end. READY ends what was sent of a message."""
+        """What an exception out of a signal handler broke off, to its end. READY_FRAME ends a half-sent message."""
         if self.unsent is not None:
-            yield from self._send_payload([READY])
+            yield from self._send_payload([READY_FRAME])
         if self._begun is not None:
             position, parts = self._begun
-            yield from self._send_remote([READY], deadline)
+            yield from self._send_remote([READY_FRAME], deadline)
             yield from self._send_remote(overflow_frames(parts, position), deadline)  # who has it drops this one
             if position == self.writer.position:
                 yield from self._publish(position, parts, is_overflow(parts, self.writer.layout.max_chunk_bytes))

@@ -3,7 +3,7 @@
 Promises
 - A writer waits for readers that exist: each must live and have subscribed, by name, a local one to the overflow
   socket, a remote one to its own. Then it says READY.
-- A reader waits until the writer has said READY, or something came that it sends only afterwards.
+- A reader waits until the writer has said READY_FRAME, or something came that it sends only afterwards.
 - Either wait ends by its deadline, by a cancellation, and by the death of the other end, and may be tried again.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from engine.effects import Loop, Now, Receive, Send
 from engine.errors import QueueTimeoutError
 from engine.ipc.presence import PEER_CHECK_S, RemoteReaders
-from engine.ipc.queue import READY, QueueWriter
+from engine.ipc.queue import READY_FRAME, QueueWriter
 from engine.ipc.ring import MOVE_BYTES
 from engine.ports import Unroutable
 
@@ -58,7 +58,7 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
             yield from _note(remotes, queue.remote_outbox, arrived[0])
     for outbox in (queue.overflow_outbox, queue.remote_outbox):
         if outbox is not None:
-            yield Send(outbox, [READY])
+            yield Send(outbox, [READY_FRAME])
     if local is not None and local.presence.all_known():
         queue.writer.moves_from = MOVE_BYTES
 
@@ -87,7 +87,7 @@ def _note(remotes: RemoteReaders, socket: str, frame: Any) -> Loop[None]:
         try:
             yield Send(socket, [refusal])
         except Unroutable:
-            pass  # so many messages wait that it will find no READY either
+            pass  # so many messages wait that it will find no READY_FRAME either
 
 
 def _receive(inbox: str | None, deadline: float) -> Loop[list[Any] | None]:

@@ -30,7 +30,7 @@ from engine.process.identity import start_time
 from engine.topology import Node
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Bootstrap(msgspec.Struct, frozen=True):
     """What a child is sent: how to open its ports, and its recipe."""
 
     ports_factory: str

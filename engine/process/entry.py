@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from engine.process.children import (
-    Envelope,
+    Bootstrap,
     PipeParent,
     close_inherited_ends,
     keep_end,
@@ -44,9 +44,9 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
     message = parent.receive()
     if message is None:
         os._exit(0)  # the parent went away before this child had anything to do
-    envelope = msgspec.msgpack.decode(message, type=Envelope)
-    ports = open_ports(node, envelope.ports_factory, envelope.ports_argument, parent)
-    resolve(target)(ports, envelope.recipe)
+    bootstrap = msgspec.msgpack.decode(message, type=Bootstrap)
+    ports = open_ports(node, bootstrap.ports_factory, bootstrap.ports_argument, parent)
+    resolve(target)(ports, bootstrap.recipe)
     sys.stdout.flush()
     sys.stderr.flush()
 

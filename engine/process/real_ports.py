@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.ports import RingMemory, RingSpec, SocketSpec, Take, Tell
-from engine.process.children import Envelope, PipeParent, RealChild, start_child
+from engine.process.children import Bootstrap, PipeParent, RealChild, start_child
 from engine.topology import Mark, Node
 
 #: The cheapest call with one argument that does nothing.
@@ -103,7 +103,7 @@ class RealPorts:
         return child
 
     def _envelope(self, recipe: bytes) -> bytes:
-        return msgspec.msgpack.encode(Envelope(self._factory, self._argument, recipe))
+        return msgspec.msgpack.encode(Bootstrap(self._factory, self._argument, recipe))
 
     # -- what only a fault layer uses
 

@@ -21,7 +21,7 @@ from engine.worker.sampler import Draw, sample, seed_of
 OUTPUT_RANK = 0
 
 
-class RequestState:
+class CachedRequestState:
     """What a worker knows of one request."""
 
     __slots__ = ("banned", "block_ids", "num_computed_tokens", "num_prompt_tokens", "params", "seed", "token_ids")
@@ -74,7 +74,7 @@ class ModelRunner:
         self.rank = rank
         self.seed = seed
         self.caches: list[torch.Tensor] = []
-        self.requests: dict[str, RequestState] = {}
+        self.requests: dict[str, CachedRequestState] = {}
 
     def block_bytes(self) -> int:
         """What one block takes on this rank, all layers together."""
@@ -116,7 +116,7 @@ class ModelRunner:
             self.requests.pop(request_id, None)
         for new in output.new:
             seed = seed_of(new.sampling_params, new.request_id, self.seed)
-            self.requests[new.request_id] = RequestState(new, seed, self.model.config.eos_token_ids)
+            self.requests[new.request_id] = CachedRequestState(new, seed, self.model.config.eos_token_ids)
         for cached in output.cached:
             state = self.requests.get(cached.request_id)
             if state is None:
@@ -154,7 +154,7 @@ class ModelRunner:
             hidden = hidden.index_select(0, torch.tensor(ends, dtype=torch.long, device=self.device))
         return hidden, ending
 
-    def _state(self, request_id: str) -> RequestState:
+    def _state(self, request_id: str) -> CachedRequestState:
         state = self.requests.get(request_id)
         if state is None:
             raise RuntimeError(f"request {request_id!r} is scheduled, but rank {self.rank} does not know it")

@@ -53,11 +53,11 @@ def fingerprint(model: Path) -> str:
 
 def record(model: Path, path: Path, name: str) -> None:
     """Raises BadInputError where nobody knows how this workload was made."""
-    from scenarios.workloads.record import WORKLOADS, Prompts, Recorder, write
+    from scenarios.workloads.record import WORKLOADS, Prompts, ReferenceRecorder, write
 
     if name not in WORKLOADS:
         raise checks.BadInputError(f"--model: the workload {name!r} cannot be recorded for another model")
-    recorder = Recorder(model)
+    recorder = ReferenceRecorder(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, name, WORKLOADS[name](recorder, Prompts(recorder.tokenizer, seed=list(WORKLOADS).index(name) + 1)))
 

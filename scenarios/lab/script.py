@@ -25,9 +25,9 @@ from scenarios.history.play import Beside, Options
 from scenarios.lab.settings import listeners_s
 
 #: What a client says to the lab, and the lab to a client. The lab's silence (EOF) means: end at once.
-READY, FAILED, DONE = b"ready", b"failed", b"done"
+UP, FAILED, DONE = b"up", b"failed", b"done"
 GO, CLOSE = b"go", b"close"
-#: What the lab says to a subscriber: leave when nothing is missing any more. It says READY and DONE.
+#: What the lab says to a subscriber: leave when nothing is missing any more. It says UP and DONE.
 STOP = b"stop"
 #: A play that makes no sense any more is ended by the lab: an open operation counts as a hang then.
 GUARD_FACTOR = 3.0
@@ -109,7 +109,7 @@ class Rehearsed:
             files[engine.index] = self._bench.files(engine)
         yield from self._start(self._first, 0)
         main = self._clients[self._first.index]
-        if has_said(main, READY):
+        if has_said(main, UP):
             yield from self._serve()
         if self._options.kill_all_then_restart:
             self._bench.kill(self._first)
@@ -158,7 +158,7 @@ class Rehearsed:
         yield from self._start(self._first, 1)
         again = self._clients[self._first.index]
         removed = sorted(before - self._bench.files(self._first))
-        ready = has_said(again, READY)
+        ready = has_said(again, UP)
         if ready:
             again.tell(GO)
             yield from self._until_done(self._first, 1)

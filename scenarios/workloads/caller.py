@@ -1,7 +1,7 @@
 """The caller of a play (pure): asks what its driver says, and writes down what it was told. Both worlds run it.
 
 Whoever runs it says what happened (`tokens`, `ended`, `answered`), asks for the health every `PROBE_S` (`probe`),
-and when the workload is `finished` lets it look once more (`look_back`). What it asks goes to an `Asked`.
+and when the workload is `finished` lets it look once more (`look_back`). What it asks goes to an `AskedEngine`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scenarios.workloads.workload import Command, Driver, RecordedRequest, Workl
 PROBE_S = 0.05
 
 
-class Asked(Protocol):
+class AskedEngine(Protocol):
     """An engine as its caller asks it. Whatever comes later is told to the caller."""
 
     def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
@@ -37,7 +37,7 @@ class Asked(Protocol):
 
 
 class Caller:
-    def __init__(self, workload: Workload, asked: Asked) -> None:
+    def __init__(self, workload: Workload, asked: AskedEngine) -> None:
         self._driver = Driver(workload)
         self._first: RecordedRequest = workload.requests[0]
         self._asked = asked

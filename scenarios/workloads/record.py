@@ -27,7 +27,7 @@ RECORDED_DIR = Path(__file__).parents[1] / "recorded"
 LEAST_MARGIN = 0.02
 
 
-class Recorder:
+class ReferenceRecorder:
     """Knows the model: `answer` is the reference."""
 
     def __init__(self, directory: Path) -> None:
@@ -90,7 +90,7 @@ class Prompts:
                 yield ids
 
 
-def eight_mixed(recorder: Recorder, prompts: Prompts) -> list[dict[str, Any]]:
+def eight_mixed(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
     """Long, short, three with 64 shared tokens (one only by its first 40), one that stops by itself, and one
     that grows by 48 tokens, so that a small cache must preempt.
     """
@@ -111,14 +111,14 @@ def even(count: int, max_tokens: int, least: int = 12, most: int = 40) -> Callab
     return lambda recorder, prompts: [recorder.record(prompts.of(least, most), max_tokens) for _ in range(count)]
 
 
-def sixty_four(recorder: Recorder, prompts: Prompts) -> list[dict[str, Any]]:
+def sixty_four(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
     """Every length from a few tokens to 130, half of them behind one of two shared prefixes."""
     first, second = next(prompts.of(32, 32)), next(prompts.of(48, 48))
     prefixes = [[], first, [], second]
     return [recorder.record(prompts.of(50 if prefixes[i % 4] else 4, 130, prefixes[i % 4]), 16) for i in range(64)]
 
 
-WORKLOADS: dict[str, Callable[[Recorder, Prompts], list[dict[str, Any]]]] = {
+WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]]] = {
     "eight-mixed": eight_mixed,
     "eight-even": even(8, 16),
     "single": even(1, 16),
@@ -141,7 +141,7 @@ def write(path: Path, name: str, requests: list[dict[str, Any]]) -> None:
 @click.argument("names", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
 def main(model: Path, out: Path, names: tuple[str, ...]) -> None:
     """Record the workloads NAMES (all, if none is given) with the model's own greedy answers."""
-    recorder = Recorder(model)
+    recorder = ReferenceRecorder(model)
     out.mkdir(parents=True, exist_ok=True)
     for number, (name, build) in enumerate(WORKLOADS.items()):
         if names and name not in names:

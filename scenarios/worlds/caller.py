@@ -23,7 +23,7 @@ from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import Mark, frontend
-from scenarios.lab.script import CLOSE, DONE, FAILED, GO, READY
+from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller
 from scenarios.workloads.workload import Command, Workload
 
@@ -53,7 +53,7 @@ def main(recipe: bytes, connection: Connection) -> None:
         ports.observe("bye", reason="the engine did not start")
         connection.send_bytes(FAILED + b" " + str(error).encode())
         return
-    asyncio.run(Player(llm, ports, play, connection).run())
+    asyncio.run(CallerProcess(llm, ports, play, connection).run())
     ports.observe("bye", reason="done")
 
 
@@ -71,7 +71,7 @@ class AskedLLM:
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
         self.tasks: set[asyncio.Task[None]] = set()
-        self.told: Any = None  # the Player
+        self.told: Any = None  # the CallerProcess
 
     def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
         stream = self._llm.start(name, prompt_token_ids, params)
@@ -106,7 +106,7 @@ class AskedLLM:
         return self._llm.errored
 
 
-class Player:
+class CallerProcess:
     """Plays the caller's part on an event loop, as often as the lab says GO."""
 
     def __init__(self, llm: AsyncLLM, ports: Any, play: CallerRecipe, connection: Connection) -> None:
@@ -126,7 +126,7 @@ class Player:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._connection.fileno(), self._order)
         try:
-            self._connection.send_bytes(READY)
+            self._connection.send_bytes(UP)
             while await self._orders.get() == GO:
                 await self._serve()
                 self._connection.send_bytes(DONE)

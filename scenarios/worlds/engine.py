@@ -100,7 +100,7 @@ class Watched:
                           ended_at=self.ended_at, killed_by_lab=self.killed_by_lab)
 
 
-class Actor:
+class RealActor:
     """A process the lab started itself: the caller or a listener, with the pipe between them."""
 
     def __init__(self, target: Any, recipe: bytes, name: str, start_method: str) -> None:
@@ -150,7 +150,7 @@ class RealBench:
         self._board = create_board(folder, play.plan, play.topology)
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}
-        self._actors: list[Actor] = []
+        self._actors: list[RealActor] = []
         self._starvation_s = 0.0
         self._last_look: float | None = None
         self._guard_expired = False
@@ -187,7 +187,7 @@ class RealBench:
 
     # -- what the script asks for
 
-    def start_client(self, client: Client, life: int) -> Actor:
+    def start_client(self, client: Client, life: int) -> RealActor:
         engine = self._play.topology.engine(client.engines[0])
         folder = self._folder_of(engine)
         folder.mkdir(exist_ok=True)
@@ -203,7 +203,7 @@ class RealBench:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         return self._act(caller.main, recipe, f"{client.node}@{life}")
 
-    def start_subscriber(self, node: Node, engine: Engine) -> Actor:
+    def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
         config = config_of(self._config, engine)
         events, rank = config.kv_events, config.data_parallel_rank
         return self._act(listener.main, listener.ListenerRecipe(
@@ -242,8 +242,8 @@ class RealBench:
         """An engine beside the first has a directory of its own, so that what each has can be told apart."""
         return self._scratch / f"e{engine.index}" if engine.index else self._scratch
 
-    def _act(self, target: Any, recipe: msgspec.Struct, name: str) -> Actor:
-        actor = Actor(target, msgspec.msgpack.encode(recipe), name, self._config.start_method)
+    def _act(self, target: Any, recipe: msgspec.Struct, name: str) -> RealActor:
+        actor = RealActor(target, msgspec.msgpack.encode(recipe), name, self._config.start_method)
         self._actors.append(actor)
         return actor
 

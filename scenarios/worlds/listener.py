@@ -29,7 +29,7 @@ from engine.process.entry import open_ports
 from engine.topology import subscriber
 from engine.wire.wiring import identity_of
 from faults.malformed import IDENTITY, rudely
-from scenarios.lab.script import DONE, READY
+from scenarios.lab.script import DONE, UP
 
 
 class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
     recipe = SubscriberRecipe(
         endpoint=play.endpoint, replay_endpoint=play.replay_endpoint, poll_s=play.replay_s, answer_s=play.replay_s,
         hwm=play.hwm, socket_buffer_bytes=play.buffer_bytes, core_index=play.core_index)
-    until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(READY))
+    until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(UP))
     loop = subscriber_life(recipe, IDENTITY if play.rude else identity_of(play.index),
                            lambda: life * TAGS_OF_A_LIFE, until=until)
     run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument),

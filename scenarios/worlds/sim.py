@@ -29,7 +29,7 @@ from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.model import Given
 from sim.nodes.subscriber import subscriber_main
 from sim.process.answers.belongings import files_of
-from sim.process.effects import Until
+from sim.process.effects import AwaitCondition
 from sim.process.process import SIGKILL, SimProcess
 from sim.simulation import Simulation
 
@@ -185,7 +185,7 @@ class SimBench:
         try:
             wait = next(script)
             while True:
-                held = yield Until(wait.until, self.now() + wait.at_most_s)
+                held = yield AwaitCondition(wait.until, self.now() + wait.at_most_s)
                 if not held and wait.guards:
                     self._expire()
                 wait = script.send(held)

@@ -13,7 +13,7 @@ from engine.frontend.life import ClientLife
 from engine.frontend.session import Delivery, Tokens, UtilityResult
 from engine.messages import SamplingParams
 from engine.topology import Mark
-from scenarios.lab.script import DONE, FAILED, GO, READY
+from scenarios.lab.script import DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller
 from scenarios.workloads.workload import Command, Workload
 from sim.process.process import SimProcess
@@ -79,7 +79,7 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
         yield Observe("bye", {"reason": "the engine did not start"})
         say(FAILED + b" " + str(error).encode())
         return
-    say(READY)
+    say(UP)
     asked, orders = AskedLife(life, eos_token_id), deque[bytes]()
     while True:
         orders.extend((yield Take(ORDERS, None)) if not orders else ())

@@ -27,7 +27,7 @@ class Enter(Effect):
     operation: str = "all_reduce"
 
 
-class Until(Effect):
+class AwaitCondition(Effect):
     """Wait until `condition()` holds, asked whenever the process is woken, or `deadline`. -> whether it does"""
 
     condition: Callable[[], bool]

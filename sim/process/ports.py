@@ -22,7 +22,7 @@ from sim.transport.ring_memory import SteppedMemory, StoppedInOperation, fence
 from sim.transport.zmq_model import SocketOwner
 
 
-class Owner(SocketOwner, Protocol):
+class PortsOwner(SocketOwner, Protocol):
     """What its ports know of a process."""
 
     def befall(self, thread: SimThread, fault: Fault, site: str, nth: int) -> bool:
@@ -30,7 +30,7 @@ class Owner(SocketOwner, Protocol):
 
 
 class SimPorts:
-    def __init__(self, owner: Owner, host: Host, topology: Topology, crossings: Crossings) -> None:
+    def __init__(self, owner: PortsOwner, host: Host, topology: Topology, crossings: Crossings) -> None:
         self._owner = owner
         self._host = host
         self._topology = topology

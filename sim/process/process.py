@@ -6,7 +6,7 @@ Promises
   sockets linger, then the process is gone.
 - Whoever watches a process is told of its end once, after the time a sentinel takes.
 
-    Play          all processes by name, and what they share     (sim.simulation)
+    Surroundings          all processes by name, and what they share     (sim.simulation)
     SimProcess    crossings | threads | ports: sockets, rings, bells, queues by the names that effects use
 """
 
@@ -37,7 +37,7 @@ def mark_sites(name: str) -> dict[Mark, str]:
     return {mark: mark_site(name, mark) for mark in Mark}
 
 
-class Play(Protocol):
+class Surroundings(Protocol):
     """What a process knows of the play that it belongs to."""
 
     topology: Topology
@@ -62,7 +62,7 @@ class Play(Protocol):
 class SimProcess:
     """What the threads of one process share."""
 
-    def __init__(self, sim: Play, node: Node, parent: SimProcess | None, pid: int) -> None:
+    def __init__(self, sim: Surroundings, node: Node, parent: SimProcess | None, pid: int) -> None:
         self.sim = sim
         self.kernel = sim.kernel
         self.host = sim.host

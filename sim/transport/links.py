@@ -43,7 +43,7 @@ class Message:
         self.size = size
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """What a link knows of the process at one of its ends."""
 
     name: str
@@ -57,7 +57,7 @@ class Endpoint(Protocol):
     arrived: deque[tuple[Link | None, Message]]
 
     @property
-    def owner(self) -> Owner: ...
+    def owner(self) -> LinkOwner: ...
 
     def announce(self) -> None:
         """Something has arrived."""

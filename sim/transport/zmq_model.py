@@ -23,14 +23,14 @@ from typing import Any, Protocol
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Node
 from faults.plan import Fault
-from sim.transport.links import LARGE_BYTES, Link, Message, Owner
+from sim.transport.links import LARGE_BYTES, Link, LinkOwner, Message
 
 
 class SocketFullError(BlockingIOError):
     """EAGAIN: no peer takes this message now."""
 
 
-class SocketOwner(Owner, Protocol):
+class SocketOwner(LinkOwner, Protocol):
     """What a socket and the network know of the process that it belongs to."""
 
     pid: int

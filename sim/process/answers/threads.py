@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.effects import Cancel, JoinThread, LogLine, OnTerminate, StartThread, ThreadFailed, WallTime, Warn
 from engine.errors import QueueCancelledError
-from sim.process.effects import Until
+from sim.process.effects import AwaitCondition
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
 
@@ -54,7 +54,7 @@ def _log_line(process: SimProcess, thread: SimThread, effect: LogLine | Warn) ->
     """Nobody reads it."""
 
 
-def _until(process: SimProcess, thread: SimThread, effect: Until) -> Any:
+def _until(process: SimProcess, thread: SimThread, effect: AwaitCondition) -> Any:
     if effect.condition():
         return True
     if effect.deadline <= process.kernel.now:
@@ -70,5 +70,5 @@ ANSWERS: Answers = {
     WallTime: _wall_time,
     LogLine: _log_line,
     Warn: _log_line,
-    Until: _until,
+    AwaitCondition: _until,
 }

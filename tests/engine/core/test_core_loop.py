@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
-from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Malformed, Outgoing, Terminate, reason_of
+from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, MalformedRequest, Outgoing, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
 from engine.core.scheduler import Scheduler
 from engine.effects import Send, Take
@@ -207,7 +207,8 @@ def test_beyond_the_limit_the_core_refuses_by_itself() -> None:
 def test_a_malformed_add_fails_the_request_it_names_and_no_other() -> None:
     stage = Stage()
     out = stage.say(ask("a")).turn(2) + stage.say(
-        Malformed("no tokens", "bad"), Malformed("garbage"), Malformed("damaged copy", "a")).turn(10)
+        MalformedRequest("no tokens", "bad"), MalformedRequest("garbage"),
+        MalformedRequest("damaged copy", "a")).turn(10)
     assert ends_of(out)["bad"] == (FinishReason.ERROR, "no tokens")
     assert tokens_of(out, "a") == [7, 7, 7], "a damaged copy does not end the request that lives under its id"
 
@@ -287,8 +288,8 @@ def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
     with pytest.raises(AssertionError, match="nothing ends"):
         hand.run(input_loop("edge"))
     kinds = [type(item) for item in hand.queues[INPUT]]
-    assert kinds == [Malformed, Malformed, EngineCoreRequest, Malformed, Abort]
-    assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, Malformed)] == [None, "bad", None]
+    assert kinds == [MalformedRequest, MalformedRequest, EngineCoreRequest, MalformedRequest, Abort]
+    assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, MalformedRequest)] == [None, "bad", None]
     assert hand.queues[INPUT][2] == request
     assert [name for name, _ in hand.observed] == ["bad-frame"] * 3
 

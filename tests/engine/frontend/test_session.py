@@ -21,7 +21,7 @@ from engine.errors import (
     RequestTimeoutError,
     UnroutableError,
 )
-from engine.frontend.session import ClientSession, End, Tokens, UtilityResult, outcome_of_error
+from engine.frontend.session import ClientSession, RequestEnd, Tokens, UtilityResult, outcome_of_error
 from engine.messages import (
     ENGINE_CORE_DEAD,
     EngineCoreOutput,
@@ -91,13 +91,13 @@ def test_each_request_ends_once_with_a_prefix_of_its_tokens(wire, between) -> No
     internals = begun(books, *names.values())
     frames = {index: outputs_of(index, cuts, apart, internals[index]) for index, (cuts, apart) in requests.items()}
     seen = dict.fromkeys(names.values(), 0)
-    ends: dict[str, list[End]] = {name: [] for name in names.values()}
+    ends: dict[str, list[RequestEnd]] = {name: [] for name in names.values()}
 
     def check(deliveries) -> None:
         for delivery in deliveries:
             name = delivery.request_id
             assert not ends[name], "nothing comes after an end"
-            if isinstance(delivery, End):
+            if isinstance(delivery, RequestEnd):
                 ends[name].append(delivery)
                 continue
             assert isinstance(delivery, Tokens) and delivery.offset == seen[name]
@@ -180,7 +180,7 @@ def test_what_comes_late_for_an_aborted_request_never_reaches_the_one_that_took_
     books = session()
     (old,) = begun(books, "same")
     (end,), (frames,) = books.abort("same")
-    assert end == End("same", FinishReason.ABORT, internal_id=old) and decode_request(frames) == Abort([old])
+    assert end == RequestEnd("same", FinishReason.ABORT, internal_id=old) and decode_request(frames) == Abort([old])
     (new,) = begun(books, "same")
     assert take(books, output(old, [7], 0), output(old, [], 1, FinishReason.ABORT)) == []
     assert books.dropped == 2
@@ -205,7 +205,7 @@ def test_death_ends_everything_once_and_refuses_what_comes_later() -> None:
     begun(books, "a", "b")
     books.utility("ping", [], 0.0)
     deliveries = books.die("worker.1 died")
-    assert [type(d) for d in deliveries] == [End, End, UtilityResult]
+    assert [type(d) for d in deliveries] == [RequestEnd, RequestEnd, UtilityResult]
     assert all(isinstance(d.error, EngineDeadError) and d.error.reason == "worker.1 died" for d in deliveries)
     assert books.die("again") == [] and not books.busy
     for call in (lambda: begun(books, "c"), lambda: books.utility("ping", [], 0.0)):
@@ -242,7 +242,7 @@ def test_a_stop_found_here_is_finished_for_the_caller_and_aborted_in_the_core() 
     books = session()
     (internal,) = begun(books, "r")
     (end,), (frames,) = books.stop("r", "END")
-    assert end == End("r", FinishReason.STOP, "END", internal_id=internal)
+    assert end == RequestEnd("r", FinishReason.STOP, "END", internal_id=internal)
     assert decode_request(frames) == Abort([internal])
     assert books.stop("r", "END") == books.abort("r") == books.fail("r", ValueError()) == ([], [])
 

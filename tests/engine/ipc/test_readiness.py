@@ -8,7 +8,7 @@ import pytest
 from engine.effects import Attempt, Identity, IsAlive, Now, Receive, Send
 from engine.errors import PeerDeadError, QueueTimeoutError
 from engine.ipc.presence import LocalReaders, Presence, RemoteReaders
-from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.queue import READY_FRAME, QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.ipc.ring import MOVE_BYTES, RingLayout, RingReader, RingWriter
 
@@ -81,7 +81,7 @@ def test_a_writer_says_ready_once_each_reader_has_come_and_subscribed():
     world.come(0, 1)
     queue = world.writer()
     world.run(wait_for_readers(queue, 10.0))
-    assert world.sent == [("overflow", [READY])] and queue.writer.moves_from == MOVE_BYTES
+    assert world.sent == [("overflow", [READY_FRAME])] and queue.writer.moves_from == MOVE_BYTES
 
 
 def test_one_reader_that_subscribes_twice_is_not_two():
@@ -105,7 +105,7 @@ def test_readers_that_say_no_name_are_counted_by_their_subscriptions():
     world = World([("overflow", EVERYTHING)] * 2)
     queue = world.writer()
     world.run(wait_for_readers(queue, 1.0))
-    assert world.sent == [("overflow", [READY])] and queue.writer.moves_from > MOVE_BYTES
+    assert world.sent == [("overflow", [READY_FRAME])] and queue.writer.moves_from > MOVE_BYTES
 
 
 @pytest.mark.parametrize("how", ["dead", "left"])
@@ -126,8 +126,8 @@ def test_a_second_remote_reader_of_a_rank_is_refused_and_the_first_is_told():
     queue = world.writer()
     queue.remotes, queue.remote_outbox = RemoteReaders("rpc", [9]), "remote"
     world.run(wait_for_readers(queue, 1.0))
-    assert world.sent == [("remote", [b"RTtaken" + named(9, tail=b"second")[1:]]), ("overflow", [READY]),
-                          ("remote", [READY])]
+    assert world.sent == [("remote", [b"RTtaken" + named(9, tail=b"second")[1:]]), ("overflow", [READY_FRAME]),
+                          ("remote", [READY_FRAME])]
 
 
 def test_a_remote_reader_that_left_ends_the_wait():
@@ -139,7 +139,7 @@ def test_a_remote_reader_that_left_ends_the_wait():
 
 
 def test_a_reader_waits_for_the_writer_s_word_and_keeps_what_came_before_it():
-    world = World([("overflow", READY)])
+    world = World([("overflow", READY_FRAME)])
     world.presence(None).announce(Identity(1, 1))
     reader = world.reader()
     world.run(wait_for_writer(reader, 1.0))

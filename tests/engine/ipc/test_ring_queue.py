@@ -30,7 +30,7 @@ from engine.ipc.framing import (
     rehearsal,
     unpack,
 )
-from engine.ipc.queue import READY, QueueReader, QueueWriter
+from engine.ipc.queue import READY_FRAME, QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingLayout, RingReader, RingWriter
 from engine.topology import Mark
 
@@ -184,7 +184,7 @@ def test_payloads_that_come_before_their_flags_are_kept():
     world = World(chunks=4)
     world.put(BIG), world.put("between"), world.put(BIG + b"2"), world.put(BIG + b"3")
     world.deliver()
-    world.arrived[0].insert(0, [READY])  # of the writer's greeting, read by nobody
+    world.arrived[0].insert(0, [READY_FRAME])  # of the writer's greeting, read by nobody
     world.arrived[0].reverse()
     assert [world.get() for _ in range(4)] == [BIG, "between", BIG + b"2", BIG + b"3"]
 

@@ -25,7 +25,7 @@ from engine.core.kv_events import (  # noqa: E402
 )
 from engine.kv_events.reports import Applied, Gap, Healed, Report, Restarted, Snapshot, Unrecoverable  # noqa: E402
 from engine.kv_events.subscriber.process import KVEventSubscriber, SubscriberRecipe  # noqa: E402
-from engine.process.children import Envelope, start_child  # noqa: E402
+from engine.process.children import Bootstrap, start_child  # noqa: E402
 from engine.process.real_ports import RealPorts  # noqa: E402
 from engine.topology import Node, subscriber  # noqa: E402
 from tests.engine.kv_events.kv_lab import (  # noqa: E402
@@ -250,7 +250,7 @@ def test_a_subscriber_process_follows_until_it_is_told_to_leave(tmp_path: Path, 
     until(lambda: publisher.log.waiting == 0)
     journal = tmp_path / "observed"
     child = start_child(subscriber(), "engine.kv_events.subscriber.process:subscriber_main", "spawn", lambda recipe:
-                        msgspec.msgpack.encode(Envelope(f"{__name__}:writing_ports", str(journal).encode(), recipe)))
+                        msgspec.msgpack.encode(Bootstrap(f"{__name__}:writing_ports", str(journal).encode(), recipe)))
     closing.callback(child.close)
     closing.callback(child.kill)
     child.send_recipe(msgspec.msgpack.encode(SubscriberRecipe(
