@@ -115,10 +115,6 @@ class History(Records):
     def startups(self) -> list[Startup]:
         return startups_of(self.observations)
 
-    @cached_property
-    def by_internal(self) -> dict[str, Operation]:
-        return {operation.internal: operation for operation in self.operations if operation.internal}
-
     def told_at(self, engine: EngineLife, since: float) -> tuple[float, str] | None:
         """(when, where) a caller was first told, at or after `since`, that the engine is dead or never started."""
         told = [(r.at, node) for name in ("engine-dead", "start-failed") for node, r in self.observed(name)

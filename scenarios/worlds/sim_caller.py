@@ -71,7 +71,8 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
     """The client's main thread, as often as the lab says GO."""
     yield MarkPoint(Mark.BORN)
     numbers = count(1)
-    life = ClientLife(process.node, config, lambda: f"{next(numbers):08x}")
+    me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
+    life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
     try:
         yield from life.start()
     except RingtwinError as error:
