@@ -161,9 +161,9 @@ class Parent(Protocol):
 
 
 #: Makes of a view of a chunk what a reader keeps of it.
-Take = Callable[[Any], Any]
+ReadAs = Callable[[Any], Any]
 #: Is told something about a ring's end, in one argument; what it returns is of no interest.
-Tell = Callable[[Any], object]
+Told = Callable[[Any], object]
 
 
 class Ports(Protocol):
@@ -183,15 +183,15 @@ class Ports(Protocol):
         """A message is about to be written ("send"), or was read and is about to be used ("receive")."""
 
     def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Told, Told]:
         """For an end that writes without a loop. -> (what it calls with the chunk of each message, before the write,
         what it calls after a wait, with when it began, its deadline or None, when it ended, and how)
 
         `position` tells the number of that message, `parts_of` its buffers as framed.
         """
 
-    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Tell, Tell]:
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: ReadAs, buffers: ReadAs,
+                    ) -> tuple[ReadAs, Told, Told]:
         """For an end that reads without a loop. -> (how it takes a message, what it calls with each, after the read,
         what it calls after a wait, as for `ring_writer`)
 

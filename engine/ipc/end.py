@@ -31,7 +31,7 @@ from engine.ipc.ring import EMPTY, RingLayout
 from engine.ipc.segment import unlink_segment
 from engine.ipc.spill import SpillReader, SpillWriter
 from engine.ipc.wait import SpinThenSleep, WaitStrategy
-from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Tell, Unroutable
+from engine.ports import Doorbell, Ports, RingSpec, SocketSpec, Told, Unroutable
 from engine.process.identity import own_identity
 from engine.process.real_ports import RealPorts
 from engine.process.runtime_dir import RuntimeDir
@@ -127,7 +127,7 @@ class QueueEnd:
         self.bells: dict[str, Doorbell] = {}  # what is rung
         self.doorbells: dict[str, Any] = {}  # what lies in shared memory
         #: Is told of each wait: see `Ports.ring_writer`.
-        self.waited: Tell = bool
+        self.waited: Told = bool
         self.ready = self.released = False
         self._reader: int | None = None
         self._checked_at = 0.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.ports import RingMemory, RingSpec, SocketSpec, Take, Tell
+from engine.ports import ReadAs, RingMemory, RingSpec, SocketSpec, Told
 from engine.process.children import Bootstrap, PipeParent, RealChild, start_child
 from engine.topology import Mark, Node
 
@@ -83,11 +83,11 @@ class RealPorts:
         """Nobody counts."""
 
     def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Told, Told]:
         return nobody_counts, nobody_counts
 
-    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Tell, Tell]:
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: ReadAs, buffers: ReadAs,
+                    ) -> tuple[ReadAs, Told, Told]:
         return objects, nobody_counts, nobody_counts
 
     # -- collectives and processes

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import QueueError
-from engine.ports import Child, Ports, RingMemory, RingSpec, SocketSpec, Take, Tell
+from engine.ports import Child, Ports, ReadAs, RingMemory, RingSpec, SocketSpec, Told
 from engine.topology import Channel, Mark, Node, NodeKind, at, mark_site
 from faults.journal import Journal, digest_of, open_journal
 from faults.memory import FaultyMemory
@@ -160,12 +160,12 @@ class FaultyPorts:
         self.inner.ring_crossing(spec, operation, position, parts, overflow)
 
     def ring_writer(self, spec: RingSpec, name: str, position: Callable[[], int],
-                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Tell, Tell]:
+                    parts_of: Callable[[Sequence[Any]], Sequence[Any]]) -> tuple[Told, Told]:
         return (lambda packed: self.ring_crossing(spec, "send", position(), parts_of(packed), False),
                 partial(self._waited, name))
 
-    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: Take, buffers: Take,
-                    ) -> tuple[Take, Tell, Tell]:
+    def ring_reader(self, spec: RingSpec, name: str, position: Callable[[], int], objects: ReadAs, buffers: ReadAs,
+                    ) -> tuple[ReadAs, Told, Told]:
         return (buffers, lambda parts: self.ring_crossing(spec, "receive", position() - 1, parts, False),
                 partial(self._waited, name))
 
