@@ -133,6 +133,15 @@ def test_pure_files_rest_on_pure_files_alone(name):
     assert strangers(ROOT / name, pure | VOCABULARY) == set()
 
 
+def test_every_file_that_is_pure_is_listed_as_such():
+    """One that reaches nothing of the outside, itself or by way of others, is for the checker and for the twin."""
+    pure = {file.removesuffix(".py").replace("/", ".") for file in PURE} | VOCABULARY
+    others = [path for path in files("engine")
+              if path.name != "__init__.py" and str(path.relative_to(ROOT)) not in PURE]
+    worldly = {path for path in others if {module.split(".")[0] for module in imports_of(path)} & WORLDLY}
+    assert [path for path in others if path not in worldly and not strangers(path, pure)] == []
+
+
 def test_an_exception_is_still_needed():
     for name, modules in EXCEPTIONS.items():
         assert modules <= {module.split(".")[0] for module in imports_of(ROOT / name)}, name
