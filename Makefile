@@ -1,9 +1,9 @@
 # Every verb of this project, once. CI runs the same ones.
 #
 #   make report   play all scenarios in both worlds -> out/report/index.html, out/results.json
-#   make test     lint, tests, and the scenarios as tests
+#   make test     lint, types, tests, and the scenarios as tests
 #   make sim      the twin alone, in an environment without torch and pyzmq
-#   make check    lint
+#   make check    lint and types
 #   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored
 #   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
@@ -30,8 +30,7 @@ FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || ech
 report: $(VENV)/.ready
 	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
 
-test: $(VENV)/.ready
-	$(VENV)/bin/ruff check .
+test: check
 	$(VENV)/bin/python -m pytest tests
 	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
 
@@ -41,6 +40,7 @@ sim: $(VENV_SIM)/.ready
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
 
 soak: $(VENV)/.ready
 	SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 RINGTWIN_RING_MESSAGES=1000000 \
@@ -50,7 +50,7 @@ soak: $(VENV)/.ready
 
 clean:
 	if [ -x $(VENV)/bin/ringtwin ]; then $(VENV)/bin/ringtwin doctor --clean; fi
-	rm -rf $(OUT) .ruff_cache .pytest_cache .hypothesis .benchmarks build *.egg-info
+	rm -rf $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks build *.egg-info
 	find engine faults sim scenarios reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 picture:

@@ -209,7 +209,7 @@ class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True, frozen=True):
     """
 
 
-class BlockStored(KVCacheEvent):
+class BlockStored(KVCacheEvent, frozen=True):
     """`block_hashes[i]` holds `token_ids[i * block_size:]`; the parent of the first is `parent_block_hash`."""
 
     block_hashes: list[BlockHash]
@@ -229,7 +229,7 @@ class BlockStored(KVCacheEvent):
     lookahead_token_ids: list[list[int]] | None = None  # behind each block, where the hashes depend on them
 
 
-class BlockRemoved(KVCacheEvent):
+class BlockRemoved(KVCacheEvent, frozen=True):
     block_hashes: list[BlockHash]
     medium: str | None = msgspec.field(default_factory=_nothing)
     group_idx: int | None = None
@@ -237,7 +237,7 @@ class BlockRemoved(KVCacheEvent):
     ownership: str | None = None
 
 
-class AllBlocksCleared(KVCacheEvent):
+class AllBlocksCleared(KVCacheEvent, frozen=True):
     pass
 
 

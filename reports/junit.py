@@ -38,7 +38,8 @@ def junit(runs: Sequence[Run], replay_command: Callable[[Run], str]) -> bytes:
             skipped="0", time=f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
         suite.extend(cases)
     ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    text: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return text
 
 
 def _case(scenario: PlayedScenario, world: str, replay_command: Callable[[Run], str]) -> ElementTree.Element:

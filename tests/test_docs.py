@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -70,6 +71,70 @@ def test_a_path_that_a_page_names_exists(page):
     ours = {name for name in named if "/" not in name or name.split("/")[0] in folders | {".ci", ".github"}}
     places = (ROOT, ROOT / "docs")
     assert [name for name in sorted(ours) if not any(list(place.glob(name.rstrip("/"))) for place in places)] == []
+
+
+def defined_in(text: str) -> set[str]:
+    """What a module defines: classes, functions and constants, and what is in its classes as `Class.name`."""
+    found: set[str] = set()
+
+    def look(body: list[ast.stmt], before: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(before + node.name)
+                look(node.body if isinstance(node, ast.ClassDef) else [], f"{before}{node.name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(before + target.id for target in targets if isinstance(target, ast.Name))
+
+    look(ast.parse(text).body, "")
+    return found
+
+
+#: `engine/core/life.py: CoreLife.run` says where something stands.
+PLACE = re.compile(r"`([\w./]+\.py): ([\w.]+)`")
+
+
+@pytest.mark.parametrize(("page", "path", "name"), sorted(
+    {(page, *place) for page, text in PAGES.items() for place in PLACE.findall(text)}))
+def test_what_a_page_says_to_stand_in_a_file_stands_there(page, path, name):
+    assert name in defined_in((ROOT / path).read_text())
+
+
+def lives() -> dict[str, list[str]]:
+    """The lives that the architecture tells: their titles, and their steps in order."""
+    [told] = re.findall(r"^## Three lives\n(.*?)^## ", PAGES["ARCHITECTURE.md"], re.MULTILINE | re.DOTALL)
+    titles_and_texts = re.split(r"^### (.*)\n", told, flags=re.MULTILINE)[1:]
+    return {title: re.findall(r"^\d+\. .*(?:\n   .*)*", text, re.MULTILINE)
+            for title, text in zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True)}
+
+
+def test_the_architecture_tells_three_lives():
+    assert [title.split(",")[0] for title in lives()] == ["A request", "A fault", "A KV event"]
+
+
+@pytest.mark.parametrize(("number", "step"), [
+    pytest.param(number, step, id=f"{title.split(',')[0]}, {number}")
+    for title, steps in lives().items() for number, step in enumerate(steps, 1)])
+def test_each_step_of_a_life_has_its_number_and_its_file(number, step):
+    assert step.startswith(f"{number}. ")
+    assert PLACE.search(step), "a step names where it stands: `path/of/file.py: name`"
+
+
+def observations(text: str) -> set[str]:
+    """Names of what this source tells the judges: first arguments of Observe(...), tell(...) and some.observe(...)."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args]
+    return {call.args[0].value for call in calls
+            if getattr(call.func, "id", "") in ("Observe", "tell") or getattr(call.func, "attr", "") == "observe"
+            if isinstance(call.args[0], ast.Constant)}
+
+
+def test_the_architecture_lists_what_the_processes_tell_the_judges():
+    run = ("engine", "faults", "sim", "scenarios/workloads", "scenarios/worlds")
+    told = {name for folder in run for path in (ROOT / folder).rglob("*.py") for name in observations(path.read_text())}
+    [table] = re.findall(r"^\| node \| name \| data \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", PAGES["ARCHITECTURE.md"],
+                         re.MULTILINE)
+    listed = {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split("|")[2])}
+    assert listed == told
 
 
 @pytest.mark.parametrize("block", [block for page in PAGES.values() for block in blocks(page, "python")],

@@ -1,4 +1,4 @@
-"""Who may import whom: the table of docs/ARCHITECTURE.md, enforced on the source itself.
+"""Who may import whom, and how large files and rooms may be: docs/ARCHITECTURE.md, enforced on the source itself.
 
 Imports are read from the syntax tree, also those inside functions, so that nothing hides behind a lazy import.
 A type-only import (`if TYPE_CHECKING`) binds nobody and is not looked at, except for circles and for the rooms of the
@@ -130,8 +130,16 @@ def test_pure_files_reach_nothing_of_the_outside_world(name):
 @pytest.mark.parametrize("name", PURE)
 def test_pure_files_rest_on_pure_files_alone(name):
     pure = {file.removesuffix(".py").replace("/", ".") for file in PURE}
-    assert strangers(ROOT / name, pure | VOCABULARY) <= {
-        "engine.frontend.input_processor"}  # for a type; it reads files where a tokenizer is asked for
+    assert strangers(ROOT / name, pure | VOCABULARY) == set()
+
+
+def test_every_file_that_is_pure_is_listed_as_such():
+    """One that reaches nothing of the outside, itself or by way of others, is for the checker and for the twin."""
+    pure = {file.removesuffix(".py").replace("/", ".") for file in PURE} | VOCABULARY
+    others = [path for path in files("engine")
+              if path.name != "__init__.py" and str(path.relative_to(ROOT)) not in PURE]
+    worldly = {path for path in others if {module.split(".")[0] for module in imports_of(path)} & WORLDLY}
+    assert [path for path in others if path not in worldly and not strangers(path, pure)] == []
 
 
 def test_an_exception_is_still_needed():
@@ -193,6 +201,26 @@ def test_only_the_command_line_knows_the_reports(path):
     assert not reports or path == ROOT / "scenarios/command/conclusion.py"
 
 
+@each("scenarios")
+def test_only_worlds_know_how_a_play_is_carried_out(path):
+    inside = {name for name in ours(path) if name.startswith(("sim.", "faults.real."))}
+    assert not inside or path.is_relative_to(ROOT / "scenarios/worlds")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("test_*.py")), ids=lambda path: path.name)
+def test_a_scenario_names_a_topology_a_plan_and_promises_and_no_world(path):
+    assert strangers(path, {
+        "engine.topology", "faults.plan", "scenarios.guarantees.all", "scenarios.history.play",
+        "scenarios.history.verdicts", "scenarios.lab.catalogue", "scenarios.lab.family", "scenarios.lab.settings",
+        "scenarios.test_kv"}) == set()
+
+
+@each("scenarios/history")
+def test_a_history_is_what_records_say(path):
+    assert strangers(path, {"engine.topology", "engine.messages", "engine.config", "engine.errors", "faults.journal",
+                            "faults.plan"}, ("scenarios.history",)) == set()
+
+
 @each("scenarios/guarantees")
 def test_a_judge_does_not_consult_the_accused(path):
     assert strangers(path, {"engine.topology", "engine.messages", "engine.config", "engine.errors", "faults.journal"},
@@ -212,6 +240,37 @@ def test_reports_read_runs_and_start_nothing(path):
 def test_a_package_imports_nothing_when_it_is_imported(path):
     top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in top if getattr(node, "module", "") != "__future__"] == []
+
+
+#: A file that fits in the head, and a room that is seen at a glance.
+LINES_MOST, ENTRIES_MOST = 400, 14
+#: Rooms that have more today, and how many; none of them may grow beyond that.
+LARGE_ROOMS = {"engine": 16, "engine/ipc": 15, "engine/process": 15}
+
+
+def entries(room: Path) -> list[str]:
+    """Files and rooms that lie in it; of scenarios there may be any number."""
+    names = {path.name for path in room.iterdir() if path.is_dir() or path.suffix == ".py"}
+    return sorted(name for name in names - {"__init__.py", "__pycache__"} if not name.startswith("test_"))
+
+
+@pytest.mark.parametrize("path", [path for folder in OURS[:-1] for path in files(folder)],
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_fits_in_the_head(path):
+    assert len(path.read_text().splitlines()) <= LINES_MOST
+
+
+@pytest.mark.parametrize("room", sorted({str(path.parent.relative_to(ROOT)) for folder in OURS[:-1]
+                                         for path in files(folder)}))
+def test_a_room_is_seen_at_a_glance(room):
+    found = entries(ROOT / room)
+    assert len(found) <= LARGE_ROOMS.get(room, ENTRIES_MOST), found
+    assert room not in LARGE_ROOMS or len(found) > ENTRIES_MOST, "not large any more"
+
+
+def test_nothing_but_the_vocabulary_lies_loose_in_the_engine():
+    loose = {f"engine.{path.stem}" for path in (ROOT / "engine").glob("*.py")} - {"engine.__init__"}
+    assert loose - VOCABULARY == {"engine.model_config", "engine.kv_subscriber_shell"}  # the latter for who imports it
 
 
 _WITHOUT = """

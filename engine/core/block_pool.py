@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from engine.messages import AllBlocksCleared, BlockRemoved, BlockStored
+from engine.messages import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
 
 CacheEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
@@ -97,7 +97,7 @@ class BlockPool:
 
         `token_ids` are the tokens in them, `parent_hash` the hash before the first of them.
         """
-        run: list[int] = []  # hashes of neighbours that are new to the cache: one event tells them all
+        run: list[BlockHash] = []  # hashes of neighbours that are new to the cache: one event tells them all
         run_start, run_parent, parent = 0, parent_hash, parent_hash
         for index, (block, block_hash) in enumerate(zip(blocks, hashes, strict=True)):
             assert self._hash_of[block] is None, f"block {block} is stored twice"
@@ -164,6 +164,7 @@ class BlockPool:
     def _forget(self, block: int) -> None:
         """The content of this block is about to be overwritten."""
         block_hash = self._hash_of[block]
+        assert block_hash is not None, f"block {block} holds nothing that could be forgotten"
         self._hash_of[block] = None
         blocks = self._by_hash[block_hash]
         del blocks[block]
@@ -173,7 +174,7 @@ class BlockPool:
             if self.enable_events:
                 self._events.append(BlockRemoved(block_hashes=[block_hash]))
 
-    def _tell_stored(self, run: list[int], parent_hash: int | None, token_ids: Sequence[int], start: int) -> None:
+    def _tell_stored(self, run: list[BlockHash], parent_hash: int | None, token_ids: Sequence[int], start: int) -> None:
         if run and self.enable_events:
             size = self.block_size
             tokens = list(token_ids[start * size:(start + len(run)) * size])

@@ -12,7 +12,7 @@ give no text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 #: What decoders put for bytes that are no character, or not yet one.
@@ -26,7 +26,7 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Any, prompt_token_ids: Sequence[int] = ()) -> None:
         # The tokenizer behind the wrapper decodes ten times as fast, and never tidies up spaces.
-        self._decode = getattr(tokenizer, "backend_tokenizer", tokenizer).decode
+        self._decode: Callable[..., str] = getattr(tokenizer, "backend_tokenizer", tokenizer).decode
         self._ids = list(prompt_token_ids[-CONTEXT_TOKENS:])
         if self._text(0).endswith(REPLACEMENT):
             self._ids = []  # the prompt ends within a character: no context is better than half of one

@@ -120,10 +120,12 @@ class InputProcessor:
             return prompt, list(self.tokenizer(prompt)["input_ids"])
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise BadRequestError(request_id, f"a prompt is text or token ids, got {type(prompt).__name__}")
+        token_ids = []
         for place, token in enumerate(prompt):
             if not isinstance(token, int) or isinstance(token, bool):
                 raise BadRequestError(request_id, f"token {place} of the prompt is {token!r}, not a whole number")
-        return None, list(prompt)
+            token_ids.append(token)
+        return None, token_ids
 
     def _check_prompt(self, request_id: str, token_ids: list[int]) -> None:
         if not token_ids:

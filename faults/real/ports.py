@@ -127,7 +127,8 @@ class FaultyPorts:
         return RingMemory(memory, ring.fence)
 
     def shared_word(self, name: str, *, create: bool) -> memoryview:
-        return self.inner.shared_word(name, create=create)  # a heartbeat is no message
+        word: memoryview = self.inner.shared_word(name, create=create)  # a heartbeat is no message
+        return word
 
     def doorbell(self, name: str, memory: Any, offset: int) -> Any:
         bell = self.inner.doorbell(name, memory.inner if isinstance(memory, FaultyMemory) else memory, offset)
@@ -182,7 +183,8 @@ class FaultyPorts:
         return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)
 
     def start_child(self, node: Node, target: str, start_method: str) -> Child:
-        return self.inner.start_child(node, target, start_method)  # the child's own ports count what it does
+        child: Child = self.inner.start_child(node, target, start_method)  # its own ports count what it does
+        return child
 
     def mark(self, mark: Mark, **data: Any) -> None:
         self.crossings.cross(mark_site(self._name, mark), data=data or None)

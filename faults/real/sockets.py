@@ -91,7 +91,8 @@ class FaultySocket:
     def try_receive(self) -> tuple[Any, list[Any]] | None:
         channel, inbox, crossings = self.spec.receive_channel, self._inbox, self._crossings
         if channel is None:
-            return self.inner.try_receive()
+            found: tuple[Any, list[Any]] | None = self.inner.try_receive()
+            return found
         if self._timer is not None:
             self._timer.forget()
         message = inbox.take()
@@ -117,10 +118,10 @@ class FaultySocket:
             self._crossings.perform(fault, site, nth)  # should it go on, the message is still there
 
     def was_cut(self) -> bool:
-        return self.inner.was_cut()
+        return bool(self.inner.was_cut())
 
     def fileno(self) -> int:
-        return self.inner.fileno() if self._epoll is None else self._epoll.fileno()
+        return int(self.inner.fileno()) if self._epoll is None else self._epoll.fileno()
 
     def lost_peer(self) -> bool:
         """Of an authenticated connection: no edge of a plan, so told as it is."""

@@ -20,6 +20,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from faults.plan import Fault
 
@@ -84,7 +85,7 @@ class _Flow:
         self.scanner = Scanner()
         self.pending = bytearray()
         self.ended = False
-        self.cut_at: tuple[Fault, int] | None = None  # here, once `allowed` further bytes have come
+        self.cut_at: tuple[Fault, str, int] | None = None  # at this crossing, once `allowed` further bytes have come
         self.allowed = 0
 
 
@@ -171,8 +172,8 @@ class WireProxy:
         for key in list(self._selector.get_map().values()):
             if key.fileobj not in wanted:
                 self._selector.unregister(key.fileobj)
-            elif wanted[key.fileobj] != key.events:  # type: ignore[index]
-                self._selector.modify(key.fileobj, wanted[key.fileobj])  # type: ignore[index]
+            elif wanted[key.fileobj] != key.events:
+                self._selector.modify(key.fileobj, wanted[key.fileobj])
         known = {key.fileobj for key in self._selector.get_map().values()}
         for place, events in wanted.items():
             if place not in known:
@@ -203,7 +204,7 @@ class WireProxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._flows.append((_Flow(client, server, self._sites[0]), _Flow(server, client, self._sites[1])))
 
-    def _serve(self, pair: tuple[_Flow, _Flow], ready: dict) -> None:
+    def _serve(self, pair: tuple[_Flow, _Flow], ready: dict[Any, int]) -> None:
         for flow in pair:
             try:
                 if not flow.ended and ready.get(flow.source, 0) & selectors.EVENT_READ and self._read(flow, pair):
@@ -230,7 +231,7 @@ class WireProxy:
                 if fault is not None:
                     flow.pending += data[:start]
                     data = data[start:]
-                    flow.cut_at, flow.allowed = (fault, nth), max(0, fault.byte)
+                    flow.cut_at, flow.allowed = (fault, flow.site, nth), max(0, fault.byte)
                     break
         if flow.cut_at is None:
             flow.pending += data
@@ -240,11 +241,11 @@ class WireProxy:
         if flow.allowed:
             return False
         self._cut(pair)
-        fault, nth = flow.cut_at
+        fault, site, nth = flow.cut_at
         if fault.until is None:
-            self._on_release(fault, flow.site, nth)
+            self._on_release(fault, site, nth)
         else:
-            self._refusal = fault, flow.site, nth, self._now()
+            self._refusal = fault, site, nth, self._now()
         return True
 
     def _cut(self, pair: tuple[_Flow, _Flow]) -> None:

@@ -35,6 +35,12 @@ AFTER_GAP = 18.0  # what follows a moment or a skipped stretch has its label abo
 ANCHORS = ("fault", "death", "told", "released", "kv")
 MOST_MOMENTS = 40
 
+#: What has a place on the paper: an item's beginning (index, 0) or end (index, 1), or the nth moment ("m", n).
+Key = tuple[int | str, int]
+Heights = dict[Key, float]
+#: Its time, its place among those of the same time, its gap to what is above, and what it is.
+Point = tuple[float, int, float, Key]
+
 
 class Axis(msgspec.Struct):
     """Time -> height. `place` is asked in order of time, `at` afterwards for any time."""
@@ -124,9 +130,8 @@ def _nodes(run: Run, shown: Sequence[Arrow | Collective | Skipped], moments: Seq
 
 
 def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
-           ) -> dict[tuple[int | str, int], float]:
-    """Heights: (item, 0) where it begins, (item, 1) where it ends, ("m", n) of the nth moment."""
-    points: list[tuple[float, int, float, tuple[int | str, int]]] = []
+           ) -> Heights:
+    points: list[Point] = []
     for index, item in enumerate(shown):
         skipped = isinstance(item, Skipped)
         points.append((item.at, 1, SKIP_GAP if skipped else ARROW_GAP, (index, 0)))
@@ -135,21 +140,22 @@ def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: S
     points += [(moment.at, 2, MOMENT_GAP, ("m", number)) for number, moment in enumerate(moments)]
     # At one instant (the twin has many) an arrow must not arrive above its own beginning.
     points.sort(key=lambda point: (point[0], _begins_now(point, shown), point[1]))
-    heights, wide = {}, False
+    heights: Heights = {}
+    wide = False
     for time, _, gap, key in points:
         heights[key] = axis.place(time, max(gap, AFTER_GAP) if wide else gap)
         wide = key[0] == "m" or isinstance(shown[int(key[0])], Skipped)
     return heights
 
 
-def _begins_now(point: tuple, shown: Sequence[Arrow | Collective | Skipped]) -> int:
+def _begins_now(point: Point, shown: Sequence[Arrow | Collective | Skipped]) -> int:
     index, end = point[3]
     if end == 1 and isinstance(index, int) and shown[index].at == point[0]:
         return 1
     return 0
 
 
-def _fault_lines(moments: Sequence[Moment], placed: dict, right: float) -> list[Markup]:
+def _fault_lines(moments: Sequence[Moment], placed: Heights, right: float) -> list[Markup]:
     return [line(LEFT - 4.0, placed["m", n], right + 8.0, placed["m", n], "faultline")
             for n, moment in enumerate(moments) if moment.kind == "fault"]
 
@@ -222,7 +228,7 @@ def _cross(x: float, y: float, r: float) -> Markup:
     return tag("path", d=f"M{x - r:.1f} {y - r:.1f}l{2 * r:g} {2 * r:g}m0 {-2 * r:g}l{-2 * r:g} {2 * r:g}", class_="x")
 
 
-def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float], prefix: str) -> list[Markup]:
+def _marks(moments: Sequence[Moment], placed: Heights, x_of: dict[str, float], prefix: str) -> list[Markup]:
     parts = []
     for number, moment in enumerate(moments):
         x, y = x_of[moment.node], placed["m", number]
@@ -243,7 +249,7 @@ def _marks(moments: Sequence[Moment], placed: dict, x_of: dict[str, float], pref
     return parts
 
 
-def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: dict, right: float) -> list[Markup]:
+def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: Heights, right: float) -> list[Markup]:
     """From a fault's own row to the row of what ended it, at the right of all processes."""
     rows = {(moment.fault, moment.kind): placed["m", n] for n, moment in reversed(list(enumerate(moments)))}
     drawn = [(span, rows[span.fault, "fault"], rows[span.fault, span.kind]) for span in spans
@@ -261,7 +267,7 @@ def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: dict, ri
     return parts
 
 
-def _clock(moments: Sequence[Moment], placed: dict, shown: Sequence[Arrow | Collective | Skipped]) -> list[Markup]:
+def _clock(moments: Sequence[Moment], placed: Heights, shown: Sequence[Arrow | Collective | Skipped]) -> list[Markup]:
     """Times at the left: of every moment that has room, then every now and then of a message."""
     taken: list[float] = []
     parts = []

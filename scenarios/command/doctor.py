@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from engine.process.runtime_dir import PREFIX, SHM, dead_engines
+from engine.process.files import PREFIX
+from engine.process.runtime_dir import SHM, dead_engines
 from scenarios.command import checks
 from scenarios.lab import home
 from scenarios.lab.settings import lab_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from engine.topology import Topology
 from faults.generate import fates_at
@@ -29,8 +29,9 @@ FATES = {
 
 def lines(what: str, topology: Topology) -> Iterator[str]:
     """Raises CatalogueError where the scenarios cannot be read."""
-    return {"scenarios": _scenarios, "guarantees": _guarantees, "faults": _faults,
-            "sites": lambda: _sites(topology)}[what]()
+    found: dict[str, Callable[[], Iterator[str]]] = {
+        "scenarios": _scenarios, "guarantees": _guarantees, "faults": _faults, "sites": lambda: _sites(topology)}
+    return found[what]()
 
 
 def _scenarios() -> Iterator[str]:

@@ -42,7 +42,7 @@ def fresh(out: Path) -> Path:
 
 def repeated(results: Sequence[ScenarioResult]) -> str:
     """How often the verdicts were the same."""
-    seen: dict[tuple, int] = {}
+    seen: dict[tuple[object, ...], int] = {}
     for result in results:
         key = (result.world, *sorted((cell.guarantee, cell.verdict.value) for run in result.runs if run.judgement
                                       for cell in run.judgement.cells))

@@ -51,10 +51,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return self.only.reason if self.only is not None and self.only.world != world else None
 
 
-def only(world: str, *, reason: str) -> Callable[[Callable], Callable]:
+def only(world: str, *, reason: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Marks a scenario that only one world can play. The reason is shown wherever it is left out."""
 
-    def mark(function: Callable) -> Callable:
+    def mark(function: Callable[..., None]) -> Callable[..., None]:
         function.only = Only(world, reason)  # type: ignore[attr-defined]
         return function
 
@@ -80,7 +80,7 @@ def scenarios_in(module: ModuleType) -> list[Scenario]:
     return [scenario for function in functions for scenario in scenarios_of(function)]
 
 
-def scenarios_of(function: Callable) -> list[Scenario]:
+def scenarios_of(function: Callable[..., None]) -> list[Scenario]:
     """One scenario, or one per parameter. Raises CatalogueError where pytest would see something else."""
     where = f"{function.__module__}.{function.__name__}"
     title = " ".join((inspect.getdoc(function) or "").split())

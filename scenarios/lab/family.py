@@ -38,11 +38,14 @@ def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Calla
 
 
 def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[..., None]:
+    def plan(*value: Any) -> Plan:
+        return case.plan if isinstance(case.plan, Plan) else case.plan(*value)
+
     def alone(world: World) -> None:
-        world.play(plan=case.plan, **asked).holds(*case.promises)
+        world.play(plan=plan(), **asked).holds(*case.promises)
 
     def of_a_value(world: World, value: Any) -> None:
-        world.play(plan=case.plan(value), **asked).holds(*case.promises)
+        world.play(plan=plan(value), **asked).holds(*case.promises)
 
     function = of_a_value if case.each else alone
     function.__name__ = function.__qualname__ = case.name

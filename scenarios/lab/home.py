@@ -138,7 +138,7 @@ def _sweep_engines(homes: Sequence[Path]) -> list[str]:
     A process that is just leaving has no environment any more and still holds its lock: it cannot be found, only
     waited for.
     """
-    from engine.process.runtime_dir import PREFIX as ENGINE_PREFIX
+    from engine.process.files import PREFIX as ENGINE_PREFIX
     from engine.process.runtime_dir import SHM, sweep
 
     def held() -> bool:

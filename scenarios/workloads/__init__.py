@@ -4,7 +4,7 @@ _NAMES = ("Command", "Driver", "Workload", "recorded")
 __all__ = list(_NAMES)  # noqa: PLE0605
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module 'scenarios.workloads' has no attribute {name!r}")
     from importlib import import_module

@@ -79,8 +79,8 @@ class World(ABC):
     def play(self, *, topology: Topology, workload: Workload, plan: Plan = Plan(),  # noqa: B008
              config: EngineConfig | None = None, options: Options | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
-        overridden = self.tp is not None and any(engine.tp != self.tp for engine in topology.engines)
-        if overridden:
+        written_for = topology
+        if self.tp is not None:
             topology = with_ranks(topology, self.tp)
         plan.check(topology)
         asked = config or lab_config()
@@ -89,7 +89,7 @@ class World(ABC):
             workload=msgspec.to_builtins(workload.played()), plan=plan,
             config=msgspec.structs.replace(asked, tensor_parallel_size=topology.engines[0].tp), promises=(),
             options=options or Options(), seed=self.seed, versions=dict(versions()))
-        return self.replay(play, other_topology=overridden)
+        return self.replay(play, other_topology=topology != written_for)
 
     def replay(self, play: Play, *, other_topology: bool = False) -> PlayedRun:
         """Play what was recorded in a run directory, or made by `play`."""

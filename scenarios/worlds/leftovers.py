@@ -6,7 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from engine.process.runtime_dir import PREFIX, SHM
+from engine.process.files import PREFIX
+from engine.process.runtime_dir import SHM
 
 
 def engine_files(folder: Path) -> list[str]:
