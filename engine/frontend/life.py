@@ -40,6 +40,7 @@ from engine.effects import (
     RemoveFiles,
     Send,
     StartChild,
+    SweepFiles,
     TellChild,
     WhoAmI,
 )
@@ -97,6 +98,7 @@ class ClientLife:
         yield Observe("starting", {})
         try:
             self.model = yield ReadModel(config)
+            yield SweepFiles()
             self.files = files = yield ClaimFiles(config.runtime_dir)
             me = yield WhoAmI()
             yield Observe("born", birth_certificate(me, files))
