@@ -59,6 +59,7 @@ from engine.wire.wiring import OUTPUTS, frontend_sockets
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
+_AT_ONCE = 0.0
 
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
@@ -278,7 +279,15 @@ class ClientLife:
             self.watched = ()
             monitor.on_gone(f" (exit code {gone[self.core].exitcode})", now)
         beat, beaten_at = yield ReadHeartbeat()
-        yield from self._die(monitor.on_tick(beat, now, beaten_at))
+        reason = monitor.on_tick(beat, now, beaten_at)
+        if reason is not None and monitor.gone() is not None:
+            yield from self._read_last_words()
+        yield from self._die(reason)
+
+    def _read_last_words(self) -> Loop[None]:
+        """Of a core that is gone: nobody may have read for a while."""
+        while (got := (yield Receive((OUTPUTS,), _AT_ONCE))) is not None:
+            yield from self.on_message(got[2])
 
     @property
     def deadline(self) -> float | None:
