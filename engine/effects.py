@@ -315,11 +315,12 @@ class EndProcesses(Effect):
 # -- files, shared memory, sockets, the model --------------------------------------------------------------------
 
 
-class ClaimFiles(Effect):
-    """Remove what dead engines left, then make a directory and names for this one. -> EngineFiles
+class SweepFiles(Effect):
+    """Remove what dead engines left. -> None"""
 
-    Raises ConfigError.
-    """
+
+class ClaimFiles(Effect):
+    """Make a directory and names for this engine. -> EngineFiles. Raises ConfigError."""
 
     runtime_dir: str | None
 

@@ -108,10 +108,8 @@ class EngineCoreClient:
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `pump` has something to do."""
-        descriptors = [self.process.sockets[OUTPUTS].fileno()]
-        if not self.life.core_is_gone:
-            descriptors.append(self.process.children.sentinel(self.life.core))
-        return descriptors
+        return [self.process.sockets[OUTPUTS].fileno(),
+                *(self.process.children.sentinel(node) for node in self.life.watched)]
 
     def pump(self, most: int = 256) -> bool:
         """Take what has arrived, at most `most` messages. -> whether there may be more"""
@@ -197,11 +195,10 @@ class AsyncMPClient(EngineCoreClient):
             return
         if self.pump():
             self._loop.call_soon(self._readable)  # let the others run, then go on
-        grace_s = self.grace_left_s
-        if grace_s is not None and len(self._watched) > 1:
+        if not self.life.watched and len(self._watched) > 1:
             # A sentinel stays readable for ever: unwatch it, and come back when the last words had their time.
             self._loop.remove_reader(self._watched.pop())
-            self._loop.call_later(grace_s, self._readable)
+            self._loop.call_later(self.grace_left_s or 0.0, self._readable)
 
     def _on_timer(self) -> None:
         self.tick()

@@ -40,6 +40,7 @@ from engine.effects import (
     RemoveFiles,
     Send,
     StartChild,
+    SweepFiles,
     TellChild,
     WhoAmI,
 )
@@ -58,6 +59,7 @@ from engine.wire.wiring import OUTPUTS, frontend_sockets
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
+_AT_ONCE = 0.0
 
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
@@ -82,6 +84,7 @@ class ClientLife:
         self._node = node
         self._name = str(self.core.first_life)
         self.core_process: Identity | None = None  # of the core, once it was started
+        self.watched: tuple[Node, ...] = ()  # whose end is to be noticed; once: it stays readable for ever
         self._monitor: CoreMonitor | None = None
         self._workers: tuple[Identity, ...] = ()
         self._told: StartFailure | Leaving | None = None
@@ -97,6 +100,7 @@ class ClientLife:
         yield Observe("starting", {})
         try:
             self.model = yield ReadModel(config)
+            yield SweepFiles()
             self.files = files = yield ClaimFiles(config.runtime_dir)
             me = yield WhoAmI()
             yield Observe("born", birth_certificate(me, files))
@@ -115,6 +119,7 @@ class ClientLife:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
         self._monitor = CoreMonitor(self._name, self.bounds.stall_s, (yield Now()))
+        self.watched = (self.core,)
 
     def _open_sockets(self, files: EngineFiles) -> Loop[dict[str, str]]:
         """-> where each is bound"""
@@ -242,7 +247,7 @@ class ClientLife:
         """Wait until something may have happened, at most until then, and take it."""
         now = yield Now()
         next_look = min(until, now + self.tick_s, *(() if self.deadline is None else (self.deadline,)))
-        got = yield Receive((OUTPUTS,), next_look, () if self.core_is_gone else (self.core,))
+        got = yield Receive((OUTPUTS,), next_look, self.watched)
         if got is not None:
             yield from self.on_message(got[2])
             if (yield Now()) < self._ticked_at + self.tick_s:
@@ -268,17 +273,21 @@ class ClientLife:
         monitor = self._monitor
         if self.session.dead is not None or monitor is None:
             return
-        gone = yield AwaitEnds((self.core,), 0.0)
+        gone = yield AwaitEnds(self.watched, 0.0)
         now = yield Now()
         if gone:
+            self.watched = ()
             monitor.on_gone(f" (exit code {gone[self.core].exitcode})", now)
         beat, beaten_at = yield ReadHeartbeat()
-        yield from self._die(monitor.on_tick(beat, now, beaten_at))
+        reason = monitor.on_tick(beat, now, beaten_at)
+        if reason is not None and monitor.gone() is not None:
+            yield from self._read_last_words()
+        yield from self._die(reason)
 
-    @property
-    def core_is_gone(self) -> bool:
-        """Whether its end was seen: a sentinel stays readable for ever."""
-        return self._monitor is not None and self._monitor.gone() is not None
+    def _read_last_words(self) -> Loop[None]:
+        """Of a core that is gone: nobody may have read for a while."""
+        while (got := (yield Receive((OUTPUTS,), _AT_ONCE))) is not None:
+            yield from self.on_message(got[2])
 
     @property
     def deadline(self) -> float | None:
@@ -293,6 +302,7 @@ class ClientLife:
             reason = f"{reason}: {self._told.reason}"
         self._dead_since = yield Now()
         deliveries = self.session.die(reason)
+        self.watched = ()
         yield Observe("engine-dead", {"reason": reason})
         if not self.session.notice_read and not (yield AwaitEnds((self.core,), 0.0)):
             yield EndChild(self.core, "kill")  # it stands still: nothing else would end it
@@ -302,14 +312,11 @@ class ClientLife:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
         if self.session.dead is None:
             yield from self.tick()
-            if self.core_process is not None and (yield AwaitEnds((self.core,), 0.0)):
-                reason = f"{self._name} is gone"
-                yield Observe("health", {"healthy": False, "reason": reason})
-                raise EngineDeadError(reason)
-        dead = self.session.dead
-        yield Observe("health", {"healthy": dead is None, "reason": "" if dead is None else dead.reason})
-        if dead is not None:
-            raise EngineDeadError(dead.reason)
+        dead, gone = self.session.dead, self._monitor.gone() if self._monitor is not None else None
+        reason = gone if dead is None else dead.reason
+        yield Observe("health", {"healthy": reason is None, "reason": reason or ""})
+        if reason is not None:
+            raise EngineDeadError(reason)
 
     # -- the end
 

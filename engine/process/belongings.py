@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSocket, RemoveFiles
+from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSocket, RemoveFiles, SweepFiles
 from engine.ports import Ports, Socket
 from engine.process.files import EngineFiles
 from engine.process.runtime_dir import RuntimeDir, sweep
@@ -26,6 +26,7 @@ class Belongings:
         self._process = process
         self._runtime: dict[str, RuntimeDir] = {}
         self.answers: dict[type, Callable[[Any], Any]] = {
+            SweepFiles: lambda effect: sweep(),
             ClaimFiles: self._claim,
             HoldFiles: lambda effect: self._files(effect.files).hold(),
             RemoveFiles: lambda effect: self._files(effect.files).remove(),
@@ -35,7 +36,6 @@ class Belongings:
         }
 
     def _claim(self, effect: ClaimFiles) -> EngineFiles:
-        sweep()
         runtime = RuntimeDir.create(effect.runtime_dir)
         self._runtime[runtime.engine_id] = runtime
         return runtime.files

@@ -212,6 +212,37 @@ def test_after_the_drain_deadline_the_rest_is_told_and_the_core_leaves() -> None
     run(main())
 
 
+def test_the_last_words_of_a_core_that_left_while_nobody_read_are_read_before_its_death_is_told() -> None:
+    with LLM(config=config(1)) as llm:
+        core, session = engine_processes(llm)[0], llm.client.session
+        os.kill(core[0], signal.SIGTERM)
+        assert gone_within([core], BOUNDS.linger_s) == []
+
+        def told() -> bool:
+            with pytest.raises(EngineDeadError):
+                llm.check_health()
+            return session.dead is not None
+
+        until(told)
+        assert session.notice_read
+
+
+def test_nothing_is_watched_of_a_core_that_said_goodbye() -> None:
+    """A process that has ended stays readable for ever: a loop that still watched it would never rest."""
+    async def main():
+        with async_llm(config(1)) as llm:
+            await llm.call_utility("ping")
+            client, core = llm.client, engine_processes(llm)[0]
+            sentinel = client.process.children.sentinel(client.life.core)
+            os.kill(core[0], signal.SIGTERM)
+            while not llm.errored:
+                await asyncio.sleep(0)
+            assert client.session.notice_read and sentinel not in client.filenos()
+            assert not asyncio.get_running_loop().remove_reader(sentinel)
+
+    run(main())
+
+
 def test_shutdown_with_requests_in_flight_does_not_wait_for_them() -> None:
     """They are aborted in the core too: nobody reads them any more."""
     async def main():

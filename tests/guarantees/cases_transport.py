@@ -231,6 +231,21 @@ def a_bad_frame_takes_two_requests_with_it() -> Builder:
     return _bad_frame().ended("a", "failed", error="RequestError").ended("b", "failed", error="RequestError")
 
 
+def _paused_for_good(error: str) -> Builder:
+    h = _bad_frame().observes("frontend.0", "utility", method="resume_scheduler", result=None, failure="no answer")
+    return h.ended("a", "failed", error=error).ended("b", "failed", error=error)
+
+
+@silent("bad-frame-isolated")
+def what_was_to_resume_the_scheduler_is_a_bad_frame_and_paused_requests_time_out() -> Builder:
+    return _paused_for_good("RequestTimeoutError")
+
+
+@rejects("bad-frame-isolated")
+def what_was_to_resume_the_scheduler_is_a_bad_frame_and_takes_two_requests_with_it() -> Builder:
+    return _paused_for_good("RequestError")
+
+
 @rejects("bad-frame-isolated")
 def the_input_thread_dies_of_a_bad_frame() -> Builder:
     return _bad_frame().observes("frontend.0", "engine-dead", reason="core.0 died").dies("a").dies("b")

@@ -84,7 +84,7 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
 RANK_FORGOTTEN = Mutant(
     id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
     bug="The addresses of events are not moved by the rank: two ranks bind one path, and the second takes it over.",
-    breaks=these("kv-ranks-apart"),
+    breaks=these("kv-ranks-apart"), along=these("kv-gap-seen"),
     edits=(Edit("engine/wire/wiring.py",
                 "    if data_parallel_rank == 0:\n        return endpoint\n    if not endpoint",
                 "    return endpoint\n    if not endpoint"),))

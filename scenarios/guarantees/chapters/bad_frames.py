@@ -36,8 +36,9 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
                           node=node)
     on_outputs = any("/outputs:" in hit.site for hit in hits)
+    paused = _left_paused(history)
     failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.over_at >= first
-              and o.error != "BadRequestError"]
+              and o.error != "BadRequestError" and not (o.error == "RequestTimeoutError" and o.node in paused)]
     if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
         finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
                       at=failed[-1].ended_at, node=failed[-1].node)
@@ -47,6 +48,12 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
     return finding
+
+
+def _left_paused(history: History) -> set[str]:
+    """Clients whose call to resume the scheduler failed, by a frame of its own: their requests wait as they asked."""
+    return {node for node, r in history.observed("utility") if r.data["method"] == "resume_scheduler"
+            and r.data["failure"]}
 
 
 def _raw_frames(history: History) -> int:

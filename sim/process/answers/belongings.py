@@ -20,6 +20,7 @@ from engine.effects import (
     ReadHeartbeat,
     ReadModel,
     RemoveFiles,
+    SweepFiles,
 )
 from engine.ipc.presence import TOPIC, LocalReaders, Presence
 from engine.ipc.queue import QueueReader, QueueWriter
@@ -39,11 +40,15 @@ _BEAT_BYTES = 64
 # -- files
 
 
-def _claim_files(process: SimProcess, thread: SimThread, effect: ClaimFiles) -> EngineFiles:
+def _sweep_files(process: SimProcess, thread: SimThread, effect: SweepFiles) -> None:
     host = process.host
     alive = {other.context.get("engine") for other in process.sim.living()}
     for path in [path for path in host.paths if "/" not in path and host.paths[path] == path and path not in alive]:
         remove_files(host, path)
+
+
+def _claim_files(process: SimProcess, thread: SimThread, effect: ClaimFiles) -> EngineFiles:
+    host = process.host
     host.claims += 1
     engine_id = f"e{host.claims - 1}"
     process.context["engine"] = host.paths[engine_id] = engine_id
@@ -175,6 +180,7 @@ def _make_worker(process: SimProcess, thread: SimThread, effect: MakeWorker) -> 
 
 
 ANSWERS: Answers = {
+    SweepFiles: _sweep_files,
     ClaimFiles: _claim_files,
     HoldFiles: _hold_files,
     RemoveFiles: _remove_files,

@@ -13,9 +13,9 @@ from functools import cache
 import msgspec
 import pytest
 
-from engine.topology import Topology, tensor_parallel
+from engine.topology import Engine, Topology, side_by_side, tensor_parallel
 from faults.generate import generate_plan
-from faults.plan import Plan, plan_to_json
+from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
@@ -25,8 +25,12 @@ from scenarios.worlds.sim import play_once
 from sim.kernel.choices import Choices
 
 PLANS = int(os.environ.get("RANDOM_PLANS", "20"))
-TOPOLOGIES = {"two workers": tensor_parallel(2), "a subscriber": tensor_parallel(2, subscribers=1),
-              "four workers": tensor_parallel(4), "one process": tensor_parallel(1)}
+TOPOLOGIES = {
+    "two workers": tensor_parallel(2), "a subscriber": tensor_parallel(2, subscribers=1),
+    "four workers": tensor_parallel(4), "one process": tensor_parallel(1),
+    "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
+    "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
+}
 
 
 def played(topology: Topology, plan: Plan) -> tuple:
@@ -50,12 +54,31 @@ def crossings(name: str) -> dict[str, int]:
     return dict(counts)
 
 
+def none_is_broken(name: str, plan: Plan) -> None:
+    play, simulation, lab = played(TOPOLOGIES[name], plan)
+    broken = {cell.guarantee: cell.evidence[0].text for cell in judge(play, lab, simulation.journal_files()).cells
+              if cell.verdict is Verdict.BROKEN}
+    assert not broken, f"{broken} by {plan_to_json(plan).decode()}"
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_no_promise_is_broken(name: str, size: int) -> None:
     for seed in range(PLANS):
-        plan = generate_plan(TOPOLOGIES[name], seed, size, crossings(name))
-        play, simulation, lab = played(TOPOLOGIES[name], plan)
-        broken = {cell.guarantee: cell.evidence[0].text for cell in judge(play, lab, simulation.journal_files()).cells
-                  if cell.verdict is Verdict.BROKEN}
-        assert not broken, f"{broken} by {plan_to_json(plan).decode()}"
+        none_is_broken(name, generate_plan(TOPOLOGIES[name], seed, size, crossings(name)))
+
+
+#: Plans that once broke a promise, by what they do.
+FOUND = {
+    "what resumes the scheduler is cut short": (
+        "two workers", plan(truncate("frontend.0->core.0/requests", nth=10, byte=13))),
+    "a core leaves while its client reads nothing": (
+        "two engines", plan(raises("worker.1.1", at="worker.1.1/response:doorbell", nth=2))),
+    "a client dies in its last round": (
+        "two engines", plan(raises("frontend.1", at="frontend.1->core.1/requests:send", nth=15))),
+}
+
+
+@pytest.mark.parametrize("found", FOUND)
+def test_what_once_broke_a_promise_breaks_none(found: str) -> None:
+    none_is_broken(*FOUND[found])
