@@ -164,7 +164,6 @@ def _sentence(record: Record) -> tuple[str, str] | None:
         "start-failed": f"start failed: {data.get('error', '')}", "parent-gone": "its parent is gone",
         "bad-frame": "bad frame dropped", "kv-restarted": "publisher restarted", "draining": "draining",
         "rpc-raised": f"raised: {data.get('error', '')}", "unroutable": "unroutable",
-        "request-timeout": "a request timed out",
     }
     return ("note", words[record.site]) if record.site in words else None
 
