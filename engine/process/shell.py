@@ -42,10 +42,10 @@ from engine.effects import (
 )
 from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
-from engine.process.belongings import Belongings
-from engine.process.family import Family
+from engine.process.answers.belongings import Belongings
+from engine.process.answers.family import Family
+from engine.process.answers.threads import Threads
 from engine.process.operator_log import OperatorLog
-from engine.process.threads import Threads
 
 logger = logging.getLogger(__name__)
 #: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
