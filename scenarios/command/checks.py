@@ -38,9 +38,9 @@ def writable(folder: Path) -> Path:
     return folder
 
 
-def only_one_core(dp: int) -> None:
+def no_data_parallel(dp: int) -> None:
     if dp != 1:
-        raise BadInputError(f"--dp {dp}: only one engine core can be played, --dp 1")
+        raise BadInputError(f"--dp {dp}: no scenario has data-parallel ranks that step together yet; --dp 1")
 
 
 def servable(model: Path, tp: int, device: str) -> None:

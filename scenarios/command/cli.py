@@ -55,7 +55,7 @@ def cli() -> None:
 @click.option("--scenario", "globs", multiple=True, metavar="GLOB",
               help="Play only what this names: scenarios, or their file (kv*); may be repeated.")
 @click.option("--tp", type=click.IntRange(1), default=None, help="Ranks. Default: as each scenario says.")
-@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Engine cores.")
+@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data-parallel ranks of each engine.")
 @device_option
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
@@ -65,7 +65,7 @@ def cli() -> None:
 def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, device: str, model: Path | None,
         seed: int, out: Path, json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html."""
-    checks.only_one_core(dp)
+    checks.no_data_parallel(dp)
     names = playable(world)
     chosen = selected(catalogue(), globs)
     if model is not None or tp is not None:
