@@ -65,7 +65,8 @@ def test_what_is_queued_is_published_before_the_publisher_ends(sim: Simulation, 
 def test_without_events_nothing_is_started(sim: Simulation, off: KVEventsConfig) -> None:
     process = sim.start_process(core(), lambda _: start_publisher(off, 0))
     sim.run(1.0)
-    assert process.error is None and not process.ports.sockets and [thread.name for thread in process.threads] == ["main"]
+    assert process.error is None and not process.ports.sockets
+    assert [thread.name for thread in process.threads] == ["main"]
 
 
 @pytest.mark.parametrize("taken", [KV, REPLAY])
