@@ -133,8 +133,8 @@ class LifeHand(Hand):
                 self.ending.append((node, how))
                 if self.obey or how == "kill":
                     self.ended.setdefault(node, e.Gone({"terminate": 0, "hang-up": 0, "kill": -9}[how]))
-            case (e.AwaitParent() | e.OpenHeartbeat() | e.HoldFiles() | e.RemoveFiles() | e.Close() | e.LogLine()
-                  | e.EndProcesses() | e.MakeWorker()):
+            case (e.AwaitParent() | e.OpenHeartbeat() | e.SweepFiles() | e.HoldFiles() | e.RemoveFiles() | e.Close()
+                  | e.LogLine() | e.EndProcesses() | e.MakeWorker()):
                 pass
             case _:
                 return super().answer(effect)
