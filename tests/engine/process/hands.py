@@ -23,6 +23,8 @@ FILES = EngineFiles("e0", "/run/e0")
 MODEL = ModelConfig(vocab_size=100, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
                     num_key_value_heads=1, head_dim=8, max_position_embeddings=128)
 
+#: Effects of a test that makes no sense any more.
+MANY = 50_000
 #: A wait has ended because a child has.
 _AN_END = object()
 
@@ -85,6 +87,7 @@ class LifeHand(Hand):
     def answer(self, effect: e.Effect) -> Any:
         if not isinstance(effect, e.Now):
             self.done.append(effect)
+            assert len(self.done) < MANY, "a loop that never waits"
         instead = self.instead.get(type(effect))
         return self._usual(effect) if instead is None else instead(effect)
 
