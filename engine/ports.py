@@ -156,9 +156,6 @@ class Parent(Protocol):
     def wait_until_gone(self) -> None:
         """Until the parent is no more. From one thread."""
 
-    def watch(self, gone: Callable[[], None]) -> None:
-        """Call `gone` once, from a thread of its own, when the parent is no more."""
-
 
 #: Makes of a view of a chunk what a reader keeps of it.
 ReadAs = Callable[[Any], Any]

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import settings
+
+#: No property here is about real time, and an example that another process kept waiting is no finding.
+settings.register_profile("ringtwin", deadline=None)
+settings.load_profile("ringtwin")
+
 
 def pytest_configure() -> None:
     """A shell's background job, or a CI runner, may have left SIGINT ignored, and programs inherit that.

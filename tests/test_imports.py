@@ -276,7 +276,7 @@ def test_nothing_but_the_vocabulary_lies_loose_in_the_engine():
 _WITHOUT = """
 import sys
 
-for name in ("torch", "zmq", "transformers", "safetensors", "tokenizers", "numpy"):
+for name in ("torch", "zmq", "transformers", "safetensors", "tokenizers", "numpy", "multiprocessing.shared_memory"):
     sys.modules[name] = None
 
 import scenarios.command.cli

@@ -35,7 +35,7 @@ class CoreMonitor:
     def on_tick(self, beat: int, now: float, beaten_at: float | None = None) -> str | None:
         """Time passes; `beat` is what the heartbeat shows, `beaten_at` when that was, where it is known."""
         if self._gone_since is not None:
-            return self._die(f"{self._name} died{self._exit}") if now - self._gone_since >= self._grace_s else None
+            return self._die(f"{self._name} died{self._exit}") if now >= self._gone_since + self._grace_s else None
         stalled = self._liveness.on_tick(beat, now, beaten_at)
         return None if stalled is None else self._die(stalled)
 

@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
@@ -163,13 +162,6 @@ class PipeParent:
     def wait_until_gone(self) -> None:
         while self.receive() is not None:
             pass
-
-    def watch(self, gone: Callable[[], None]) -> None:
-        def wait() -> None:
-            self.wait_until_gone()
-            gone()
-
-        threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
 def start_child(node: Node, target: str, start_method: str, wrap: Callable[[bytes], bytes]) -> RealChild:

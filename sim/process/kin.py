@@ -13,7 +13,8 @@ class Kin:
         self.children: dict[Node, Any] = {}  # SimProcess
         self.heard: defaultdict[Node, deque[Any]] = defaultdict(deque)  # by child: what it said and nobody has heard
         self.ended: dict[Node, int | None] = {}  # exit codes of the children that are known to be gone
-        self.recipe: Any = None  # what its parent told it
+        self.sleeps = False  # until its parent tells it what it is
+        self.parent_watched = False
         self.parent_lost = False
 
     def untie(self) -> None:

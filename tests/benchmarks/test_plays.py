@@ -137,7 +137,7 @@ def phases(runs: list[Any]) -> dict[str, list[float]]:
     for run in runs:
         records = next(file.records for file in run.journals if file.node == "frontend.0")
         at = {record.site: record.at for record in records if record.site in ("born", "ready", "closing")}
-        moments = [run.lab.began_at, at["born"], at["ready"], at["closing"], run.home.ended_at]
+        moments = [run.lab.began_at, at["born"], at["ready"], at["closing"], run.lab.ended_at]
         for name, begin, end in zip(found, moments, moments[1:], strict=False):
             found[name].append(end - begin)
     return found

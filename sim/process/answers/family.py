@@ -47,6 +47,7 @@ def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> 
         process.wake(process.threads)
 
     child = kin.children[node] = process.sim.start_process(node, _live, parent=process)
+    child.kin.sleeps = True
     child.context.update(process.context)
     process.watch(child, ended)
     return Identity(child.pid, child.pid, process.pid)
@@ -54,16 +55,23 @@ def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> 
 
 def _live(process: SimProcess) -> Loop[None]:
     """A child sleeps until its recipe comes; one whose parent goes before has nothing to do."""
-    assert process.parent is not None
-    process.watch(process.parent, partial(_lose_parent, process))
-    process.kin.recipe = (yield Take(_RECIPE, None))[0]
-    process.recheck_s = process.kin.recipe.config.bounds.ring_recheck_s
-    yield from _LIVES[type(process.kin.recipe)](process.node, process.kin.recipe)
+    _watch_parent(process)
+    recipe = (yield Take(_RECIPE, None))[0]
+    process.kin.sleeps = False
+    process.recheck_s = recipe.config.bounds.ring_recheck_s
+    yield from _LIVES[type(recipe)](process.node, recipe)
+
+
+def _watch_parent(process: SimProcess) -> None:
+    """From the first time on that it matters. Who has no parent loses none."""
+    if process.parent is not None and not process.kin.parent_watched:
+        process.kin.parent_watched = True
+        process.watch(process.parent, partial(_lose_parent, process))
 
 
 def _lose_parent(process: SimProcess) -> None:
     process.kin.parent_lost = True
-    if process.kin.recipe is None:
+    if process.kin.sleeps:
         process.exit_now()
     else:
         process.wake(process.threads)
@@ -109,6 +117,7 @@ def _end_child(process: SimProcess, thread: SimThread, effect: EndChild) -> None
 
 
 def _await_parent(process: SimProcess, thread: SimThread, effect: AwaitParent) -> Any:
+    _watch_parent(process)
     if process.kin.parent_lost:
         return None
     return thread.ask_again(_await_parent, (process, thread, effect), NEVER)

@@ -24,7 +24,7 @@ class Hand:
         self.beats: list[tuple[int, float]] = []
         self.worker: Any = None
 
-    def step(self, loop: Loop[Any], answer: Any = None, error: Exception | None = None) -> Effect:
+    def step(self, loop: Loop[Any], answer: Any = None, error: BaseException | None = None) -> Effect:
         return loop.send(answer) if error is None else loop.throw(error)
 
     def run(self, loop: Loop[Any], until: Any = None) -> Any:
@@ -40,7 +40,7 @@ class Hand:
                     answer = self.answer(effect)
                 except AssertionError:
                     raise
-                except Exception as raised:
+                except (Exception, SystemExit) as raised:
                     error = raised
         except StopIteration as stop:
             return stop.value

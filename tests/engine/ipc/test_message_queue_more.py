@@ -8,18 +8,19 @@ import signal
 import threading
 import time
 
+import msgspec
 import pytest
 
 from engine.effects import CreateRing, OpenRing
 from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
 from engine.ipc.framing import decode, encode
-from engine.ipc.handle import writer_bell_of
-from engine.ipc.message_queue import MessageQueue, create_ring, open_ring
+from engine.ipc.handle import Handle, writer_bell_of
+from engine.ipc.message_queue import MessageQueue
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.ports import RingSpec
+from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
 from engine.process.runtime_dir import RuntimeDir
-from engine.process.shell import Process
 from engine.topology import Channel, core, worker
 from tests.engine.ipc.queue_lab import child
 
@@ -380,21 +381,27 @@ def test_a_process_that_asks_for_a_ring_gets_it_driven():
     """As a life asks for it, by effects: each end opened by the process's ports, ready by the loops, used by loops."""
     spec = RingSpec(channel=Channel.RPC, writer=core(), readers=(worker(0),), max_chunks=3, max_chunk_bytes=4096)
     runtime = RuntimeDir.create()
-    processes = [Process(RealPorts(core())), Process(RealPorts(worker(0)))]
-    ours, writer = create_ring(processes[0], CreateRing(
-        "rpc", spec, runtime.segment("rpc"), runtime.socket("rpc.ipc"), "core"))
-    theirs, reader = open_ring(processes[1], OpenRing(ours.handle, 0, spec))
-    assert "core" in processes[0].bells and writer_bell_of(ours.handle) == ours.bell_address
+    processes = [EngineProcess(RealPorts(core())), EngineProcess(RealPorts(worker(0)))]
+    writer, handle = processes[0].run(one(CreateRing(
+        "rpc", spec, runtime.segment("rpc"), runtime.socket("rpc.ipc"), "core")))
+    reader = processes[1].run(one(OpenRing("rpc", handle, 0, spec)))
+    assert "core" in processes[0].bells
     deadline = time.monotonic() + BOUND_S
     processes[0].run(wait_for_readers(writer, deadline))
     processes[1].run(wait_for_writer(reader, deadline))
     for message in ("small", b"x" * 10_000):
         processes[0].run(writer.enqueue(encode(message), deadline))
         assert decode(processes[1].run(reader.dequeue(deadline))) == message
-    for end, process in zip((theirs, ours), reversed(processes), strict=True):
-        end.shutdown()
-        process.bells.clear(), process.sockets.clear()  # the end's own, closed with it
+    answers, by = processes[1].run(one(CreateRing(
+        "response.0", spec, runtime.segment("response.0"), runtime.socket("response.0.ipc"), rings="rpc")))
+    assert msgspec.msgpack.decode(by, type=Handle).bell == writer_bell_of(msgspec.msgpack.decode(handle, type=Handle))
+    for process in reversed(processes):
         process.close()
         process.ports.close()
-    assert not os.path.exists(f"/dev/shm/{runtime.segment('rpc')}")
+    assert not any(os.path.exists(f"/dev/shm/{runtime.segment(name)}") for name in ("rpc", "response.0"))
     runtime.remove()
+
+
+def one(effect):
+    """A loop of one effect."""
+    return (yield effect)

@@ -65,7 +65,8 @@ def test_what_is_queued_is_published_before_the_publisher_ends(sim: Simulation, 
 def test_without_events_nothing_is_started(sim: Simulation, off: KVEventsConfig) -> None:
     process = sim.start_process(core(), lambda _: start_publisher(off, 0))
     sim.run(1.0)
-    assert process.error is None and not process.sockets and [thread.name for thread in process.threads] == ["main"]
+    assert process.error is None and not process.ports.sockets
+    assert [thread.name for thread in process.threads] == ["main"]
 
 
 @pytest.mark.parametrize("taken", [KV, REPLAY])
@@ -85,7 +86,7 @@ def test_a_subscriber_that_must_go_says_what_it_mirrors_and_why_it_left(sim: Sim
     sim.start_process(core(), lambda _: _publishing(3, 5.0))
     parent = sim.start_process(core(1))
     process = _subscriber(sim, parent)
-    sim.call_at(1.0, process.terminate if why == "SIGTERM" else parent.kill)
+    sim.after(1.0, process.terminate if why == "SIGTERM" else parent.kill)
     sim.run(2.0)
     assert process.exitcode == 0 and process.error is None and not process.thread_errors
     said = _observed(process)
@@ -97,9 +98,9 @@ def test_a_subscriber_follows_its_publisher_into_the_next_life(sim: Simulation) 
     """The first is killed; another binds its addresses and sends other blocks, which is all that is mirrored then."""
     first = sim.start_process(core(), lambda _: _publishing(3, 9.0))
     process = _subscriber(sim)
-    sim.call_at(1.0, first.kill)
+    sim.after(1.0, first.kill)
     sim.start_process(core(0, 1), lambda _: _again(), delay_s=1.5)
-    sim.call_at(4.0, process.terminate)
+    sim.after(4.0, process.terminate)
     sim.run(5.0)
     assert first.exitcode == SIGKILL and process.exitcode == 0
     said = _observed(process)

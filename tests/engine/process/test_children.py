@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -36,19 +35,16 @@ def echo(ports: Ports, recipe: bytes) -> None:
 
 def obeys(ports: Ports, recipe: bytes) -> None:
     """Lives until its parent is gone, then leaves a file."""
-    gone = threading.Event()
-    ports.parent.watch(gone.set)
     ports.parent.send(b"here")
-    gone.wait()
+    ports.parent.wait_until_gone()
     with open(recipe.decode(), "w") as file:
         file.write("gone")
 
 
 def stubborn(ports: Ports, recipe: bytes) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ports.parent.watch(lambda: os._exit(0))
     ports.parent.send(b"here")
-    threading.Event().wait()
+    ports.parent.wait_until_gone()
 
 
 def has_a_sibling_under_fork(ports: Ports, recipe: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -10,7 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.effects import Attempt, Beat, Call, Now, Put, Receive, RingBell, Send, Take, WaitBell
+from engine.effects import (
+    Attempt,
+    AwaitEnds,
+    Beat,
+    Call,
+    EndChild,
+    Gone,
+    Now,
+    Put,
+    Receive,
+    RingBell,
+    Send,
+    StartChild,
+    Take,
+    WaitBell,
+)
 from engine.errors import PeerDeadError, QueueCancelledError
 from engine.frontend.monitor import GRACE_S, CoreMonitor
 from engine.ipc.wait import FutexDoorbell
@@ -18,7 +32,7 @@ from engine.ports import SocketSpec
 from engine.process import shell
 from engine.process.liveness import Liveness
 from engine.process.real_ports import RealPorts
-from engine.process.shell import BEAT, LocalQueue, Process
+from engine.process.shell import BEAT, Process
 from engine.topology import NodeKind, core, frontend
 
 LONG_S = 30.0
@@ -27,7 +41,6 @@ LONG_S = 30.0
 @pytest.fixture
 def process():
     made = Process(RealPorts(core()))
-    made.queues["q"] = LocalQueue()
     made.add_bell("bell", FutexDoorbell(bytearray(64), 0))
     yield made
     made.close()
@@ -133,17 +146,28 @@ def test_a_receive_gets_messages_in_order_and_ends_at_its_deadline(pair) -> None
     assert nothing is None and 0.04 < took_s < 1.0
 
 
-def test_a_receive_ends_by_cancel_and_by_a_sentinel_but_hands_out_what_is_there(pair) -> None:
-    read, write = os.pipe()
-    pair.sentinels[read] = lambda: PeerDeadError("it died")
-    thread = later(lambda: os.close(write))
-    with pytest.raises(PeerDeadError, match="it died"):
-        pair.run(one(Receive(("in",), soon(pair, LONG_S))))
+@pytest.fixture
+def child(process):
+    """A child that waits for its recipe, started before the first socket."""
+    process.run(one(StartChild(core(1), "fork")))
+    yield core(1)
+    process.run(one(EndChild(core(1), "kill")))
+    process.run(one(AwaitEnds((core(1),), None)))
+
+
+def test_a_receive_ends_by_cancel_and_by_a_childs_end_but_hands_out_what_is_there(child, pair) -> None:
+    thread = later(lambda: pair.run(one(EndChild(child, "kill"))))
+    nothing, took_s = timed(pair, Receive(("in",), soon(pair, LONG_S), (child,)))
+    assert nothing is None and took_s < LONG_S / 3
+    assert pair.run(one(AwaitEnds((child,), 0.0))) == {child: Gone(-9)}
     thread.join()
-    del pair.sentinels[read]
-    os.close(read)
     pair.run(one(Send("out", [b"last"])))
     assert pair.run(one(Receive(("in",), soon(pair, 5.0)))) == ("in", 0, [b"last"])
+    pair.run(one(Send("out", [b"later"])))
+    end, got = soon(pair, 5.0), None
+    while got is None and soon(pair, 0.0) < end:  # the end is told at each look, and what has arrived before that
+        got = pair.run(one(Receive(("in",), end, (child,))))
+    assert got == ("in", 0, [b"later"])
     pair.cancel(QueueCancelledError("over"))
     with pytest.raises(QueueCancelledError, match="over"):
         pair.run(one(Receive(("in",), None)))

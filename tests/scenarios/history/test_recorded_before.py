@@ -5,13 +5,15 @@ The folders are whole: plays in the twin, journals, what the lab saw, and the ve
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from engine.topology import tensor_parallel
 from scenarios.guarantees.judge import judge
-from scenarios.history.run import load_run
+from scenarios.history.run import RunError, load_run
 
 FOLDERS = sorted((Path(__file__).parent / "recorded_before").iterdir())
 
@@ -23,6 +25,34 @@ def test_a_run_recorded_before_gets_the_same_verdicts(folder: Path) -> None:
     again = judge(run.play, run.lab, run.journals)
     assert {cell.guarantee: cell for cell in again.cells} == before
     assert (again.faults, again.ended) == (run.judgement.faults, run.judgement.ended)
+
+
+def _rewritten(folder: Path, topology: dict[str, int], options: dict[str, object]) -> Path:
+    """A run as it was recorded before engines were values, with another topology and other options."""
+    shutil.copytree(FOLDERS[0], folder)
+    play = msgspec.json.decode((folder / "play.json").read_bytes())
+    (folder / "play.json").write_bytes(msgspec.json.encode({**play, "topology": topology, "options": options}))
+    return folder
+
+
+@pytest.mark.parametrize(("tp", "subscribers"), [(2, 1), (1, 0), (4, 3)])
+def test_a_topology_that_was_told_by_its_size_is_one_engine(tmp_path: Path, tp: int, subscribers: int) -> None:
+    run = load_run(_rewritten(tmp_path / "run", {"tp": tp, "subscribers": subscribers}, {}))
+    assert run.play.topology == tensor_parallel(tp, subscribers=subscribers)
+
+
+def test_a_run_with_an_engine_beside_the_first_that_was_no_part_of_its_play_is_refused_in_one_line(
+        tmp_path: Path) -> None:
+    folder = _rewritten(tmp_path / "run", {"tp": 2, "subscribers": 0}, {"neighbour": True})
+    with pytest.raises(RunError) as refused:
+        load_run(folder)
+    text = str(refused.value)
+    assert text.startswith(str(folder / "play.json")) and text.endswith("play it again") and "\n" not in text
+
+
+def test_options_that_nobody_knows_are_refused_by_the_name_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"play\.json: .*late_subscribers"):
+        load_run(_rewritten(tmp_path / "run", {"tp": 2, "subscribers": 0}, {"late_subscribers": True}))
 
 
 @pytest.mark.parametrize(("world", "virtual_time", "simulated"), [

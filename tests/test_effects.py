@@ -1,0 +1,60 @@
+"""Every effect is answered in every world: a loop that asks for one more would else end where nobody tried it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import engine.effects
+import sim.process.effects
+from engine.effects import Effect, Now, Observe
+from engine.process.living import EngineProcess
+from engine.process.real_ports import RealPorts
+from engine.process.shell import Process
+from engine.topology import core
+from sim.process.answers.table import ANSWERS
+
+#: The twin's threads answer these themselves: they never wait, and are asked for most.
+BY_THE_THREAD = {Now, Observe}
+#: What only a process of an engine does: it has rings and a model.
+OF_AN_ENGINE = {engine.effects.CreateRing, engine.effects.OpenRing, engine.effects.MakeWorker, engine.effects.ReadModel}
+
+
+def effects_of(module: object) -> set[type[Effect]]:
+    return {kind for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Effect) and kind is not Effect
+            and kind.__module__ == module.__name__}
+
+
+@pytest.fixture
+def ports() -> Iterator[RealPorts]:
+    opened = RealPorts(core())
+    yield opened
+    opened.close()
+
+
+def test_a_process_of_an_engine_answers_every_effect_and_nothing_else(ports: RealPorts) -> None:
+    process = EngineProcess(ports)
+    answered = set(process.answers)
+    process.close()
+    assert answered == effects_of(engine.effects)
+
+
+def test_any_other_process_answers_all_but_those_of_an_engine(ports: RealPorts) -> None:
+    process = Process(ports)
+    answered = set(process.answers)
+    process.close()
+    assert answered == effects_of(engine.effects) - OF_AN_ENGINE
+
+
+def test_the_twin_answers_every_effect_and_those_of_its_own() -> None:
+    assert set(ANSWERS) | BY_THE_THREAD == effects_of(engine.effects) | effects_of(sim.process.effects)
+    assert not set(ANSWERS) & BY_THE_THREAD
+
+
+def test_each_effect_says_what_it_is_answered_with() -> None:
+    """Its answer is the promise between the worlds."""
+    silent = [kind.__name__ for kind in effects_of(engine.effects) | effects_of(sim.process.effects)
+              if "->" not in (kind.__doc__ or "") and "Does not return" not in (kind.__doc__ or "")]
+    assert not silent
