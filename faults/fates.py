@@ -12,6 +12,8 @@ Promises
     stall          Strike -> Release, if it is the crossing process itself
     kill           Strike: nothing follows where it is the process itself
     terminate      Strike
+
+A plan may name the process that crosses as the victim: that is the process itself.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 
 from faults.journal import Kind
 from faults.plan import Fate, Fault
-from faults.sites import victim_of
+from faults.sites import home_of, victim_of
 
 #: Fates that hold something until they are over.
 HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
@@ -102,8 +104,8 @@ def steps(fault: Fault, site: str, nth: int) -> Iterator[Step]:
     if fault.fate is Fate.HANG:
         yield Hold(fault)
         yield Release(fault, site, nth)
-    elif fault.victim is not None:
-        yield Strike(fault, victim_of(fault))
+    elif (struck := victim_of(fault)) != home_of(fault.site):
+        yield Strike(fault, struck)
     else:
         yield Strike(fault, None)
         if fault.fate is Fate.STALL:

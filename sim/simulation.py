@@ -17,7 +17,8 @@ from typing import Any
 
 from engine.topology import Node, Topology
 from faults.journal import JournalFile, journal_bytes, journal_path
-from faults.plan import Plan
+from faults.plan import Fault, Plan
+from faults.sites import victim_of
 from sim.kernel.choices import Choices
 from sim.kernel.costs import COSTS, Costs
 from sim.kernel.kernel import Kernel
@@ -89,9 +90,11 @@ class Simulation:
         lives = [process for process in self.processes.values() if process.name == name]
         return max(lives, key=lambda process: process.life) if lives else None
 
-    def is_alive(self, name: str) -> bool:
-        process = self.process(name)
-        return process is not None and process.alive
+    def struck_by(self, fault: Fault) -> SimProcess | None:
+        """The process, in one of its lives, that a process fate of the plan hits, if it is there."""
+        node, life = victim_of(fault)
+        process = self.processes.get(f"{node}@{life}" if life else node)
+        return process if process is not None and process.alive else None
 
     def process_of(self, pid: int) -> SimProcess | None:
         return next((process for process in self.processes.values() if process.pid == pid), None)

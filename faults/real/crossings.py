@@ -38,7 +38,7 @@ class Crossings:
         self._occurrences: dict[tuple[str, str], int] = {}
         self._watched = {bare(site): site for site in watched_sites(plan) if home_of(site) == me}
         self._resumes = {fault.id: 0.0 for fault in plan.faults
-                         if fault.fate is Fate.STALL and fault.victim is not None and victim_of(fault) == me}
+                         if fault.fate is Fate.STALL and victim_of(fault) == me != home_of(fault.site)}
         self._performer = Performer(board, clock, self.released)
 
     def cross(self, site: str, **what: Any) -> tuple[Fault | None, int]:

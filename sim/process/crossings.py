@@ -39,8 +39,8 @@ class _OnThread:
 class Crossings:
     """The judge, the journal and the board as one process uses them."""
 
-    def __init__(self, kernel: Kernel, holds: Holds, node: Node, is_there: Callable[[str], bool]) -> None:
-        """`is_there(name)`: whether a process of this name is alive, for faults that have a victim elsewhere."""
+    def __init__(self, kernel: Kernel, holds: Holds, node: Node, is_there: Callable[[Fault], bool]) -> None:
+        """`is_there(fault)`: whether whom it hits is alive, for faults that have a victim elsewhere."""
         self.kernel = kernel
         self.holds = holds
         self.node = node
@@ -112,7 +112,7 @@ class Crossings:
     def _befalling(self, site: str, decoded: Callable[[], Any] | None) -> Fault | None:
         """The fault that fires at this crossing, if its victim is there: else nothing befalls anybody."""
         fault = self._judge.crossing(site, decoded) if site in self._judged else None
-        return fates.befalling(fault, lambda fault: self._is_there(fault.victim or self.name))
+        return fates.befalling(fault, self._is_there)
 
     def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:
         """Something a judge wants to know. Not counted."""

@@ -47,10 +47,7 @@ class Surroundings(Protocol):
     answers: Answers
     given: Any  # what the engines of the play run: see `sim.nodes.model.Given`
 
-    def process(self, name: str) -> SimProcess | None:
-        """The process of that name; of a name without a life the latest one."""
-
-    def is_alive(self, name: str) -> bool: ...
+    def struck_by(self, fault: Fault) -> SimProcess | None: ...
     def process_of(self, pid: int) -> SimProcess | None: ...
     def living(self) -> Iterable[SimProcess]: ...
 
@@ -68,7 +65,8 @@ class SimProcess:
         self.host = sim.host
         self.answers = sim.answers
         self.bystander = False  # no node of the play: what it records is no journal of it
-        self.crossings = Crossings(sim.kernel, sim.holds, node, sim.is_alive)
+        self.crossings = Crossings(
+            sim.kernel, sim.holds, node, lambda fault: sim.struck_by(fault) is not None)
         self.note = self.crossings.note
         self.observe = self.crossings.observe
         self.recording, self.records = self.crossings.recording, self.crossings.records
@@ -154,11 +152,8 @@ class SimProcess:
         thread.wake_after(0.0)
 
     def _strike(self, thread: SimThread, strike: Strike, left: Iterator[Step], nth: int) -> bool:
-        fault, victim = strike.fault, self
-        if fault.victim is not None:
-            found = self.sim.process(fault.victim)
-            assert found is not None, "nothing befalls anybody whose victim is not there"
-            victim = found
+        fault, victim = strike.fault, self if strike.victim is None else self.sim.struck_by(strike.fault)
+        assert victim is not None, "nothing befalls anybody whose victim is not there"
         if fault.fate is Fate.KILL:
             victim.kill()
             if victim is self:

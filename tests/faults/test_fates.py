@@ -74,6 +74,17 @@ def test_each_fate_of_a_process_is_met_by_its_steps(fault, met):
             assert (step.site, step.nth) == (SITE, 4)
 
 
+@pytest.mark.parametrize("fate", [Fate.KILL, Fate.STALL, Fate.TERMINATE])
+@pytest.mark.parametrize("life", ["", "@1"])
+def test_who_crosses_may_be_named_as_the_victim_and_meets_the_fate_as_if_nobody_were(fate, life):
+    site = f"core.0{life}/mark:step"
+    named = Fault(id="f", site=site, fate=fate, victim=f"core.0{life}")
+    unnamed = Fault(id="f", site=site, fate=fate)
+    told = [[step.victim if isinstance(step, Strike) else type(step) for step in steps(fault, SITE, 1)]
+            for fault in (named, unnamed)]
+    assert told[0] == told[1] and told[0][0] is None
+
+
 def test_what_is_raised_is_what_the_plan_says():
     with pytest.raises(RuntimeError, match="a text"):
         next(steps(raises("core.0", at=SITE, text="a text"), SITE, 1))

@@ -1,5 +1,6 @@
 """The kernel's own promises: exits, sentinels, collectives, cuts, choices, stops of threads that wait."""
 
+import msgspec
 import pytest
 
 from engine.effects import Attempt, Call, Observe, Put, Receive, RingBell, Send, Take, WaitBell
@@ -338,3 +339,14 @@ def test_the_next_life_of_a_node_has_its_own_journal():
     sim.run()
     assert sorted(sim.journals()) == ["core.0@0.journal", "core.0@1.journal"]
     assert sim.process("core.0").life == 1
+
+
+def test_a_fault_hits_its_victim_in_the_life_that_it_names():
+    sim = Simulation(tensor_parallel(2))
+    killed = kill("worker.0", at="core.0/mark:step")
+    first = sim.start_process("worker.0")
+    assert sim.struck_by(killed) is first
+    first.kill()
+    again = sim.start_process("worker.0@1")
+    assert sim.struck_by(killed) is None
+    assert sim.struck_by(msgspec.structs.replace(killed, victim="worker.0@1")) is again
