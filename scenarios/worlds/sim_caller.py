@@ -74,6 +74,15 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
     me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
     life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
     try:
+        yield from _obey(life, workload, say, await_death_s, eos_token_id)
+    except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
+        yield from life.shutdown()
+        raise
+
+
+def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], await_death_s: float,
+          eos_token_id: int | None) -> Loop[None]:
+    try:
         yield from life.start()
     except RingtwinError as error:
         yield from life.shutdown()
