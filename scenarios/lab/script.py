@@ -113,6 +113,7 @@ class Rehearsed:
             yield from self._serve()
         if self._options.kill_all_then_restart:
             self._bench.kill(self._first)
+            yield Wait(lambda: not self._bench.living(self._first), self._guard_s)  # what lives keeps its files
         else:
             main.tell(CLOSE)
         yield Wait(lambda: main.gone, self._guard_s)

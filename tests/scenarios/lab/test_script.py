@@ -57,6 +57,7 @@ class Bench:
         self.waited: list[tuple[float, bool]] = []  # waits that ran out, and whether the play is ended then
         self.events: list[tuple[float, Callable[[], None]]] = []
         self.time = 0.0
+        self.dies_s = self.dying_until = 0.0  # what the last process of a killed engine takes to be gone
 
     def play(self) -> Seen:
         """Each wait passes at once if it holds, else time moves to what happens next, or to its end."""
@@ -112,9 +113,12 @@ class Bench:
         self.killed.append(engine.index)
         actor = self.actors[f"frontend.{engine.index}"]
         actor.gone, actor.files, self.stray = True, set(), self.stray | actor.files
+        self.dying_until = self.time + self.dies_s
+        self.events.append((self.dying_until, lambda: None))
 
     def living(self, engine: Engine) -> list[str]:
-        return [f"process {name}" for name in self._clients(engine) if not self.actors[name].gone]
+        dying = ["process worker.0"] if self.time < self.dying_until else []
+        return dying + [f"process {name}" for name in self._clients(engine) if not self.actors[name].gone]
 
     def files(self, engine: Engine) -> set[str]:
         return {file for name in self._clients(engine) for file in self.actors[name].files} | {
@@ -241,6 +245,16 @@ def test_an_engine_that_was_killed_comes_up_again_removes_what_lay_about_and_its
         "subscriber.0 stop", "frontend.0@1 close"]
     assert seen.restarts == [{"life": 1, "ready": True, "served": True, "removed": ["e0-0"], "error": ""}]
     assert seen.leftovers == [] and not bench.waited
+
+
+def test_an_engine_is_not_started_again_before_the_last_of_its_killed_processes_is_gone() -> None:
+    """Whoever still lives holds the engine's files, and the next life would let them lie."""
+    bench = Bench(tensor_parallel(2), kill_all_then_restart=True)
+    bench.dies_s = 0.5
+    born: list[float] = []
+    bench.births["frontend.0@1"] = lambda actor: (born.append(bench.time), actor.said.append(UP))
+    bench.play()
+    assert born and born[0] >= bench.dying_until > 0
 
 
 def test_an_engine_that_does_not_come_up_again_says_why() -> None:
