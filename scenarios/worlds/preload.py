@@ -10,6 +10,8 @@ import zmq  # noqa: E402
 
 import engine.core.life  # noqa: E402
 import engine.frontend.async_llm  # noqa: E402
+import engine.ipc.message_queue  # noqa: E402
+import engine.wire.sockets  # noqa: E402
 import engine.worker.life  # noqa: E402
 import engine.worker.worker  # noqa: E402
 import faults.real.ports  # noqa: E402
