@@ -131,6 +131,7 @@ class Simulation:
 
         What is knotted lives until the collector finds it, and a play leaves more than the collector lets pass.
         """
+        self.when_any_ends = None
         for process in self.processes.values():
             process.forget_threads()
         for process in self.processes.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,9 +46,9 @@ class Life(NamedTuple):
 class Ends(Mapping[str, Death]):
     """node -> its end, whatever the reason. The lab's own kills are no death."""
 
-    def __init__(self, ends: dict[str, Death], deaths: list[Death], engine_of: Callable[[str], EngineLife]) -> None:
+    def __init__(self, ends: dict[str, Death], deaths: list[Death], engines: dict[str, EngineLife]) -> None:
         self._ends = ends
-        self._engine_of = engine_of
+        self._engines = engines  # of whoever died
         #: Ends of engine processes that no shutdown asked for, by time. Subscribers are not of the engine.
         self.deaths = deaths
 
@@ -71,7 +71,7 @@ class Ends(Mapping[str, Death]):
         A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
         """
         deaths = [death for death in self.deaths
-                  if self._engine_of(death.node) == engine and kind_of(death.node) != NodeKind.FRONTEND]
+                  if self._engines[death.node] == engine and kind_of(death.node) != NodeKind.FRONTEND]
         if not deaths:
             return None
         onset = min(death.onset for death in deaths)
@@ -116,7 +116,8 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
             ends[node] = Death(node, max(seen.last[node].at, receipt.at), str(receipt.fate), receipt.at)
     deaths = [death for death in ends.values()
               if kind_of(death.node) != NodeKind.SUBSCRIBER and not _leaves_in_order(death, seen)]
-    return Ends(ends, sorted(deaths, key=attrgetter("at")), seen.engine_of)
+    engines = {death.node: seen.engine_of(death.node) for death in deaths}
+    return Ends(ends, sorted(deaths, key=attrgetter("at")), engines)
 
 
 def _leaves_in_order(death: Death, seen: Records) -> bool:

@@ -16,6 +16,7 @@ from engine.topology import Mark
 from scenarios.lab.script import DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller
 from scenarios.workloads.workload import Command, Workload
+from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
 
 #: The queue that takes the lab's words.
@@ -74,7 +75,7 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
     me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
     life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
     try:
-        yield from _obey(life, workload, say, await_death_s, eos_token_id)
+        yield RunLoop(_obey(life, workload, say, await_death_s, eos_token_id))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
         yield from life.shutdown()
         raise
@@ -95,7 +96,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
         orders.extend((yield Take(ORDERS, None)) if not orders else ())
         if orders.popleft() != GO:
             break
-        yield from _serve(life, asked, Caller(workload, asked), await_death_s)
+        yield RunLoop(_serve(life, asked, Caller(workload, asked), await_death_s))
         say(DONE)
     yield from life.shutdown()
     yield Observe("bye", {"reason": "done"})

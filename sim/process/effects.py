@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from engine.effects import Effect
+from engine.effects import Effect, Loop
 from sim.transport.collectives import CollectiveGroup
 
 
@@ -38,3 +39,9 @@ class Leave(Effect):
     """sys.exit of the whole process from any thread. Does not return."""
 
     code: int = 0
+
+
+class RunLoop(Effect):
+    """Run a loop in place of this effect: `yield from`, without what that costs each of its effects. -> its result"""
+
+    loop: Loop[Any]

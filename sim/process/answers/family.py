@@ -25,6 +25,7 @@ from engine.effects import (
 )
 from engine.process.recipes import CoreRecipe, WorkerRecipe
 from engine.worker.life import worker_life
+from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, Answers, SimThread, ThreadEndedError
 
@@ -59,7 +60,7 @@ def _live(process: SimProcess) -> Loop[None]:
     recipe = (yield Take(_RECIPE, None))[0]
     process.kin.sleeps = False
     process.recheck_s = recipe.config.bounds.ring_recheck_s
-    yield from _LIVES[type(recipe)](process.node, recipe)
+    yield RunLoop(_LIVES[type(recipe)](process.node, recipe))
 
 
 def _watch_parent(process: SimProcess) -> None:

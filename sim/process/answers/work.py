@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.effects import Beat, Call, MarkPoint
-from sim.process.effects import Enter, Leave, Sleep
+from sim.process.effects import Enter, Leave, RunLoop, Sleep
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread, ThreadEndedError
 from sim.transport.collectives import Part
@@ -29,6 +29,10 @@ def _call(process: SimProcess, thread: SimThread, effect: Call) -> Any:
     assert handler is not None, f"{process.label} has no call_handler"
     result = handler(thread, effect.method, effect.args, effect.kwargs)
     return thread.enter(result) if hasattr(result, "send") else result
+
+
+def _run_loop(process: SimProcess, thread: SimThread, effect: RunLoop) -> Any:
+    return thread.enter(effect.loop)
 
 
 def _sleep(process: SimProcess, thread: SimThread, effect: Sleep) -> Any:
@@ -79,4 +83,5 @@ ANSWERS: Answers = {
     Sleep: _sleep,
     Enter: _enter,
     Leave: _leave,
+    RunLoop: _run_loop,
 }
