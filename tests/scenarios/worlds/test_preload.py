@@ -1,0 +1,31 @@
+"""What a process of a play needs is there when it is forked: what it imports then, each play pays for anew."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ENGINE = Path(__file__).parents[3] / "engine"
+#: Only where sockets are encrypted, which no play's are.
+SELDOM = {"engine.wire.curve"}
+
+
+def imported_late(path: Path) -> Iterator[str]:
+    """The engine's modules that functions of this file import when they run."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("engine."):
+                    yield str(node.module)
+
+
+def test_the_fork_server_has_imported_whatever_the_engine_imports_late() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import sys, scenarios.worlds.preload; print('\\n'.join(sys.modules))"],
+        cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(told.stdout.split())
+    files = {path: ".".join(path.relative_to(ENGINE.parent).with_suffix("").parts) for path in ENGINE.rglob("*.py")}
+    late = {name for path, module in files.items() if module in loaded for name in imported_late(path)}
+    assert "engine.ipc.message_queue" in late, "the search finds nothing"
+    assert late - loaded == SELDOM
