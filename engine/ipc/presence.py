@@ -62,13 +62,16 @@ class Presence:
             return found
         return ALIVE if (yield IsAlive(found)) else DEAD
 
-    def check(self) -> Loop[None]:
-        """Raises PeerDeadError for the writer, or any reader, that has died or left."""
+    def check(self) -> Loop[list[str]]:
+        """-> the states of the writer, or of all readers. Raises PeerDeadError for one that has died or left."""
+        states = []
         for other in self._others:
             state = yield from self.state(other)
+            states.append(state)
             if state in WENT:
                 who = "the writer" if other is None else f"the reader of rank {self.ranks[other]}"
                 raise PeerDeadError(f"{self.ring}: {who} {WENT[state]}")
+        return states
 
     def _look(self, end: int | None) -> Identity | str:
         pid, left, started = _ENTRY.unpack(bytes(self._memory[self._layout.presence_of(end)]))
@@ -92,10 +95,8 @@ class LocalReaders:
             self._subscriptions += 1
 
     def missing(self) -> Loop[list[int]]:
-        """-> the ranks of those that are not there yet"""
-        ranks, states = self.presence.ranks, []
-        for reader in range(len(ranks)):
-            states.append((yield from self.presence.state(reader)))
+        """-> the ranks of those that are not there yet. Raises PeerDeadError for one that came and went."""
+        ranks, states = self.presence.ranks, (yield from self.presence.check())
         missing = [rank for reader, (rank, state) in enumerate(zip(ranks, states, strict=True))
                    if state != UNKNOWN and not (state == ALIVE and reader in self._subscribed)]
         strangers = self._subscriptions - len(self._subscribed)

@@ -40,8 +40,6 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
     while True:
         if remotes is not None and queue.remote_outbox is not None:
             yield from look_at_remotes(remotes, queue.remote_outbox)
-        if local is not None:
-            yield from local.presence.check()
         missing = [] if local is None else (yield from local.missing())
         others = [] if remotes is None else remotes.missing()
         if not missing and not others:
