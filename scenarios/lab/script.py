@@ -79,6 +79,8 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 Script = Generator[Wait, bool, Seen]
+#: A part of it.
+Steps = Generator[Wait, bool, None]
 
 
 def has_said(actor: Actor, word: bytes) -> bool:
@@ -127,14 +129,13 @@ class Rehearsed:
 
     # -- clients
 
-    def _start(self, engine: Engine, life: int) -> Script:
+    def _start(self, engine: Engine, life: int) -> Steps:
         """Until it is ready, has failed, or must be called a hang."""
         (client,) = self._topology.clients_of(engine.index)
         actor = self._clients[engine.index] = self._bench.start_client(client, life)
         yield Wait(lambda: bool(actor.said) or actor.gone, self._start_s)
-        return self._seen
 
-    def _serve(self) -> Script:
+    def _serve(self) -> Steps:
         """The engines are ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         if not self._options.late_subscriber:
             yield from self._start_subscribers()
@@ -146,12 +147,10 @@ class Rehearsed:
             yield from self._start_subscribers()
         if not self._options.kill_all_then_restart:  # else they outlive the engine, and meet its next life
             yield from self._stop_subscribers(self._first)
-        return self._seen
 
-    def _until_done(self, engine: Engine, times: int) -> Script:
+    def _until_done(self, engine: Engine, times: int) -> Steps:
         actor = self._clients[engine.index]
         yield Wait(lambda: actor.said.count(DONE) >= times or actor.gone, self._guard_s)
-        return self._seen
 
     def _start_again(self) -> Generator[Wait, bool, dict[str, Any]]:
         """Start the engine where it was killed. It must come up, serve, and remove what lay about."""
@@ -169,7 +168,7 @@ class Rehearsed:
         error = next((m.decode()[len(FAILED) + 1:] for m in again.said if m.startswith(FAILED)), "")
         return {"life": 1, "ready": ready, "served": has_said(again, DONE), "removed": removed, "error": error}
 
-    def _end(self, engine: Engine, files: set[str]) -> Script:
+    def _end(self, engine: Engine, files: set[str]) -> Steps:
         """It must still serve, and nobody may have touched what is its own. Its subscribers catch up."""
         actor, touched = self._clients[engine.index], sorted(files - self._bench.files(engine))
         yield from self._until_done(engine, self._rounds)
@@ -183,11 +182,10 @@ class Rehearsed:
         of_others = self._seen.leftovers
         yield from self._look_for_leftovers(engine, clean_expected=True)
         self._seen.leftovers += of_others
-        return self._seen
 
     # -- subscribers
 
-    def _start_subscribers(self) -> Script:
+    def _start_subscribers(self) -> Steps:
         """Bring them in and let them hear of their publishers, unless those are dead by then."""
         for engine in self._topology.engines:
             self._subscribers[engine.index] = [self._bench.start_subscriber(node, engine) for node in engine.followers]
@@ -200,19 +198,17 @@ class Rehearsed:
                        for engine in self._topology.engines)
 
         yield Wait(none_to_come, listeners_s(self._bounds), guards=False)
-        return self._seen
 
-    def _stop_subscribers(self, engine: Engine) -> Script:
+    def _stop_subscribers(self, engine: Engine) -> Steps:
         actors = self._subscribers.get(engine.index, [])
         for actor in actors:
             actor.tell(STOP)
         yield Wait(lambda: all(actor.gone or has_said(actor, DONE) for actor in actors), listeners_s(self._bounds),
                    guards=False)
-        return self._seen
 
     # -- what is left
 
-    def _look_for_leftovers(self, engine: Engine, *, clean_expected: bool) -> Script:
+    def _look_for_leftovers(self, engine: Engine, *, clean_expected: bool) -> Steps:
         """Give the engine its bound to disappear, then write down what has not."""
         def left() -> list[str]:
             return self._bench.living(engine) + sorted(self._bench.files(engine))
@@ -220,4 +216,3 @@ class Rehearsed:
         if clean_expected:
             yield Wait(lambda: not left(), self._bounds.cleanup_s, guards=False)
         self._seen.leftovers, self._seen.leftovers_checked_at = left(), self._bench.now()
-        return self._seen
