@@ -219,6 +219,10 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def clients_of(self, engine: int) -> tuple[Client, ...]:
         return tuple(client for client in self.clients if engine in client.engines)
 
+    def processes_of(self, engine: Engine) -> frozenset[Node]:
+        """The engine's own and its clients': who goes when it goes. Subscribers outlive it."""
+        return frozenset((*engine.nodes, *(client.node for client in self.clients_of(engine.index))))
+
     def engines_of(self, node: Node) -> tuple[Engine, ...]:
         """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
         if node.kind is NodeKind.FRONTEND:

@@ -89,10 +89,10 @@ def overstayed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
 
 
 def _was_to_be_killed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
+    if not play.options.kill_all_then_restart or process.life or lab.guard_expired:
+        return False
     first = play.topology.engines[0]
-    mine = {str(node) for node in (*first.nodes, *(client.node for client in play.topology.clients_of(first.index)))}
-    return (play.options.kill_all_then_restart and not process.life and process.node in mine
-            and not lab.guard_expired)
+    return process.node in map(str, play.topology.processes_of(first))
 
 
 def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:

@@ -13,12 +13,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from engine.messages import Outcome
 from faults.journal import Record
 from scenarios.history.records import FOREVER
 
 _ABOUT_REQUESTS = ("call", "accepted", "tokens", "abort", "end")
-_AT = attrgetter("at")
 
 
 class Operation:
@@ -175,8 +173,3 @@ def startups_of(observations: dict[str, dict[str, list[Record]]]) -> list[Startu
             limit = begins[position + 1].number if position + 1 < len(begins) else FOREVER
             found.append(Startup(node, began, next((e for e in ends if began.number < e.number < limit), None)))
     return found
-
-
-def ended_badly(operation: Operation) -> bool:
-    """Whether its caller got less than it asked for, without having asked for that."""
-    return operation.outcome in (Outcome.FAILED, Outcome.ENGINE_DEAD)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from engine.topology import NodeKind
+from faults.fates import HOLDING_FATES
 from faults.plan import Fate, Fault, Plan, owner_of
 from scenarios.history.names import kind_of, life_of, of_life
 from scenarios.history.records import FOREVER, Records
@@ -15,8 +16,6 @@ from scenarios.history.records import FOREVER, Records
 DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
 STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
 LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE})
-#: Fates that hold something back until the plan lets it go.
-HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 #: A stop for so much of a step's deadline may have run it out.
 STOPPED_PART = 0.75
 

@@ -129,10 +129,6 @@ class Driver:
         self._finished = False
         self._dead = False
 
-    @property
-    def open_requests(self) -> frozenset[str]:
-        return frozenset(+self._open)
-
     def start(self) -> list[Command]:
         pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []
         return pause + self._next_phase()

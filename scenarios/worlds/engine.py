@@ -235,7 +235,7 @@ class RealBench:
         return time.monotonic()
 
     def _of(self, engine: Engine) -> list[Watched]:
-        nodes = {client.node for client in self._play.topology.clients_of(engine.index)} | set(engine.nodes)
+        nodes = self._play.topology.processes_of(engine)
         return [watched for node, watched in self._watched.items() if node.first_life in nodes]
 
     def _folder_of(self, engine: Engine) -> Path:

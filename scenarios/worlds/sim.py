@@ -19,7 +19,7 @@ from engine.effects import Loop
 from engine.model_config import ModelConfig, max_model_len, read_model_config
 from engine.topology import Client, Engine, Node, frontend
 from scenarios.history.run import Lab, Play, ProcessEnd, save
-from scenarios.lab.script import DONE, STOP, Rehearsed, Seen
+from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import config_of
 from scenarios.workloads.workload import Workload, from_an_empty_cache
 from scenarios.worlds.addresses import address_of_rank
@@ -238,7 +238,7 @@ class SimBench:
         def start(life: int) -> SimProcess:
             return self._sim.start_process(msgspec.structs.replace(node, life=life), lambda p: subscriber_main(
                 p, config, address_of_rank(events.endpoint, rank), address_of_rank(events.replay_endpoint, rank),
-                engine.index, lambda: actor.told_to_stop, lambda: actor.say(b"ready"),
+                engine.index, lambda: actor.told_to_stop, lambda: actor.say(UP),
                 self._options.rude_subscriber and node.index == 0))
 
         actor = SimSubscriber(start(0), self._wake, lambda: start(1))
@@ -265,7 +265,5 @@ class SimBench:
         return self._sim.now
 
     def _of(self, engine: Engine) -> list[SimProcess]:
-        nodes = {client.node for client in self._play.topology.clients_of(engine.index)} | set(engine.nodes)
+        nodes = self._play.topology.processes_of(engine)
         return [process for process in self._sim.processes.values() if process.node.first_life in nodes]
-
-
