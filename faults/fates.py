@@ -27,9 +27,6 @@ from faults.journal import Kind
 from faults.plan import Fate, Fault
 from faults.sites import home_of, victim_of
 
-#: Fates that hold something until they are over.
-HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
-
 
 class Hold(msgspec.Struct, frozen=True):
     """The thread that crossed does nothing until the fault is over."""

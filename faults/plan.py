@@ -50,6 +50,8 @@ FATES_AT = {
 }
 #: Ring messages are shared bytes: what befalls them is a store's or a process's fate, not a message's.
 RING_RECEIVE_FATES = PROCESS_FATES
+#: They hold something back until they are over.
+HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 
 
 class PlanError(ValueError):

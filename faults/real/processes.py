@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from faults.fates import HOLDING_FATES, Hold, Release, steps
+from faults.fates import Hold, Release, steps
 from faults.judge import is_over
-from faults.plan import Fate, Fault, Plan
+from faults.plan import HOLDING_FATES, Fate, Fault, Plan
 from faults.real.board import LAB, Board
 from faults.sites import victim_of
 

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from engine.topology import NodeKind
-from faults.fates import HOLDING_FATES
-from faults.plan import Fate, Fault, Plan, owner_of
+from faults.plan import HOLDING_FATES, Fate, Fault, Plan, owner_of
 from scenarios.history.names import kind_of, life_of, of_life
 from scenarios.history.records import FOREVER, Records
 
