@@ -165,7 +165,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, array_like=True):
     """What the workers shall compute in one step.
 
     `num_scheduled_tokens[request_id]` tokens of each request, from its `num_computed_tokens` on. A token is
-    sampled for a request whose scheduled tokens reach the end of its known tokens.
+    sampled for a request whose scheduled tokens reach the end of its known tokens. Pickled, it is one msgpack array:
+    every rank reads it in every step, and that takes a third of the time.
     """
 
     step: int
@@ -179,12 +180,30 @@ class SchedulerOutput(msgspec.Struct, frozen=True, array_like=True):
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _scheduler_output, (msgspec.msgpack.encode(self),)
+
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, array_like=True):
-    """Sampled tokens by request; a request whose prefill goes on has an empty list."""
+    """Sampled tokens by request; a request whose prefill goes on has an empty list. Pickled as `SchedulerOutput` is."""
 
     step: int
     sampled: dict[str, list[int]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _model_runner_output, (msgspec.msgpack.encode(self),)
+
+
+_SCHEDULER_OUTPUTS = msgspec.msgpack.Decoder(SchedulerOutput)
+_MODEL_RUNNER_OUTPUTS = msgspec.msgpack.Decoder(ModelRunnerOutput)
+
+
+def _scheduler_output(packed: bytes) -> SchedulerOutput:
+    return _SCHEDULER_OUTPUTS.decode(packed)
+
+
+def _model_runner_output(packed: bytes) -> ModelRunnerOutput:
+    return _MODEL_RUNNER_OUTPUTS.decode(packed)
 
 
 class ReplyStatus(IntEnum):
