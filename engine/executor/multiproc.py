@@ -73,24 +73,26 @@ class MultiprocExecutor(Executor):
         return call
 
     def wait(self, call: PendingCall) -> Loop[Any]:
-        began, slept, error = (yield Now()), False, None
+        began = now = yield Now()
+        slept, error = False, None
         while not call.done and error is None:
             read_any = yield from self._read_answers()
             if call.done or read_any:
                 continue
-            self.table.expire(call, (yield Now()))
+            self.table.expire(call, now)
             if not call.done:
                 slept = True
                 try:
                     yield WaitBell(CORE_BELL, call.deadline)
                 except QueueCancelledError as cancelled:
                     error = cancelled
+                now = yield Now()
         if slept:
             outcome = "peer-dead" if isinstance(error, PeerDeadError) else "cancelled" if error is not None \
                 else "timeout" if isinstance(call.error, RpcTimeoutError) \
                 else "failed" if call.error is not None else "ok"
             yield Observe("queue-wait", {"ring": "response", "began": began, "deadline": call.deadline,
-                                         "ended": (yield Now()), "outcome": outcome})
+                                         "ended": now, "outcome": outcome})
         if error is not None:
             raise error
         return call.result()

@@ -46,7 +46,8 @@ _MAX_LENGTH = (1 << 32) - 1
 _HEADER_BYTES = 3
 _LENGTH_BYTES = 4
 _HEAD = struct.Struct(">BHI")  # flag, buffer count, length of the first buffer
-_pack_head, _dumps = _HEAD.pack, pickle.dumps
+_pack_head, _unpack_head = _HEAD.pack, _HEAD.unpack_from
+_dumps, _loads = pickle.dumps, pickle.loads
 _MARK = b"RTpos"
 _MARK_BYTES = len(_MARK) + 8
 
@@ -130,12 +131,20 @@ def encode(obj: Any) -> list[Any]:
 
     Raises what `pickle` raises for an object that it cannot take.
     """
-    encoded = encode_chunk(obj)
-    return parts_of([encoded]) if isinstance(encoded, bytes) else encoded
+    encoded = _encoded(obj)
+    return [encoded] if isinstance(encoded, bytes) else encoded
 
 
 def encode_chunk(obj: Any) -> bytes | list[Any]:
     """All that a chunk holds for this object, header included; where it has large buffers, what `encode` returns."""
+    encoded = _encoded(obj)
+    if not isinstance(encoded, bytes):
+        return encoded
+    return _pack_head(0, 1, len(encoded)) + encoded if len(encoded) <= _MAX_LENGTH else [encoded]
+
+
+def _encoded(obj: Any) -> bytes | list[Any]:
+    """The pickle alone, or with what `encode` returns where it has large buffers."""
     kind = type(obj)
     if kind is bytes or kind is bytearray:
         if len(obj) >= OUT_OF_BAND_BYTES:
@@ -152,7 +161,7 @@ def encode_chunk(obj: Any) -> bytes | list[Any]:
         raw = [buffer.raw() for buffer in met]
         large = len(raw) < MAX_BUFFERS and min(map(len, raw)) >= OUT_OF_BAND_BYTES
         return [pickled, *raw] if large else _encode_buffers(obj, {})
-    return _pack_head(0, 1, len(pickled)) + pickled if len(pickled) <= _MAX_LENGTH else [pickled]
+    return pickled
 
 
 def parts_of(packed: Sequence[Any]) -> list[Any]:
@@ -201,7 +210,7 @@ def loans_of(parts: Sequence[Any]) -> Sequence[int]:
 def decode(parts: Sequence[Any]) -> Any:
     """The object of these buffers; it may keep views of all but the first. Raises QueueDecodeError."""
     try:
-        return pickle.loads(parts[0], buffers=parts[1:])
+        return _loads(parts[0]) if len(parts) == 1 else _loads(parts[0], buffers=parts[1:])
     except Exception as error:  # a pickle may raise anything, its objects' own errors included
         raise QueueDecodeError(f"a message of {len(parts)} buffers cannot be decoded: "
                                f"{type(error).__name__}: {error}") from error
@@ -248,7 +257,10 @@ def _slices(view: Any) -> list[Any]:
 
 def unpack(view: Any) -> list[bytes] | _Overflow:
     """The buffers in a chunk, copied, or OVERFLOW. For `RingReader.try_read`. Raises QueueDecodeError."""
-    return OVERFLOW if view[0] == 1 else [bytes(part) for part in _slices(view)]
+    flag, count, length = _unpack_head(view)
+    if flag == 0 and count == 1 and length <= len(view) - _HEAD.size:  # nearly all messages
+        return [bytes(view[_HEAD.size:_HEAD.size + length])]
+    return OVERFLOW if flag == 1 else [bytes(part) for part in _slices(view)]
 
 
 def object_taker(own: Callable[[Any], Any] = bytearray) -> Callable[[Any], Any]:

@@ -57,20 +57,22 @@ class Presence:
 
     def state(self, end: int | None) -> Loop[str]:
         """Of a reader, or the writer (None). -> `UNKNOWN` (said nothing yet, or never will), `ALIVE`, `DEAD`, `LEFT`"""
-        found = yield Attempt(self.ring, lambda: self._look(end))
-        if isinstance(found, str):
-            return found
-        return ALIVE if (yield IsAlive(found)) else DEAD
+        return (yield from self._states((end,)))[0]
 
     def check(self) -> Loop[list[str]]:
         """-> the states of the writer, or of all readers. Raises PeerDeadError for one that has died or left."""
-        states = []
-        for other in self._others:
-            state = yield from self.state(other)
-            states.append(state)
+        states = yield from self._states(self._others)
+        for other, state in zip(self._others, states, strict=True):
             if state in WENT:
                 who = "the writer" if other is None else f"the reader of rank {self.ranks[other]}"
                 raise PeerDeadError(f"{self.ring}: {who} {WENT[state]}")
+        return states
+
+    def _states(self, ends: Sequence[int | None]) -> Loop[list[str]]:
+        entries = yield Attempt(self.ring, lambda: [self._look(end) for end in ends])
+        states = []
+        for entry in entries:
+            states.append(entry if isinstance(entry, str) else ALIVE if (yield IsAlive(entry)) else DEAD)
         return states
 
     def _look(self, end: int | None) -> Identity | str:
@@ -93,6 +95,10 @@ class LocalReaders:
             self._subscribed.add(reader)
         elif came:
             self._subscriptions += 1
+
+    def may_be_complete(self) -> bool:
+        """Whether so many have subscribed that `missing` is worth while: it asks for the life of each."""
+        return max(self._subscriptions, len(self._subscribed)) >= len(self.presence.ranks)
 
     def missing(self) -> Loop[list[int]]:
         """-> the ranks of those that are not there yet. Raises PeerDeadError for one that came and went."""

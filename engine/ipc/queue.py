@@ -102,7 +102,7 @@ class QueueWriter:
         # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
         if not (yield self._room) and (yield from self._look_on()) is EMPTY:
             yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
-            yield from wait_until(self.name, self._look, self._sleep, deadline, self.no_room(), self.stats)
+            yield from wait_until(self.name, self._look, self._sleep, deadline, self.no_room, self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
         if self.remote_outbox is not None:
             self._begun = position, parts
@@ -166,8 +166,8 @@ class QueueWriter:
 
         if (yield from attempt()) is EMPTY:
             yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
-            yield from wait_until(self.name, attempt, sleep, deadline, f"message {self.writer.position} was not sent: "
-                                  "a reader on another host is too far behind", self.stats)
+            yield from wait_until(self.name, attempt, sleep, deadline, lambda: f"message {self.writer.position} was "
+                                  "not sent: a reader on another host is too far behind", self.stats)
 
     def depth(self) -> int:
         """How many published messages some reader has not read yet."""
@@ -245,7 +245,7 @@ class QueueReader:
         message = yield from self.try_dequeue()
         if message is EMPTY:
             message = yield from wait_until(self.name, self.try_dequeue, self._sleep, deadline,
-                                            f"message {self.position} did not come", self.stats, last_look=True)
+                                            lambda: f"message {self.position} did not come", self.stats, last_look=True)
         return message
 
     def try_dequeue(self) -> Loop[Any]:
@@ -370,15 +370,16 @@ def bytes_of(message: Any) -> int:
 
 
 def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],
-               deadline: float | None, refusal: str, stats: QueueStats, *, last_look: bool = False) -> Loop[Any]:
+               deadline: float | None, refusal: Callable[[], str], stats: QueueStats, *,
+               last_look: bool = False) -> Loop[Any]:
     """Sleep and look until `look` finds something. -> what it found
 
-    Raises QueueTimeoutError(refusal) at the deadline. A cancellation passes through, with `last_look` after one more
-    look. A wait that slept is told to the judges.
+    Raises QueueTimeoutError, which says the refusal, at the deadline. A cancellation passes through, with `last_look`
+    after one more look. A wait that slept is told to the judges.
     """
     began = now = yield Now()
     if deadline is not None and now >= deadline:
-        raise QueueTimeoutError(f"{name}: {refusal}")
+        raise QueueTimeoutError(f"{name}: {refusal()}")
     outcome, found = "ok", EMPTY
     error: Exception | None = None
     while found is EMPTY and error is None:
@@ -390,7 +391,7 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
             found = yield from look()
         now = yield Now()
         if found is EMPTY and error is None and deadline is not None and now >= deadline:
-            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")
+            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")
     stats.waited(now - began)
     yield Observe("queue-wait", {"ring": name, "began": began, "deadline": deadline, "ended": now,
                                  "outcome": "ok" if found is not EMPTY else outcome})

@@ -36,11 +36,12 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
 
     Raises QueueTimeoutError naming who is missing, PeerDeadError for a reader that came and went.
     """
-    local, remotes = queue.readers, queue.remotes
+    local, remotes, arrived, missing = queue.readers, queue.remotes, None, list[int]()
     while True:
         if remotes is not None and queue.remote_outbox is not None:
             yield from look_at_remotes(remotes, queue.remote_outbox)
-        missing = [] if local is None else (yield from local.missing())
+        if local is not None and (arrived is None or local.may_be_complete()):
+            missing = yield from local.missing()
         others = [] if remotes is None else remotes.missing()
         if not missing and not others:
             break

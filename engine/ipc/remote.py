@@ -150,7 +150,8 @@ class RemoteReader:
         message = yield from self.try_dequeue()
         if message is EMPTY:
             message = yield from wait_until(self.name, self.try_dequeue, self._sleep, deadline,
-                                            f"message {self._position} did not come", self.stats, last_look=True)
+                                            lambda: f"message {self._position} did not come", self.stats,
+                                            last_look=True)
         return message
 
     def try_dequeue(self) -> Loop[Any]:

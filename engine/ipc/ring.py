@@ -55,6 +55,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -198,11 +199,22 @@ class RingLayout(msgspec.Struct, frozen=True):
         return slice(self.written_offset(chunk), self.written_offset(chunk + 1))
 
 
+@lru_cache(maxsize=64)
+def _as_written(layout: RingLayout) -> tuple[tuple[slice, int, slice], ...]:
+    ends = [(layout.written_offset(chunk), layout.written_offset(chunk + 1)) for chunk in range(layout.max_chunks)]
+    return tuple((slice(begin, end), begin, slice(begin + 1, end)) for begin, end in ends)
+
+
+@lru_cache(maxsize=64)
+def _as_read(layout: RingLayout, reader: int) -> tuple[tuple[slice, int, int], ...]:
+    return tuple((slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)), layout.written_offset(chunk),
+                  layout.reader_offset(chunk, reader)) for chunk in range(layout.max_chunks))
+
+
 class RingWriter:
     """The one end that writes. `memory` is an `engine.ports.Memory` of at least `layout.total_bytes`."""
 
     def __init__(self, layout: RingLayout, memory: Any, fence: Callable[[], None]) -> None:
-        chunks = range(layout.max_chunks)
         self.layout = layout
         self._memory = memory
         self._fence = fence
@@ -210,10 +222,9 @@ class RingWriter:
         self._max_chunks = layout.max_chunks
         self._max_chunk_bytes = layout.max_chunk_bytes
         #: Of each chunk: all flags, its written flag, the readers' flags.
-        self._chunks = [(layout._flags_of(chunk), layout.written_offset(chunk),
-                         slice(layout.reader_offset(chunk, 0), layout.written_offset(chunk + 1))) for chunk in chunks]
+        self._chunks = _as_written(layout)
         #: Of each chunk: where its messages begin, and what `written` says of that.
-        self._places = tuple((layout.data_offset(chunk), 1) for chunk in chunks)
+        self._places = tuple((layout.data_offset(chunk), 1) for chunk in range(layout.max_chunks))
         self._unread = bytes(layout.n_reader)
         #: Messages of so many bytes or more may lie at another chunk's place. Every reader must know of that.
         self.moves_from = sys.maxsize
@@ -303,7 +314,6 @@ class RingReader:
     def __init__(self, layout: RingLayout, memory: Any, fence: Callable[[], None], reader: int) -> None:
         if not 0 <= reader < layout.n_reader:
             raise ValueError(f"reader {reader} is not one of this ring's {layout.n_reader}")
-        chunks = range(layout.max_chunks)
         self.layout = layout
         self.reader = reader
         self._memory = memory
@@ -311,9 +321,7 @@ class RingReader:
         self._position = 0
         self._max_chunks = layout.max_chunks
         #: Of each chunk: its data, its written flag, this reader's flag.
-        self._chunks = [(slice(layout.data_offset(chunk), layout.data_offset(chunk + 1)),
-                         layout.written_offset(chunk), layout.reader_offset(chunk, reader))
-                        for chunk in chunks]
+        self._chunks = _as_read(layout, reader)
 
     @property
     def position(self) -> int:

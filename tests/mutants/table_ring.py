@@ -22,8 +22,8 @@ WAITS_FOR_THE_DEAD = Mutant(
     breaks=these("ring-bounded-wait", "death-is-told"),
     along=these("health-is-true"),
     edits=(
-        Edit("engine/ipc/queue.py", "self._look, self._sleep, deadline, self.no_room(), self.stats)",
-             "self._look, self._sleep, None, self.no_room(), self.stats)"),
+        Edit("engine/ipc/queue.py", "self._look, self._sleep, deadline, self.no_room, self.stats)",
+             "self._look, self._sleep, None, self.no_room, self.stats)"),
         Edit("engine/process/shell.py",
              "        if self.cancelled is not None:\n            raise self.cancelled if isinstance",
              "        if self.cancelled is not None and effect.deadline is not None:\n"
