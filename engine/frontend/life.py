@@ -90,7 +90,7 @@ class ClientLife:
         self._told: StartFailure | Leaving | None = None
         self._dead_since: float | None = None
         self._closed = False
-        self._ticked_at = 0.0
+        self._ticked_at = self._looked_at = 0.0
 
     # -- start
 
@@ -118,7 +118,8 @@ class ClientLife:
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
-        self._monitor = CoreMonitor(self._name, self.bounds.stall_s, (yield Now()))
+        self._ticked_at = now = yield Now()
+        self._monitor = CoreMonitor(self._name, self.bounds.stall_s, now)
         self.watched = (self.core,)
 
     def _open_sockets(self, files: EngineFiles) -> Loop[dict[str, str]]:
@@ -169,9 +170,9 @@ class ClientLife:
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
             eos_token_id: int | None = None) -> Loop[str]:
         """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
-        yield from self._require_core()
+        now = yield from self._require_core()
         try:
-            internal, frames = self.session.add(request_id, prompt_token_ids, params, (yield Now()), eos_token_id)
+            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id)
         except RefusedError:
             limits = self.config.limits
             yield Observe("load", {
@@ -194,8 +195,8 @@ class ClientLife:
 
     def utility(self, method: str, args: list[Any], timeout_s: float | None = None) -> Loop[int]:
         """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
-        yield from self._require_core()
-        call_id, frames = self.session.utility(method, args, (yield Now()), timeout_s)
+        now = yield from self._require_core()
+        call_id, frames = self.session.utility(method, args, now, timeout_s)
         if not (yield from self.send(frames, utility=method)):
             raise self.session.unroutable_call(call_id)
         return call_id
@@ -211,12 +212,14 @@ class ClientLife:
             return False
         return True
 
-    def _require_core(self) -> Loop[None]:
-        """Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
-        yield from self._look_at_core()
+    def _require_core(self) -> Loop[float]:
+        """-> now. Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
+        now: float = yield Now()
+        yield from self._look_at_core(now)
         gone = self._monitor.gone() if self._monitor is not None else None
         if gone is not None and self.session.dead is None:
             raise EngineDeadError(gone)
+        return now
 
     def _take(self, decided: tuple[list[Delivery], list[list[bytes]]]) -> Loop[None]:
         deliveries, messages = decided
@@ -230,51 +233,53 @@ class ClientLife:
 
     # -- what happens
 
-    def on_message(self, frames: list[Any]) -> Loop[None]:
-        """The core has sent this."""
+    def on_message(self, frames: list[Any]) -> Loop[float]:
+        """The core has sent this. -> when it was read"""
+        now: float = yield Now()
         try:
-            deliveries = self.session.on_frames(frames, (yield Now()))
+            deliveries = self.session.on_frames(frames, now)
         except BadFrameError as error:
             edge = Edge(self.core.first_life, self._node.first_life, Channel.OUTPUTS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
-            return
+            return now
         self._hand_over(deliveries)
         if self.session.notice_read and self.session.dead is None and self._monitor is not None:
             yield Observe("dead-notice", {})
             yield from self._die(self._monitor.on_notice())
+        return now
 
-    def serve(self, until: float) -> Loop[None]:
-        """Wait until something may have happened, at most until then, and take it."""
-        now = yield Now()
-        next_look = min(until, now + self.tick_s, *(() if self.deadline is None else (self.deadline,)))
-        got = yield Receive((OUTPUTS,), next_look, self.watched)
+    def serve(self, until: float) -> Loop[float]:
+        """Wait until something may have happened, at most until then, and take it. -> when that was"""
+        next_tick, deadline = self._ticked_at + self.tick_s, self.deadline
+        got = yield Receive((OUTPUTS,), min(until, next_tick, next_tick if deadline is None else deadline),
+                            self.watched)
         if got is not None:
-            yield from self.on_message(got[2])
-            if (yield Now()) < self._ticked_at + self.tick_s:
-                return
-        yield from self.on_quiet()
+            now: float = yield from self.on_message(got[2])
+            if now < next_tick:
+                return now
         yield from self.tick()
+        return self._ticked_at
 
     def on_quiet(self) -> Loop[None]:
         """All that had arrived was taken: is the core still there?"""
-        yield from self._look_at_core()
+        yield from self._look_at_core((yield Now()))
 
     def tick(self) -> Loop[None]:
-        """Let time pass: time-outs, the heartbeat, the end of a death's grace."""
-        self._ticked_at = yield Now()
+        """Let time pass: the core's death, its heartbeat, the end of a death's grace, then time-outs of the living."""
+        self._ticked_at = now = yield Now()
+        yield from self._look_at_core(now)
         if self.session.dead is None:
-            yield from self._take(self.session.on_tick(self._ticked_at))
-            yield from self._look_at_core()
+            yield from self._take(self.session.on_tick(now))
         elif self._workers and (yield from self._core_is_long_dead()):
             yield from self._end_workers()
 
-    def _look_at_core(self) -> Loop[None]:
+    def _look_at_core(self, now: float) -> Loop[None]:
         """Notice that the core is gone or stands still."""
         monitor = self._monitor
-        if self.session.dead is not None or monitor is None:
+        if self.session.dead is not None or monitor is None or now == self._looked_at:
             return
+        self._looked_at = now
         gone = yield AwaitEnds(self.watched, 0.0)
-        now = yield Now()
         if gone:
             self.watched = ()
             monitor.on_gone(f" (exit code {gone[self.core].exitcode})", now)

@@ -145,7 +145,7 @@ class SimSubscriber(SimActor):
     def tell(self, word: bytes) -> None:
         assert word == STOP
         self.told_to_stop = True
-        self.process.wake(self.process.threads)
+        self.process.look_again()
 
 
 class SimBench:
@@ -216,7 +216,7 @@ class SimBench:
         process.kill()
 
     def _wake(self) -> None:
-        self._lab.wake(self._lab.threads)
+        self._lab.look_again()
 
     # -- what the script asks for
 

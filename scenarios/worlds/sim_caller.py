@@ -104,12 +104,12 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
 
 def _serve(life: ClientLife, asked: AskedLife, caller: Caller, await_death_s: float) -> Loop[None]:
     """The workload, once."""
-    next_probe: float | None = yield Now()
+    now: float = yield Now()
+    next_probe: float | None = now
     leave_at = None
     yield from caller.begin()
     while True:
         yield from asked.tell(caller)
-        now = yield Now()
         if caller.finished:
             leave_at = now + await_death_s if leave_at is None else leave_at
             if asked.errored or now >= leave_at:
@@ -117,5 +117,5 @@ def _serve(life: ClientLife, asked: AskedLife, caller: Caller, await_death_s: fl
         if next_probe is not None and now >= next_probe:
             next_probe = now + PROBE_S if (yield from caller.probe()) else None
             continue
-        yield from life.serve(now + PROBE_S if next_probe is None else next_probe)
+        now = yield from life.serve(now + PROBE_S if next_probe is None else next_probe)
     yield from caller.look_back()

@@ -97,6 +97,7 @@ class SimProcess:
         self.cancelled: Exception | None = None
         self.kin = Kin()
         self.named: dict[str, SimThread] = {}  # threads that a loop has started
+        self._attentive: dict[SimThread, None] = {}  # which wait for what no socket, queue or bell tells
         self.started_at = sim.kernel.now
         self.ended_at: float | None = None
         self.exitcode: int | None = None
@@ -270,7 +271,7 @@ class SimProcess:
         if self.leaving:
             self.kernel.after(0.0, self._end_if_sent)
         else:
-            self.wake(self.threads)  # one may wait for this
+            self.look_again()
 
     def _end_if_sent(self) -> None:
         if self.alive and not self.ports.lingering:
@@ -299,7 +300,8 @@ class SimProcess:
             thread.untie()
         self.ports.untie()
         self.crossings.untie()
-        for ties in (self.threads, self.context, self.children, self._watchers, self._postponed, self.named):
+        for ties in (self.threads, self.context, self.children, self._watchers, self._postponed, self.named,
+                     self._attentive):
             ties.clear()
         self.parent = self.heartbeat = self.call_handler = self.on_terminate = None
         for error in (self.cancelled, *(error for _, error in self.thread_errors)):
@@ -331,6 +333,15 @@ class SimProcess:
         """What a wait on a bell raises once the process is cancelled."""
         error = self.cancelled
         return error if isinstance(error, QueueCancelledError) else QueueCancelledError(str(error))
+
+    def attend(self, thread: SimThread) -> None:
+        """The thread waits for what threads, children, the parent, closed sockets or the lab do: see `look_again`."""
+        self._attentive[thread] = None
+
+    def look_again(self) -> None:
+        """Something of this kind has happened: whoever waits for one asks again."""
+        attentive, self._attentive = self._attentive, {}
+        self.wake(attentive)
 
     def wake(self, threads: Iterable[SimThread]) -> None:
         for thread in threads:

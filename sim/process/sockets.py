@@ -13,7 +13,7 @@ from engine.topology import Topology
 from faults.arrivals import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
-from faults.sites import SocketSites
+from faults.sites import socket_sites
 from sim.process.crossings import Crossings
 from sim.process.thread import WAIT, SimThread
 from sim.transport.zmq_model import SimSocket
@@ -30,7 +30,7 @@ class SocketPort:
         self.spec = spec
         self.address = socket.address
         self.name = spec.name
-        self._sites = SocketSites(spec, crossings.node, topology)
+        self._sites = socket_sites(spec, crossings.node, topology)
         self._inbox: Inbox | None = None
         self._deliver = deliver
         channel = spec.receive_channel

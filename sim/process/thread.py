@@ -14,6 +14,7 @@ What each effect is answered with stands in `sim.process.answers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -182,56 +183,46 @@ class SimThread:
         """Run the loop until it waits or ends."""
         stack, time, process, name = self._stack, self._time, self.process, self.name
         answers = process.answers
-        loop = stack[-1]
-        send = loop.send
-        resume: Callable[..., Any] = send if error is None else loop.throw
-        if error is not None:
-            value = error
+        turns = repeat(None, _LIVELOCK_EFFECTS)
         self.first = True
-        for _ in repeat(None, _LIVELOCK_EFFECTS):
+        while stack:
+            loop = stack[-1]
+            send = loop.send
             try:
-                effect: Any = resume(value)
-            except StopIteration as stop:
-                stack.pop()
-                if not stack:
-                    self._finish(stop.value, None)
-                    return
-                loop, value = stack[-1], stop.value
-                resume = send = loop.send
-                continue
-            except BaseException as raised:
-                stack.pop()
-                if not stack:
-                    self._finish(None, raised)
-                    return
-                loop, value = stack[-1], raised
-                send, resume = loop.send, loop.throw
-                continue
-            resume = send
-            kind = type(effect)
-            if kind is Now:  # the two that are asked for most, and never wait
-                value = time._now
-                continue
-            if kind is Observe:
-                value = None
-                if process.recording:
-                    records = process.records
-                    records.append(Record(len(records), time._now, name, _OBSERVATION, effect.name, 0, "", 0,
-                                          effect.data))
-                continue
-            try:
-                value = answers[kind](process, self, effect)
-            except ThreadEndedError:
-                return
-            except BaseException as raised:
-                resume, value = loop.throw, raised
-                continue
-            if value is WAIT:
+                effect: Any = send(value) if error is None else loop.throw(error)
+                error = None
+                for _ in turns:
+                    kind = type(effect)
+                    if kind is Now:  # the two that are asked for most, and never wait
+                        effect = send(time._now)
+                    elif kind is Observe:
+                        if process.recording:
+                            records = process.records
+                            records.append(Record(len(records), time._now, name, _OBSERVATION, effect.name, 0, "", 0,
+                                                  effect.data))
+                        effect = send(None)
+                    else:
+                        value = answers[kind](process, self, effect)
+                        if value is WAIT:
+                            break
+                        effect = send(value)
+                else:
+                    break  # out of turns
                 if stack[-1] is loop:
                     return
-                loop, value = stack[-1], None  # entered
-                resume = send = loop.send
-        raise LivelockError(f"{process.label}/{name} runs without waiting at {time._now} s")
+                value = None  # entered
+            except StopIteration as stop:
+                stack.pop()
+                value, error = stop.value, None
+            except BaseException as raised:
+                if getgeneratorstate(loop) == GEN_CLOSED:
+                    stack.pop()
+                elif isinstance(raised, ThreadEndedError):
+                    return
+                value, error = None, raised
+        if stack:
+            raise LivelockError(f"{process.label}/{name} runs without waiting at {time._now} s")
+        self._finish(value, error)
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self.finished = True

@@ -61,7 +61,7 @@ class CollectiveGroup:
         if len(inside) == self._size:
             kernel.after(kernel.costs.collective_s, self._all_come_out, number)
             return
-        until = kernel.now + self.timeout_s
+        until = kernel.time._now + self.timeout_s
         self._waits[rank] = number, until
         if rank not in self._alarmed:
             self._alarmed.add(rank)

@@ -164,6 +164,7 @@ def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
 
 def _closed(process: SimProcess, thread: SimThread) -> Any:
     if process.ports.lingering:
+        process.attend(thread)
         return thread.ask_again(_closed, (process, thread), NEVER)
     return None
 

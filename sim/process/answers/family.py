@@ -45,7 +45,7 @@ def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> 
 
     def ended() -> None:
         kin.ended[node] = child.exitcode
-        process.wake(process.threads)
+        process.look_again()
 
     child = kin.children[node] = process.sim.start_process(node, _live, parent=process)
     child.kin.sleeps = True
@@ -75,7 +75,7 @@ def _lose_parent(process: SimProcess) -> None:
     if process.kin.sleeps:
         process.exit_now()
     else:
-        process.wake(process.threads)
+        process.look_again()
 
 
 def _tell_child(process: SimProcess, thread: SimThread, effect: TellChild) -> None:
@@ -92,6 +92,7 @@ def _hear_children(process: SimProcess, thread: SimThread, effect: HearChildren)
             return node, Gone(kin.ended[node])
     if effect.deadline <= process.kernel.now:
         return None
+    process.attend(thread)
     return thread.ask_again(_hear_children, (process, thread, effect), effect.deadline)
 
 
@@ -101,6 +102,7 @@ def _await_ends(process: SimProcess, thread: SimThread, effect: AwaitEnds) -> An
     until = NEVER if effect.deadline is None else effect.deadline
     if gone or until <= process.kernel.now:
         return gone
+    process.attend(thread)
     return thread.ask_again(_await_ends, (process, thread, effect), until)
 
 
@@ -121,6 +123,7 @@ def _await_parent(process: SimProcess, thread: SimThread, effect: AwaitParent) -
     _watch_parent(process)
     if process.kin.parent_lost:
         return None
+    process.attend(thread)
     return thread.ask_again(_await_parent, (process, thread, effect), NEVER)
 
 
@@ -130,7 +133,7 @@ def _tell_parent(process: SimProcess, thread: SimThread, effect: TellParent) -> 
 
     def hear() -> None:
         parent.kin.heard[process.node].append(effect.message)
-        parent.wake(parent.threads)
+        parent.look_again()
 
     process.kernel.after(process.kernel.costs.hop_s, parent.deliver, hear)
 
@@ -147,13 +150,14 @@ def _end_processes(process: SimProcess, thread: SimThread, effect: EndProcesses)
     found = [process.sim.process_of(identity.pid) for identity in effect.processes]
     others = [other for other in found if other is not None]
     for other in others:
-        process.watch(other, lambda: process.wake(process.threads))
+        process.watch(other, process.look_again)
     return _until_ended(process, thread, others, process.kernel.now + effect.patience_s)
 
 
 def _until_ended(process: SimProcess, thread: SimThread, others: list[SimProcess], until: float) -> Any:
     left = [other for other in others if other.alive]
     if left and process.kernel.now < until:
+        process.attend(thread)
         return thread.ask_again(_until_ended, (process, thread, others, until), until)
     for other in left:
         other.kill()

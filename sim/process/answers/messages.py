@@ -29,8 +29,10 @@ def _receive(process: SimProcess, thread: SimThread, effect: Receive) -> Any:
         if thread.first:
             return thread.ask_again(_receive, (process, thread, effect), now + process.kernel.costs.look_s)
         return None
-    if effect.ends and not process.kin.ended.keys().isdisjoint(effect.ends):
-        return None
+    if effect.ends:
+        if not process.kin.ended.keys().isdisjoint(effect.ends):
+            return None
+        process.attend(thread)
     for name in effect.inboxes:
         sockets[name].socket.waiter = thread.wake
     return thread.ask_again(_receive, (process, thread, effect), deadline)

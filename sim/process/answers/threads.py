@@ -21,7 +21,7 @@ def _thread_ended(process: SimProcess, told: str | None, thread: SimThread) -> N
     error = thread.error
     if error is not None and told is not None and not isinstance(error, QueueCancelledError):
         process.put(told, ThreadFailed(thread.name, error))
-    process.wake(process.threads)  # one may wait for its end
+    process.look_again()
 
 
 def _join_thread(process: SimProcess, thread: SimThread, effect: JoinThread) -> Any:
@@ -29,6 +29,7 @@ def _join_thread(process: SimProcess, thread: SimThread, effect: JoinThread) -> 
         return True
     if effect.deadline <= process.kernel.now:
         return False
+    process.attend(thread)
     return thread.ask_again(_join_thread, (process, thread, effect), effect.deadline)
 
 
@@ -59,6 +60,7 @@ def _until(process: SimProcess, thread: SimThread, effect: AwaitCondition) -> An
         return True
     if effect.deadline <= process.kernel.now:
         return False
+    process.attend(thread)
     return thread.ask_again(_until, (process, thread, effect), effect.deadline)
 
 
