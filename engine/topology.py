@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -94,6 +95,7 @@ class Node(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind.value}.{engine}{self.index}" + (f"@{self.life}" if self.life else "")
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def parse(name: str) -> Node:
         """Raises ValueError for anything that is not a node's name."""
         found = _NODE_RE.match(name)
@@ -151,6 +153,11 @@ def mark_site(node: Node | str, mark: Mark) -> str:
     return f"{node}/mark:{mark.value}"
 
 
+@lru_cache(maxsize=256)
+def _workers_of(engine: int, tp: int) -> tuple[Node, ...]:
+    return tuple(worker(rank, engine=engine) for rank in range(tp)) if tp > 1 else ()
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """A core and its `tp` workers; TP=1 runs its worker inside the core (no worker node).
 
@@ -168,7 +175,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[Node, ...]:
-        return tuple(worker(rank, engine=self.index) for rank in range(self.tp)) if self.tp > 1 else ()
+        return _workers_of(self.index, self.tp)
 
     @property
     def followers(self) -> tuple[Node, ...]:

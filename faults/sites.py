@@ -7,11 +7,12 @@ sites as they are crossed bear no lives, because a sender does not know its peer
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from engine.ports import RingSpec, SocketSpec
-from engine.topology import READER_STORES, WRITER_STORES, Channel, Edge, Node, NodeKind, Topology, at
+from engine.topology import READER_STORES, WRITER_STORES, Channel, Edge, Node, Topology, at
 from faults.plan import Fault, operation_of, owner_of
 
 _LIFE = re.compile(r"@(\d+)")
@@ -57,12 +58,14 @@ def store_place(spec: RingSpec, node: str) -> str:
     return f"{node}/{spec.channel.value}"
 
 
-def store_sites(spec: RingSpec, node: str) -> dict[str, str]:
+@lru_cache(maxsize=256)
+def store_sites(spec: RingSpec, node: str) -> Mapping[str, str]:
     """The site of each store that a node may do to a ring, by the store's name."""
     place = store_place(spec, node)
     return {name: at(place, f"store.{name}") for name in (*WRITER_STORES, *READER_STORES)}
 
 
+@lru_cache(maxsize=256)
 def ring_sites(spec: RingSpec, node: str, operation: str) -> tuple[str, ...]:
     """What one message of a ring crosses in this node: an edge per reader when it is sent, its own when received."""
     readers = [reader for reader in (reader.first_life for reader in spec.readers)
@@ -79,17 +82,12 @@ def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> s
     return at(Edge(source, target, channel), operation)
 
 
-@lru_cache(maxsize=64)
-def _peers_of(topology: Topology, node: Node, kind: NodeKind) -> tuple[Node, ...]:
-    return topology.peers(node, kind)
-
-
 class SocketSites:
     """The sites that messages of one socket of `me` cross. A publisher's edges lead to many nodes."""
 
     def __init__(self, spec: SocketSpec, me: Node, topology: Topology) -> None:
         self._spec, self._me = spec, me.first_life
-        self._peers = _peers_of(topology, self._me, spec.peer_kind)
+        self._peers = topology.peers(self._me, spec.peer_kind)
         self._to: dict[Any, tuple[str, ...]] = {}
         self._from: dict[Any, str] = {}
 
@@ -126,3 +124,9 @@ class SocketSites:
         if isinstance(peer, bytes) and (node is None or len(peer) != 2):
             return Node(spec.peer_kind, spec.peer)
         return node or Node(spec.peer_kind, index)
+
+
+@lru_cache(maxsize=256)
+def socket_sites(spec: SocketSpec, me: Node, topology: Topology) -> SocketSites:
+    """Put together once for all plays."""
+    return SocketSites(spec, me, topology)

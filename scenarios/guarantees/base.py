@@ -186,7 +186,7 @@ def timer_s(bounds: Bounds, seconds: float) -> float:
 
 
 def has_workers(play: Play) -> bool:
-    return bool(play.topology.workers)
+    return any(engine.workers for engine in play.topology.engines)
 
 
 def has_kv_events(play: Play) -> bool:

@@ -8,7 +8,7 @@ Sites and nodes of a later life carry it (`core.0@1`); journals name sites witho
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property, partial
+from functools import cached_property
 
 from engine.topology import Edge, Node, NodeKind, Topology
 from faults.journal import JournalFile, Kind, Record
@@ -41,17 +41,17 @@ class Records:
             if file.records:
                 self.last[node] = file.records[-1]
             mine: dict[str, list[Record]] = defaultdict(list)
-            name_of = partial(site_of_life, life=file.life) if file.life else None
+            life = file.life
             for record in file.records:
-                kind = record.kind
+                kind, site = record.kind, record.site
                 if kind is crossing:
-                    crossings[record.site if name_of is None else name_of(record.site)].append(record)
+                    crossings[site_of_life(site, life) if life else site].append(record)
                 elif kind is observation:
-                    mine[record.site].append(record)
+                    mine[site].append(record)
                 elif kind is receipt:
                     self.receipts.append((node, record))
                 else:
-                    self.releases[record.site].append(record)
+                    self.releases[site].append(record)
             for name, records in mine.items():
                 observations.setdefault(name, {})[node] = records
 

@@ -26,10 +26,11 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
         sends = history.sends_by_position(flow)
         dropped = [r.at for r in history.faults.hit(Fate.DROP, operation=":doorbell")
                    if r.site.startswith(f"{flow.source.partition('@')[0]}/{flow.edge.channel.value}")]
-        received, receives = 0, flow.receives
+        received, receives, frozen_s = 0, flow.receives, history.faults.frozen_s
         written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
-        for wait in sorted(reader_waits(history, flow), key=lambda wait: wait.data["ended"]):
-            began, ended = wait.data["began"], wait.data["ended"]
+        for wait in sorted(reader_waits(history, flow), key=_ended):
+            data = wait.data
+            began, ended, outcome = data["began"], data["ended"], data.get("outcome")
             while received < len(receives) and receives[received].number < wait.number and \
                     receives[received].at < began:
                 received += 1
@@ -37,15 +38,15 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
                 continue
             position = receives[received].data["position"] if received < len(receives) else received
             published = _published_at(written, sends, position)
-            if published is None or published > ended or wait.data.get("outcome") in ("cancelled", "peer-dead") or \
+            if published is None or published > ended or outcome in ("cancelled", "peer-dead") or \
                     position not in sends or sends[position][-1].data.get("overflow"):
                 continue
-            since = max(published, began)
-            slept = ended - since - history.faults.frozen_s(flow.target, since, ended)
+            since = published if published > began else began
+            slept = ended - since - frozen_s(flow.target, since, ended)
             if not finding.took("noticing message {} of {}", position, flow.name, bound=bound, measured=slept,
                                 at=ended, node=flow.target):
                 continue
-            if wait.data.get("outcome") == "ok" and published >= began:
+            if outcome == "ok" and published >= began:
                 lost = any(began <= at <= ended for at in dropped)
                 finding.witness("{} slept, message {} of {} was published{}, and it noticed after {:.4f} s",
                                 flow.target, position, flow.name, " and its doorbell lost" if lost else "", slept,
@@ -56,6 +57,10 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
                                 node=flow.target)
         _judge_never_noticed(finding, flow, sends, bound, dropped, written)
     return finding
+
+
+def _ended(wait: Record) -> float:
+    return float(wait.data["ended"])
 
 
 def _published_at(written: list[Record], sends: dict[int, list[Record]], position: int) -> float | None:
@@ -86,8 +91,15 @@ def check_ring_bounded_wait(history: History) -> Finding:
     finding = Finding(history)
     for node, waits in history.by_node("queue-wait").items():
         dead = min((history.ends.at(peer) for peer in _peers(history, node)), default=FOREVER)
+        in_time = None
         for wait in waits:
-            _judge_wait(finding, node, wait, dead)
+            data = wait.data
+            if data.get("outcome") == "ok" and data["ended"] <= (data.get("deadline") or FOREVER):
+                in_time = wait  # one stands for all of them
+            else:
+                _judge_wait(finding, node, wait, dead)
+        if in_time is not None:
+            _judge_wait(finding, node, in_time, dead)
     _judge_open_calls(finding)
     for node, full in history.marks(Mark.RING_FULL.value):
         _judge_full(finding, node, full)
@@ -121,8 +133,9 @@ def _judge_open_calls(finding: Finding) -> None:
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
         until = min(dying, history.ends.at(core), history.closing_at(history.engine_of(core)), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
+        tp = history.tp_of(core)
         for call in calls:
-            if call.data["call"] in failed or is_answered(history.tp_of(core), call, answers):
+            if call.data["call"] in failed or is_answered(tp, call, answers):
                 continue
             allowed = bounds.startup_s if call.at < ready else \
                 bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s

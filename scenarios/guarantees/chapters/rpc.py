@@ -36,17 +36,19 @@ def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
 
 def is_answered(tp: int, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
     """Whether all replies that a call to `tp` ranks waits for were taken (before the core's record of that number)."""
-    rank = call.data.get("output_rank")
-    wanted = set(range(tp)) if rank is None else {rank}
-    return wanted <= {r.data["rank"] for r in answers.get(call.data["call"], ()) if before is None or r.number < before}
+    data = call.data
+    rank, replies = data.get("output_rank"), answers.get(data["call"], ())
+    wanted = range(tp) if rank is None else (rank,)
+    answered = [r.data["rank"] for r in replies if before is None or r.number < before]
+    return all(rank in answered for rank in wanted)
 
 
 def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], replies: list[Record]) -> None:
     """Who waits in vain for an answer has given it to another call."""
-    answers = answers_by_call(replies)
+    answers, tp = answers_by_call(replies), finding.history.tp_of(core)
     for wait in finding.history.by_node("queue-wait").get(core, ()):
         if wait.data.get("ring") == "response" and wait.data.get("outcome") == "timeout" and all(
-                is_answered(finding.history.tp_of(core), call, answers, wait.number) for call in calls
+                is_answered(tp, call, answers, wait.number) for call in calls
                 if call.number < wait.number):
             finding.broke("{} waited in vain for an answer, although it had taken one to every call it had made", core,
                           at=wait.at, node=core)
