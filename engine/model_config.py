@@ -119,11 +119,16 @@ def read_model_config(directory: str | Path) -> ModelConfig:
 def read_servable_model(config: EngineConfig) -> ModelConfig:
     """What can be said before any process is started. Raises ConfigError."""
     model = read_model_config(config.model)
-    check_parallel(model, config.tensor_parallel_size)
-    max_model_len(config, model)
+    check_servable(config, model)
     if not any(Path(config.model).glob("*.safetensors")):
         raise ConfigError(f"{config.model}: no weights, there is no *.safetensors in this model directory")
     return model
+
+
+def check_servable(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError where this model cannot be served as configured."""
+    check_parallel(model, config.tensor_parallel_size)
+    max_model_len(config, model)
 
 
 def check_parallel(model: ModelConfig, tensor_parallel_size: int) -> None:

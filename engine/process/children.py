@@ -12,7 +12,6 @@ Promises
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from typing import Any
 import msgspec
 
 from engine.process.identity import start_time
+from engine.process.recipes import named
 from engine.topology import Node
 
 
@@ -67,8 +67,7 @@ def close_inherited_ends() -> None:
 
 
 def _enter(*arguments: Any) -> None:
-    module, _, function = ENTRY.partition(":")
-    getattr(importlib.import_module(module), function)(*arguments)
+    named(ENTRY)(*arguments)
 
 
 class RealChild:

@@ -6,7 +6,6 @@ A child that hears of its parent's end instead of a recipe is gone without a wor
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -26,10 +25,8 @@ from engine.process.children import (
 )
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
-from engine.process.recipes import CoreRecipe, WorkerRecipe
+from engine.process.recipes import CoreRecipe, WorkerRecipe, life_of, named
 from engine.topology import Node
-
-_LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life"}
 
 
 def child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
@@ -46,7 +43,7 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
         os._exit(0)  # the parent went away before this child had anything to do
     bootstrap = msgspec.msgpack.decode(message, type=Bootstrap)
     ports = open_ports(node, bootstrap.ports_factory, bootstrap.ports_argument, parent)
-    resolve(target)(ports, bootstrap.recipe)
+    named(target)(ports, bootstrap.recipe)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -55,8 +52,7 @@ def live(ports: Any, recipe_bytes: bytes) -> None:
     """A child's life is told by its recipe."""
     recipe = msgspec.msgpack.decode(recipe_bytes, type=CoreRecipe | WorkerRecipe)
     set_log_prefix(str(ports.node))
-    loop = resolve(_LIVES[type(recipe)])(ports.node, recipe)
-    EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(loop)
+    EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(life_of(ports.node, recipe))
 
 
 def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:
@@ -64,10 +60,4 @@ def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | N
     def open_real(node: Node) -> RealPorts:
         return RealPorts(node, factory, argument, parent)
 
-    return resolve(factory)(node, argument, open_real) if factory else open_real(node)
-
-
-def resolve(name: str) -> Any:
-    """What a "module:attribute" names."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return named(factory)(node, argument, open_real) if factory else open_real(node)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import msgspec
 
 from engine.config import EngineConfig
-from engine.effects import Identity
+from engine.effects import Identity, Loop
 from engine.process.files import EngineFiles
+from engine.topology import Node
 
 
 class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
@@ -27,6 +31,21 @@ class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="worker"):
     rpc_handle: bytes
     frontend: Identity
     engine_index: int = 0
+
+
+#: The life of whoever is sent this.
+LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life"}
+
+
+def named(name: str) -> Any:
+    """What a "module:attribute" names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def life_of(node: Node, recipe: CoreRecipe | WorkerRecipe) -> Loop[None]:
+    loop: Loop[None] = named(LIVES[type(recipe)])(node, recipe)
+    return loop
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):

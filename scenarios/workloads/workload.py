@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.messages import SamplingParams
+from engine.topology import Engine
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
@@ -67,6 +68,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def played(self) -> Workload:
         """With phases: where none were given, all requests at once."""
         return self if self.phases else self.then(add(*(r.index for r in self.requests)))
+
+
+def workload_of(workload: Workload, engine: Engine) -> Workload:
+    """What this engine of a play is asked: one beside the first computes all blocks itself, each time it is asked."""
+    return from_an_empty_cache(workload) if engine.index else workload
 
 
 def from_an_empty_cache(workload: Workload) -> Workload:

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+
+import msgspec
+
+from engine.config import EngineConfig
+
+
+def with_events_at(config: EngineConfig, paths: str, ports: Callable[[], Sequence[int]]) -> EngineConfig:
+    """The engine publishes where the lab's subscribers look: below `paths`, or on the first of two `ports`.
+
+    Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
+    """
+    events = config.kv_events
+    if not events.enable_kv_cache_events or events.endpoint is not None:
+        return config
+    live, replay = (f"tcp://127.0.0.1:{port}" for port in ports()) if events.socket_buffer_bytes else (
+        f"ipc://{paths}{name}.ipc" for name in ("kv", "replay"))
+    return msgspec.structs.replace(config, kv_events=msgspec.structs.replace(
+        events, endpoint=live, replay_endpoint=replay, bind=True))
 
 
 def address_of_rank(base: str, rank: int) -> str:

@@ -33,11 +33,12 @@ from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
+from scenarios.lab.follower import following
 from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
-from scenarios.workloads.workload import Workload, from_an_empty_cache
+from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds import caller, fork_server, listener
-from scenarios.worlds.addresses import address_of_rank, reserved_ports
+from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
 
@@ -156,16 +157,12 @@ class RealBench:
         self._guard_expired = False
 
     def _configured(self, config: EngineConfig, device: str) -> EngineConfig:
-        events = config.kv_events
-        if events.enable_kv_cache_events and events.endpoint is None:
-            # Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
-            live, replay = f"ipc://{self._scratch}/kv.ipc", f"ipc://{self._scratch}/replay.ipc"
-            if events.socket_buffer_bytes:
-                ranks = 1 + max(config_of(config, engine).data_parallel_rank for engine in self._play.topology.engines)
-                live, replay = (f"tcp://127.0.0.1:{port}" for port in reserved_ports(self._held, 2, ranks=ranks))
-            events = msgspec.structs.replace(events, endpoint=live, replay_endpoint=replay, bind=True)
+        def ports() -> list[int]:
+            ranks = 1 + max(config_of(config, engine).data_parallel_rank for engine in self._play.topology.engines)
+            return reserved_ports(self._held, 2, ranks=ranks)
+
         return msgspec.structs.replace(
-            config, kv_events=events, device=config.device if device == "auto" else device,
+            with_events_at(config, f"{self._scratch}/", ports), device=config.device if device == "auto" else device,
             start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
 
     def run(self) -> Lab:
@@ -193,25 +190,20 @@ class RealBench:
         folder.mkdir(exist_ok=True)
         if self._options.long_runtime_dir:
             folder = folder / ("a-long-directory-name" * 6)
-        workload = self._workload if engine.index == 0 else from_an_empty_cache(self._workload)
         recipe = caller.CallerRecipe(
             index=client.index, config=msgspec.structs.replace(
                 config_of(self._config, engine), runtime_dir=str(folder)),
-            workload=workload, ports_factory=FACTORY, ports_argument=self._argument, life=life,
-            await_death_s=self._options.await_death_s, log=self._log)
+            workload=workload_of(self._workload, engine), ports_factory=FACTORY, ports_argument=self._argument,
+            life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         return self._act(caller.main, recipe, f"{client.node}@{life}")
 
     def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
-        config = config_of(self._config, engine)
-        events, rank = config.kv_events, config.data_parallel_rank
+        what = following(config_of(self._config, engine), engine.index, node.index,
+                         rude=self._options.rude_subscriber and node.index == 0)
         return self._act(listener.main, listener.ListenerRecipe(
-            index=node.index, endpoint=address_of_rank(events.endpoint, rank),
-            replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None,
-            hwm=events.subscriber_hwm, buffer_bytes=events.socket_buffer_bytes, core_index=engine.index,
-            replay_s=config.bounds.replay_s, ports_factory=FACTORY, ports_argument=self._argument,
-            rude=self._options.rude_subscriber and node.index == 0), str(node))
+            index=node.index, what=what, ports_factory=FACTORY, ports_argument=self._argument), str(node))
 
     def has_ended(self, node: Node) -> bool:
         watched = self._watched.get(node)

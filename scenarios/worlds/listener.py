@@ -20,29 +20,19 @@ from multiprocessing.connection import Connection, wait
 
 import msgspec
 
-from engine.kv_events.subscriber.follow import UntilCaughtUp
-from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
-from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
 from engine.kv_events.subscriber.process import run_life
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.topology import subscriber
-from engine.wire.wiring import identity_of
-from faults.malformed import IDENTITY, rudely
+from scenarios.lab.follower import Following, follow
 from scenarios.lab.script import DONE, UP
 
 
 class ListenerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     index: int
-    endpoint: str
-    replay_endpoint: str | None
-    hwm: int
-    buffer_bytes: int
-    replay_s: float
+    what: Following
     ports_factory: str
     ports_argument: bytes
-    rude: bool = False
-    core_index: int = 0
 
 
 def main(recipe: bytes, connection: Connection) -> None:
@@ -96,12 +86,6 @@ def _hearing(heard: Connection) -> Callable[[], bool]:
 
 def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
     set_process_title(f"subscriber-{play.index}")
-    recipe = SubscriberRecipe(
-        endpoint=play.endpoint, replay_endpoint=play.replay_endpoint, poll_s=play.replay_s, answer_s=play.replay_s,
-        hwm=play.hwm, socket_buffer_bytes=play.buffer_bytes, core_index=play.core_index)
-    until = UntilCaughtUp(_hearing(heard), lambda: connection.send_bytes(UP))
-    loop = subscriber_life(recipe, IDENTITY if play.rude else identity_of(play.index),
-                           lambda: life * TAGS_OF_A_LIFE, until=until)
-    run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument),
-             rudely(loop) if play.rude else loop)
+    loop = follow(play.what, life, _hearing(heard), lambda: connection.send_bytes(UP))
+    run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument), loop)
     connection.send_bytes(DONE)

@@ -14,20 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from engine.config import EngineConfig
 from engine.effects import Loop
-from engine.model_config import ModelConfig, max_model_len, read_model_config
+from engine.model_config import ModelConfig, read_model_config
 from engine.topology import Client, Engine, Node, frontend
 from scenarios.history.run import Lab, Play, ProcessEnd, save
+from scenarios.lab.follower import follow, following
 from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import config_of
-from scenarios.workloads.workload import Workload, from_an_empty_cache
-from scenarios.worlds.addresses import address_of_rank
+from scenarios.workloads.workload import Workload, workload_of
+from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.sim_caller import ORDERS, client_main
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.model import Given
-from sim.nodes.subscriber import subscriber_main
 from sim.process.answers.belongings import files_of
 from sim.process.effects import AwaitCondition
 from sim.process.process import SIGKILL, SimProcess
@@ -72,7 +71,6 @@ class SimWorld(World):
 def play_once(play: Play, choices: Choices, *, record: bool = True) -> tuple[Simulation, Lab]:
     """One play with these outcomes."""
     workload, model = msgspec.convert(play.workload, Workload), _model_config(play.config.model)
-    max_model_len(play.config, model)
     eos = model.eos_token_ids[0] if model.eos_token_ids else None
     recorded = RecordedModel(workload, model.num_hidden_layers, eos)
     simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record, given=Given(model, recorded))
@@ -154,22 +152,12 @@ class SimBench:
     def __init__(self, play: Play, workload: Workload, simulation: Simulation) -> None:
         self._play, self._workload, self._sim = play, workload, simulation
         self._options = play.options
-        self._config = self._configured(play.config)
+        self._config = with_events_at(play.config, "", lambda: EVENT_PORTS)
         self._lab = SimProcess(simulation, frontend(), None, 0)  # whose time the script takes
         self._clients: dict[int, list[SimProcess]] = {}  # by engine, all lives
         self._guard_expired = False
         self._ended_by_lab: set[str] = set()
         simulation.when_any_ends = self._wake
-
-    def _configured(self, config: EngineConfig) -> EngineConfig:
-        """As in the lab of real processes: where socket buffers are to be small, events go by tcp."""
-        events = config.kv_events
-        if events.endpoint is not None:
-            return config
-        live, replay = ("ipc://kv.ipc", "ipc://replay.ipc") if not events.socket_buffer_bytes else (
-            f"tcp://127.0.0.1:{port}" for port in EVENT_PORTS)
-        return msgspec.structs.replace(config, kv_events=msgspec.structs.replace(
-            events, endpoint=live, replay_endpoint=replay, bind=True))
 
     def run(self) -> Lab:
         found: list[Lab] = []
@@ -223,7 +211,7 @@ class SimBench:
     def start_client(self, client: Client, life: int) -> SimActor:
         engine = self._play.topology.engine(client.engines[0])
         config = config_of(self._config, engine)
-        workload = self._workload if engine.index == 0 else from_an_empty_cache(self._workload)
+        workload = workload_of(self._workload, engine)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
                 p, config, workload, actor.say, self._options.await_death_s, self._sim.given.model.eos_token_id))
@@ -232,14 +220,12 @@ class SimBench:
         return actor
 
     def start_subscriber(self, node: Node, engine: Engine) -> SimSubscriber:
-        config = config_of(self._config, engine)
-        events, rank = config.kv_events, config.data_parallel_rank
+        what = following(config_of(self._config, engine), engine.index, node.index,
+                         rude=self._options.rude_subscriber and node.index == 0)
 
         def start(life: int) -> SimProcess:
-            return self._sim.start_process(msgspec.structs.replace(node, life=life), lambda p: subscriber_main(
-                p, config, address_of_rank(events.endpoint, rank), address_of_rank(events.replay_endpoint, rank),
-                engine.index, lambda: actor.told_to_stop, lambda: actor.say(UP),
-                self._options.rude_subscriber and node.index == 0))
+            return self._sim.start_process(msgspec.structs.replace(node, life=life), lambda p: follow(
+                what, life, lambda: actor.told_to_stop, lambda: actor.say(UP)))
 
         actor = SimSubscriber(start(0), self._wake, lambda: start(1))
         return actor

@@ -35,12 +35,6 @@ class AwaitCondition(Effect):
     deadline: float
 
 
-class Leave(Effect):
-    """sys.exit of the whole process from any thread. Does not return."""
-
-    code: int = 0
-
-
 class RunLoop(Effect):
     """Run a loop in place of this effect: `yield from`, without what that costs each of its effects. -> its result"""
 

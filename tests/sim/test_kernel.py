@@ -10,7 +10,7 @@ from engine.topology import Channel, NodeKind, core, frontend, tensor_parallel, 
 from faults.plan import Until, cut, hang, kill, plan, stall
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.kernel.time import Ended
-from sim.process.effects import Enter, Leave, Sleep
+from sim.process.effects import Enter, Sleep
 from sim.process.thread import LivelockError
 from sim.simulation import Simulation
 from sim.transport.collectives import CollectiveError
@@ -276,17 +276,17 @@ def test_cancel_ends_waits_for_bells_and_messages():
 
 
 def test_leave_ends_all_threads():
-    """sys.exit of the process from any thread: the others do nothing more."""
+    """When the main thread's loop is over, by its end or by SystemExit, the others do nothing more."""
     went_on = []
 
     def main(process):
         def other():
-            yield Sleep(0.1)
-            yield Leave(3)
+            yield Sleep(0.2)
+            went_on.append(True)
 
         process.start("other", other())
-        yield Sleep(0.2)
-        went_on.append(True)
+        yield Sleep(0.1)
+        raise SystemExit(3)
 
     sim, process = one(main)
     sim.run()

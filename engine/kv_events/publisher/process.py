@@ -22,7 +22,7 @@ from engine.config import KVEventsConfig
 from engine.kv_events.codec import END
 from engine.kv_events.publisher.handover import NappingQueue
 from engine.kv_events.publisher.life import SHUTDOWN_S, end_publisher, start_publisher
-from engine.kv_events.publisher.log import KVEventLog, hand_over
+from engine.kv_events.publisher.log import hand_over
 from engine.messages import EventBatch
 from engine.ports import Ports
 from engine.process.real_ports import RealPorts
@@ -36,10 +36,6 @@ class EventPublisher(ABC):
 
     def __init__(self, data_parallel_rank: int = 0) -> None:
         self._data_parallel_rank = data_parallel_rank
-
-    #: What a core that drives the hand-over itself needs: the log, and the queue it hands over to.
-    log: KVEventLog | None = None
-    queue: NappingQueue | None = None
 
     @abstractmethod
     def publish(self, events: EventBatch) -> None:

@@ -25,6 +25,7 @@ from engine.effects import (
 from engine.ipc.presence import TOPIC, LocalReaders, Presence
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
+from engine.model_config import check_servable
 from engine.ports import RingSpec
 from engine.process.files import PREFIX, EngineFiles
 from engine.topology import at
@@ -173,7 +174,9 @@ def _closed(process: SimProcess, thread: SimThread) -> Any:
 
 
 def _read_model(process: SimProcess, thread: SimThread, effect: ReadModel) -> Any:
-    return process.sim.given.model_config
+    model = process.sim.given.model_config
+    check_servable(effect.config, model)
+    return model
 
 
 def _make_worker(process: SimProcess, thread: SimThread, effect: MakeWorker) -> None:

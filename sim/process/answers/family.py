@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from engine.core.life import core_life
 from engine.effects import (
     AwaitEnds,
     AwaitParent,
@@ -23,13 +22,11 @@ from engine.effects import (
     TellParent,
     WhoAmI,
 )
-from engine.process.recipes import CoreRecipe, WorkerRecipe
-from engine.worker.life import worker_life
+from engine.process.recipes import life_of
 from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, Answers, SimThread, ThreadEndedError
 
-_LIVES: dict[type, Any] = {CoreRecipe: core_life, WorkerRecipe: worker_life}
 _RECIPE = "recipe"
 
 
@@ -60,7 +57,7 @@ def _live(process: SimProcess) -> Loop[None]:
     recipe = (yield Take(_RECIPE, None))[0]
     process.kin.sleeps = False
     process.recheck_s = recipe.config.bounds.ring_recheck_s
-    yield RunLoop(_LIVES[type(recipe)](process.node, recipe))
+    yield RunLoop(life_of(process.node, recipe))
 
 
 def _watch_parent(process: SimProcess) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from engine.effects import Beat, Call, MarkPoint
-from sim.process.effects import Enter, Leave, RunLoop, Sleep
+from sim.process.effects import Enter, RunLoop, Sleep
 from sim.process.process import SimProcess
-from sim.process.thread import Answers, SimThread, ThreadEndedError
+from sim.process.thread import Answers, SimThread
 from sim.transport.collectives import Part
 
 
@@ -73,17 +73,11 @@ def _enter_now(process: SimProcess, thread: SimThread, part: Part) -> Any:
     return thread.go_on_with(_enter_next, process, thread, part)
 
 
-def _leave(process: SimProcess, thread: SimThread, effect: Leave) -> Any:
-    process.leave(effect.code)
-    raise ThreadEndedError
-
-
 ANSWERS: Answers = {
     MarkPoint: _mark,
     Beat: _beat,
     Call: _call,
     Sleep: _sleep,
     Enter: _enter,
-    Leave: _leave,
     RunLoop: _run_loop,
 }
