@@ -192,8 +192,8 @@ OVERFLOW_FORGOTTEN = Mutant(
     bug="A wait that runs out between flag and payload forgets that a payload is owed.",
     breaks=these("tokens-match-reference"),
     edits=(Edit("engine/ipc/queue.py",
-                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")\n',
-                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal}")\n'
+                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n',
+                '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n'
                 "            look.__self__.owed = None\n"),))
 
 REPLAY_IGNORED = Mutant(
