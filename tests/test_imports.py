@@ -224,7 +224,13 @@ def test_a_history_is_what_records_say(path):
 @each("scenarios/guarantees")
 def test_a_judge_does_not_consult_the_accused(path):
     assert strangers(path, {"engine.topology", "engine.messages", "engine.config", "engine.errors", "faults.journal"},
-                     ("scenarios.guarantees", "scenarios.history")) == set()
+                     ("scenarios.guarantees", "scenarios.history", "scenarios.law")) == set()
+
+
+@each("scenarios/law")
+def test_the_law_knows_the_plan_and_the_records(path):
+    assert strangers(path, {"engine.topology", "engine.messages", "faults.plan"},
+                     ("scenarios.law", "scenarios.guarantees.base", "scenarios.history")) == set()
 
 
 @each("reports")

@@ -170,6 +170,7 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
     envelope: Envelope
     check: Callable[[History], Finding]
     applies: Callable[[Play], bool] = lambda play: True
+    is_law: bool = False  # judged first, whatever the plan did and the scenario promises
 
     @property
     def name(self) -> str:

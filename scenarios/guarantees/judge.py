@@ -1,6 +1,7 @@
 """From a run's records to its verdicts. The one place where a verdict is decided.
 
     the lab failed                                   HarnessError, no verdict at all
+    nothing without a cause                          judged first, and whatever the next two lines say of the others
     a planned fault did not fire                     every cell UNKNOWN
     a fault outside the promise's envelope fired     OUTSIDE
     something the promise forbids was seen           BROKEN
@@ -56,7 +57,7 @@ def _asked(play: Play, only: Iterable[str] | None) -> list[Guarantee]:
 
 def cell_of(entry: Guarantee, history: History) -> Cell:
     """The verdict of one guarantee on one history."""
-    verdict, evidence, finding = _verdict(entry, history)
+    verdict, evidence, finding = (_found if entry.is_law else _verdict)(entry, history)
     return Cell(
         guarantee=entry.id, verdict=verdict, expected=history.play.declared.get(entry.id),
         witnesses=finding.witnesses if finding else 0, evidence=evidence,
@@ -75,6 +76,11 @@ def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence
             return Verdict.OUTSIDE, [Evidence(text=text, at=receipt.at, node=receipt.node)], None
     if not entry.applies(history.play):
         return Verdict.UNTESTED, [Evidence(text="does not apply to this topology and configuration")], None
+    return _found(entry, history)
+
+
+def _found(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence], Finding]:
+    """What a guarantee says of a history that it speaks of."""
     finding = entry.check(history)
     if finding.broken:
         breaks = finding.breaks

@@ -24,9 +24,18 @@ def test_a_run_without_a_record_is_an_error_and_no_verdict() -> None:
 
 def test_a_planned_fault_that_did_not_fire_makes_every_cell_unknown() -> None:
     judgement = history().started().request("a").ended("a").plans("kill", "core.0/mark:step").judgement()
-    assert {cell.verdict for cell in judgement.cells} == {Verdict.UNKNOWN}
+    law, *promises = judgement.cells
+    assert law.guarantee == "nothing-without-cause" and law.verdict is Verdict.HELD
+    assert {cell.verdict for cell in promises} == {Verdict.UNKNOWN}
     assert [(fault.id, fault.fired) for fault in judgement.faults] == [("f1", False)]
-    assert "core.0/mark:step" in judgement.cells[0].evidence[0].text
+    assert "core.0/mark:step" in promises[0].evidence[0].text
+
+
+def test_the_law_is_judged_where_every_promise_is_unknown_or_outside() -> None:
+    h = history().started().called("a").wait(2).ended("a", "failed", error="RequestTimeoutError")
+    assert cell(h.plans("kill", "core.0/mark:step").judgement(), "nothing-without-cause").verdict is Verdict.BROKEN
+    h = history().started().request("a").fires("corrupt", f"{OUTPUTS}:receive").ends("worker.1", exitcode=1)
+    assert cell(h.judgement(), "nothing-without-cause").verdict is Verdict.BROKEN
 
 
 def test_a_fault_outside_of_the_envelope_is_never_red() -> None:

@@ -37,6 +37,20 @@ def these(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
+# -- the law of every play ------------------------------------------------------------------------------------------
+
+FORGOTTEN_REQUEST = Mutant(
+    id="request-forgotten", scenario="test_nothing_goes_wrong",
+    bug="The core takes a request in and never hands it to the scheduler: its caller waits for its time-out.",
+    breaks=these("nothing-without-cause"),
+    edits=(Edit(
+        "engine/core/engine_core.py",
+        """        self.scheduler.add_request(Request.from_engine_core_request(request))
+""",
+        """        if not request.request_id.startswith("r3-"):
+            self.scheduler.add_request(Request.from_engine_core_request(request))
+"""),))
+
 # -- known bugs ----------------------------------------------------------------------------------------------------
 
 SILENT_RANK = Mutant(

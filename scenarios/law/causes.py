@@ -1,0 +1,180 @@
+"""What explains an incident beside faults: what the callers asked, what the lab did, what the configuration admits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from engine.topology import NodeKind
+from scenarios.history.history import FOREVER, History, Operation, kind_of
+from scenarios.history.verdicts import Verdict
+from scenarios.law.incidents import LAB, Incident, Sort
+
+#: What the lab asks of a core, and every core can answer.
+_KNOWN_CALLS = frozenset({"ping", "pause_scheduler", "resume_scheduler", "run_steps", "reset_prefix_cache"})
+
+
+class Cause(NamedTuple):
+    """One row: these sorts of incidents are explained where this holds."""
+
+    name: str
+    sorts: frozenset[Sort]
+    holds: Callable[[History, Incident], bool]
+
+
+# -- what the callers asked --------------------------------------------------------------------------------------
+
+
+def _was_aborted(history: History, incident: Incident) -> bool:
+    operation = incident.operation
+    return operation is not None and operation.abort is not None
+
+
+def _recorded(history: History, operation: Operation) -> dict[str, Any]:
+    requests = history.play.workload.get("requests", ())
+    return next((request for position, request in enumerate(requests)
+                 if request.get("index", position) == operation.index), {})
+
+
+def _open_before(history: History, operation: Operation) -> list[Operation]:
+    """What the same caller had open when it called this. By program order: in the twin times are equal."""
+    if operation.call is None:
+        return []
+    number = operation.call.number
+    return [other for other in history.operations if other.node == operation.node and other is not operation
+            and other.call is not None and other.call.number < number
+            and not (other.ends and other.ends[0].number < number)]
+
+
+def _cannot_be_served(history: History, incident: Incident) -> bool:
+    """By the workload: an id that is in use, a prompt that is empty or larger than the whole cache."""
+    operation = incident.operation
+    if operation is None:
+        return False
+    if any(other.request == operation.request for other in _open_before(history, operation)):
+        return True
+    prompt, cache = _recorded(history, operation).get("prompt_token_ids", ()), history.play.config.cache
+    return not prompt or (cache.num_gpu_blocks is not None and len(prompt) >= cache.num_gpu_blocks * cache.block_size)
+
+
+def _more_than_admitted(history: History, incident: Incident) -> bool:
+    operation, limits = incident.operation, history.play.config.limits
+    if operation is None:
+        return False
+    others = _open_before(history, operation)
+    if len(others) >= limits.max_requests:
+        return True
+    return sum(_most_bytes(history, other) for other in (operation, *others)) > limits.max_request_bytes
+
+
+def _most_bytes(history: History, operation: Operation) -> int:
+    """More than a request takes on the wire."""
+    return 1000 + 9 * len(_recorded(history, operation).get("prompt_token_ids", ()))
+
+
+def _unknown_call(history: History, incident: Incident) -> bool:
+    return incident.record is not None and incident.record.data.get("method") not in _KNOWN_CALLS
+
+
+def _raw_frames(history: History, incident: Incident) -> bool:
+    """The workload sends bytes that are no request."""
+    return kind_of(incident.node) == NodeKind.CORE and any(
+        action.get("kind") == "raw" for phase in history.play.workload.get("phases", ())
+        for action in phase.get("actions", ()))
+
+
+def _aborted_too_late(history: History, incident: Incident) -> bool:
+    """The core hears of an abort, by the caller or after a failure, of what is over by then."""
+    assert incident.record is not None
+    if incident.record.data.get("action") != "unknown-abort":
+        return False
+    internal = incident.record.data.get("request")
+    return any(o.internal == internal and (o.abort is not None or o.ended_at is not None) for o in history.operations)
+
+
+def _rude_subscriber(history: History, incident: Incident) -> bool:
+    return history.play.options.rude_subscriber and kind_of(incident.node) == NodeKind.CORE
+
+
+# -- what another incident explains ------------------------------------------------------------------------------
+
+
+def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
+    """A subscriber waits for what it missed until the lab ends it. The death or failed start has its own cause."""
+    if kind_of(incident.node) != NodeKind.SUBSCRIBER:
+        return False
+    engine = history.engine_of(incident.node).engine
+    if any(history.engine_of(death.node).engine == engine for death in history.ends.deaths):
+        return True
+    return not any(start.ready for start in history.startups if history.engine_of(start.node).engine == engine)
+
+
+# -- what the lab did --------------------------------------------------------------------------------------------
+
+
+def _after_closing(history: History, incident: Incident) -> bool:
+    """The lab, or the caller's program at its end, has begun to shut that engine down."""
+    return incident.at >= history.closing_at(history.engine_of(incident.node))
+
+
+def _asked_to_leave(history: History, incident: Incident) -> bool:
+    """A core says why it leaves."""
+    return incident.record is not None and incident.record.site == "dying" and _after_closing(history, incident)
+
+
+def _killed_by_the_lab(history: History, incident: Incident) -> bool:
+    """All processes of the first engine at once, when its workload was done."""
+    if not history.play.options.kill_all_then_restart or incident.node == LAB:
+        return False
+    mine = history.engine_of(incident.node)
+    if mine.engine != history.first:
+        return False
+    ended = (p.ended_at for p in history.lab.processes if p.killed_by_lab and not p.life)
+    killed = min((at for at in ended if at is not None), default=FOREVER)
+    return incident.at >= killed and (mine.life == 0 or kind_of(incident.node) == NodeKind.SUBSCRIBER)
+
+
+def _came_late(history: History, incident: Incident) -> bool:
+    """A subscriber that joins when batches have been published has missed them."""
+    return history.play.options.late_subscriber
+
+
+def _cannot_start(history: History, incident: Incident) -> bool:
+    return history.play.options.long_runtime_dir
+
+
+# -- what the configuration admits -------------------------------------------------------------------------------
+
+
+def _narrow_queue(history: History, incident: Incident) -> bool:
+    """More batches than a queue of the configuration holds."""
+    events = history.play.config.kv_events
+    published = max((len(records) for records in history.by_node("kv-published").values()), default=0)
+    return published > min(events.hwm or FOREVER, events.subscriber_hwm or FOREVER, events.max_queue_size or FOREVER)
+
+
+def _canary(history: History, incident: Incident) -> bool:
+    """A weakness that the scenario has switched on, and declared to break a promise."""
+    return any(verdict is Verdict.BROKEN for verdict in history.play.expected.values())
+
+
+_AFTERWARDS = frozenset({Sort.WAIT, Sort.UNSENT, Sort.ORPHAN, Sort.KV_SENDER, Sort.KV_READER, Sort.TOLD})
+
+CAUSES: tuple[Cause, ...] = (
+    Cause("its caller aborted it", frozenset({Sort.ABORTED}), _was_aborted),
+    Cause("it cannot be served", frozenset({Sort.FAILED}), _cannot_be_served),
+    Cause("more than is admitted", frozenset({Sort.REFUSED}), _more_than_admitted),
+    Cause("the core has no such call", frozenset({Sort.UTILITY}), _unknown_call),
+    Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME}), _raw_frames),
+    Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
+    Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),
+    Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
+    Cause("its engine was shut down", _AFTERWARDS, _after_closing),
+    Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
+    Cause("the lab killed its engine", frozenset({Sort.DEATH, Sort.ORPHAN, Sort.LEFTOVER, Sort.KV_READER}),
+          _killed_by_the_lab),
+    Cause("it joined late", frozenset({Sort.KV_READER}), _came_late),
+    Cause("its directory's name is too long", frozenset({Sort.START, Sort.DEATH}), _cannot_start),
+    Cause("more events than a queue holds", frozenset({Sort.KV_READER, Sort.KV_SENDER}), _narrow_queue),
+    Cause("a canary", frozenset({Sort.FAILED, Sort.UTILITY, Sort.KV_READER, Sort.OVERSTAY}), _canary),
+)

@@ -1,0 +1,130 @@
+"""What went wrong in a play, by the records alone: each death, crash, refusal, failure, lost connection and error.
+
+Nothing here asks why. In a calm play that asks for nothing wrong there is no incident at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from engine.messages import Outcome
+from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
+from scenarios.history.names import of_life
+
+#: Of what the lab finds, which belongs to no process.
+LAB = "lab"
+
+
+class Sort(StrEnum):
+    """What kind of incident it is."""
+
+    DEATH = "a process ended unasked, or not with 0"
+    OVERSTAY = "a process was still there when all was over"
+    LEFTOVER = "something of an engine was left behind"
+    DEAD = "a process spoke of the end of its engine"
+    START = "a start failed"
+    UNHEARD = "a caller heard nothing more"
+    FAILED = "a request failed"
+    REFUSED = "a request was refused"
+    TOLD = "a request ended by the death of its engine"
+    ABORTED = "a request was aborted"
+    UTILITY = "a utility call failed"
+    UNSENT = "a message stayed with its sender"
+    BAD_FRAME = "a message could not be read"
+    STRANGE = "the core was asked for what it could not do"
+    RPC = "a call of the workers failed"
+    WAIT = "a wait at a ring ended without what it waited for"
+    ORPHAN = "a process lost its parent"
+    KV_SENDER = "a batch of events was not sent"
+    KV_READER = "a subscriber missed something"
+    WRONG = "a process found itself wrong"
+
+
+class Incident(NamedTuple):
+    """One thing that went wrong. `request`: the caller's id, where it is about one."""
+
+    sort: Sort
+    node: str
+    at: float
+    text: str
+    operation: Operation | None = None
+    record: Record | None = None
+
+
+_OUTCOMES = {Outcome.FAILED: Sort.FAILED, Outcome.REFUSED: Sort.REFUSED, Outcome.ENGINE_DEAD: Sort.TOLD,
+             Outcome.ABORTED: Sort.ABORTED}
+#: Observations that are incidents whatever they say, and what they are.
+_ALWAYS = {
+    "engine-dead": Sort.DEAD, "dying": Sort.DEAD, "dead-notice": Sort.DEAD, "late-call": Sort.DEAD,
+    "start-failed": Sort.START, "unroutable": Sort.UNSENT, "not-sent": Sort.UNSENT, "bad-frame": Sort.BAD_FRAME,
+    "rpc-raised": Sort.RPC, "rpc-failed": Sort.RPC, "parent-gone": Sort.ORPHAN, "kv-lost": Sort.KV_SENDER,
+    "kv-unsent": Sort.KV_SENDER, "replay-ended": Sort.KV_SENDER, "kv-gap": Sort.KV_READER,
+    "kv-unrecoverable": Sort.KV_READER, "kv-unverified": Sort.KV_READER, "kv-restarted": Sort.KV_READER,
+}
+#: Observations that are incidents where this holds of what they say.
+_WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
+    "health": (Sort.DEAD, lambda node, data: not data.get("healthy", True)),
+    "utility": (Sort.UTILITY, lambda node, data: bool(data.get("failure"))),
+    "request": (Sort.STRANGE, lambda node, data: data.get("action") in ("duplicate", "refused", "unknown-abort")),
+    "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") in ("peer-dead", "failed") or (
+        data.get("outcome") == "timeout" and kind_of(node) == "core")),  # workers look whether they are asked
+    "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+}
+
+
+def incidents(history: History) -> list[Incident]:
+    """All of a play, by time."""
+    return sorted((*_of_requests(history), *_of_processes(history), *_of_records(history)), key=_when)
+
+
+def _when(incident: Incident) -> float:
+    return incident.at
+
+
+def _of_requests(history: History) -> Iterator[Incident]:
+    for operation in history.operations:
+        if not operation.ends:
+            if history.ends.at(operation.node) == FOREVER or operation.node in history.by_node("bye"):
+                yield Incident(Sort.UNHEARD, operation.node, operation.last_progress_at,
+                               f"request {operation.request!r} never ended", operation)
+            continue
+        end = operation.ends[0]
+        sort = _OUTCOMES.get(Outcome(end.data["outcome"]))
+        if sort is not None:
+            why = end.data.get("reason") or end.data.get("error") or ""
+            text = f"request {operation.request!r} ended {operation.outcome}: {why}"
+            yield Incident(sort, operation.node, end.at, text, operation, end)
+
+
+def _of_processes(history: History) -> Iterator[Incident]:
+    unasked = {death.node for death in history.ends.deaths}
+    exits = {of_life(process.node, process.life): process.exitcode for process in history.lab.processes}
+    for name, end in history.ends.items():
+        if name in unasked or exits.get(name):
+            yield Incident(Sort.DEATH, name, end.at, f"{name} ended: {end.how}")
+    for process in history.lab.processes:
+        if history.overstayed(process):
+            name = of_life(process.node, process.life)
+            yield Incident(Sort.OVERSTAY, name, history.ended_at, f"{name} was still there at the end")
+    for left in history.lab.leftovers:
+        yield Incident(Sort.LEFTOVER, LAB, history.ended_at, f"left behind: {left}")
+
+
+def _of_records(history: History) -> Iterator[Incident]:
+    for name, sort in _ALWAYS.items():
+        for node, record in history.observed(name):
+            yield Incident(sort, node, record.at, _words(record), None, record)
+    for name, (sort, holds) in _WHERE.items():
+        for node, records in history.by_node(name).items():
+            for record in records:
+                if holds(node, record.data):
+                    yield Incident(sort, node, record.at, _words(record), None, record)
+
+
+def _words(record: Record) -> str:
+    said = ", ".join(f"{name} {value}" for name, value in record.data.items()
+                     if value not in (None, "", [], {}) and name != "hashes")
+    return f"{record.site}: {said}" if said else record.site

@@ -1,0 +1,57 @@
+"""Nothing without a cause: what no fault, caller, lab or configuration explains is broken, promised or not."""
+
+from __future__ import annotations
+
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.history.history import History
+from scenarios.law.causes import CAUSES
+from scenarios.law.incidents import Incident, Sort, incidents
+from scenarios.law.reach import REACH
+
+#: What a starved machine may bring about: lateness, and what is given up for it.
+_LATENESS = frozenset({Sort.FAILED, Sort.UTILITY, Sort.START, Sort.DEAD, Sort.TOLD, Sort.DEATH, Sort.WAIT,
+                       Sort.OVERSTAY, Sort.KV_READER})
+
+
+def cause_of(history: History, incident: Incident) -> str | None:
+    """What explains it, in words; None if nothing does."""
+    for cause in CAUSES:
+        if incident.sort in cause.sorts and cause.holds(history, incident):
+            return cause.name
+    for receipt in history.faults.receipts:
+        for row in REACH:
+            if row.explains(history, receipt, incident):
+                return f"{row.name} ({receipt.id})"
+    return None
+
+
+def check_nothing_without_cause(history: History) -> Finding:
+    finding = Finding(history)
+    for incident in incidents(history):
+        cause = cause_of(history, incident)
+        if cause is not None:
+            finding.witness("{} ({}), because {}", incident.text, incident.node, cause, at=incident.at,
+                            node=incident.node)
+        elif incident.sort in _LATENESS and history.starved(history.bounds.detection_s):
+            finding.unclear("{} ({}): {}, and the machine starved for {:.3f} s", incident.sort.value, incident.node,
+                            incident.text, history.lab.longest_starvation_s, at=incident.at, node=incident.node)
+        else:
+            finding.broke("{} ({}): {}, and nothing explains it", incident.sort.value, incident.node, incident.text,
+                          at=incident.at, node=incident.node)
+    if not finding.broken and history.operations:
+        finding.witness("{} requests, and nothing went wrong without a cause", len(history.operations))
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="nothing-without-cause", chapter="The law of every play", source="this project", is_law=True,
+        check=check_nothing_without_cause,
+        sentence="Each death, crash, failed, refused or timed-out request, lost connection and error of a play is "
+                 "explained by a fault that fired and reaches so far, by what its callers asked, by the lab's own "
+                 "acts, by its configuration or by a declared canary.",
+        wrong="lets a process die, fails a request or loses a message although nothing has befallen it",
+        witness="something went wrong and had its cause, or requests were served and nothing went wrong",
+        envelope=Envelope(),
+    ),
+)

@@ -1,0 +1,190 @@
+"""How far a fault reaches: the table of what each fate, at each place, may bring about, whom it may touch and how long.
+
+An incident that no row explains has no cause. So a row is as narrow as the engine lets it be: the death of a worker
+explains that its engine ends and that every caller of that engine is told so; it does not explain that one of its
+requests times out, nor that anything happens to another engine, nor anything that began before it.
+
+    row      fates, places  ->  sorts of incidents, whom, until when
+    whom     a question about the fault and the incident: `of_its_engine`, `of_its_message`, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from engine.topology import NodeKind
+from faults.plan import Fate
+from scenarios.history.history import FOREVER, History, Receipt, kind_of
+from scenarios.history.names import base
+from scenarios.history.receipts import DEATH_FATES, LOSS_FATES, STALL_FATES
+from scenarios.law.carried import carried
+from scenarios.law.incidents import LAB, Incident, Sort
+
+Whom = Callable[[History, Receipt, Incident], bool]
+
+
+class Reach(NamedTuple):
+    """One row. `nodes`: of whom the fault befalls; `sites`: where; both patterns of fnmatch."""
+
+    name: str
+    fates: frozenset[Fate]
+    sites: str
+    nodes: str
+    sorts: frozenset[Sort]
+    whom: Whom
+    why: str
+
+    def explains(self, history: History, receipt: Receipt, incident: Incident) -> bool:
+        return (incident.sort in self.sorts and receipt.fate in self.fates and fnmatchcase(receipt.node, self.nodes)
+                and fnmatchcase(receipt.site, self.sites) and incident.at >= receipt.at
+                and self.whom(history, receipt, incident))
+
+
+# -- whom -----------------------------------------------------------------------------------------------------
+
+
+def of_itself(history: History, receipt: Receipt, incident: Incident) -> bool:
+    return incident.node == receipt.node
+
+
+def of_its_name(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """The same process, in any of its lives."""
+    return base(incident.node) == base(receipt.node)
+
+
+def of_the_lab(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """What the lab finds when all is over."""
+    return incident.node == LAB
+
+
+def of_its_engine(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """The engine's processes and its clients, in the life that was struck; who follows it, in any."""
+    if incident.node == LAB:
+        return False
+    mine, its = history.engine_of(receipt.node), history.engine_of(incident.node)
+    return mine == its or (kind_of(incident.node) == NodeKind.SUBSCRIBER and mine.engine == its.engine)
+
+
+def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A standstill ends an engine only where it outlasts the shortest patience of those who wait for it."""
+    bounds = history.bounds
+    patience = min(bounds.stall_s, bounds.step_s, bounds.rpc_s)
+    return receipt.may_end_the_engine(patience) and of_its_engine(history, receipt, incident)
+
+
+def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A start gives up whoever has not come so far by its bounds. What was ready before is none."""
+    if not of_its_engine(history, receipt, incident) or _lasted_s(receipt) < history.bounds.handshake_s * _MOST:
+        return False
+    return not any(start.ready_at <= receipt.at for start in history.startups
+                   if history.engine_of(start.node) == history.engine_of(receipt.node))
+
+
+def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Requests that were open during a standstill of at least most of their own time-out."""
+    operation = incident.operation
+    if operation is None or not of_its_engine(history, receipt, incident):
+        return False
+    return _lasted_s(receipt) >= history.bounds.request_s * _MOST and operation.began_at <= _over(receipt)
+
+
+def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """The request that the message was about; all that are not over yet, if it was about none (a pause, a resume)."""
+    if not of_its_engine(history, receipt, incident):
+        return False
+    subject = carried(history, receipt)
+    return subject is None or incident.operation is None or incident.operation.request == subject
+
+
+def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A message of outputs is about all requests that were open when it was struck."""
+    operation = incident.operation
+    return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= receipt.at)
+
+
+#: A standstill of so much of a time-out may have run it out.
+_MOST = 0.5
+
+
+def _lasted_s(receipt: Receipt) -> float:
+    if receipt.released_at is not None:
+        return receipt.released_at - receipt.at
+    until = receipt.fault.until if receipt.fault is not None else None
+    return FOREVER if until is None or until.seconds is None else until.seconds
+
+
+def _over(receipt: Receipt) -> float:
+    return receipt.released_at if receipt.released_at is not None else FOREVER
+
+
+# -- the table ------------------------------------------------------------------------------------------------
+
+_MESSAGE_FATES = LOSS_FATES | {Fate.DELAY, Fate.DUPLICATE, Fate.REORDER}
+#: What the end of an engine brings about.
+_END = frozenset({Sort.DEATH, Sort.DEAD, Sort.TOLD, Sort.START, Sort.UTILITY, Sort.UNSENT, Sort.RPC, Sort.WAIT,
+                  Sort.ORPHAN, Sort.KV_SENDER, Sort.KV_READER})
+#: What a caller sees of a message that does not come.
+_LOSS = frozenset({Sort.FAILED, Sort.UTILITY})
+_AS_ONE = "an engine lives and dies as one, and all its callers are told"
+
+REACH: tuple[Reach, ...] = (
+    Reach("the core dies", DEATH_FATES, "*", "core.*", _END, of_its_engine, _AS_ONE),
+    Reach("a worker dies", DEATH_FATES, "*", "worker.*", _END, of_its_engine, _AS_ONE),
+    Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
+          frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
+          "a core that is asked to leave takes nothing more in, and ends what is late"),
+    Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE}, of_its_engine,
+          "a client takes its engine with it, and asks on its way out that what is open be freed"),
+    Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
+          of_the_lab, "the next start on this host removes what it left"),
+    Reach("a subscriber dies", DEATH_FATES, "*", "subscriber.*", frozenset({Sort.DEATH, Sort.KV_READER}), of_its_name,
+          "its next life begins without a memory"),
+
+    Reach("the core stands still", STALL_FATES, "*", "core.*", _END, of_its_engine_if_long,
+          "who waits for the core gives it up at its bound"),
+    Reach("a worker stands still", STALL_FATES, "*", "worker.*", _END, of_its_engine_if_long,
+          "who waits for a worker gives the engine up at its bound"),
+    Reach("requests wait for who stands still", STALL_FATES, "*", "*", _LOSS, of_its_callers_while_it_lasts,
+          "a request that hears nothing for its time-out fails"),
+    Reach("a client stands still", STALL_FATES, "*", "frontend.*",
+          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN}), of_its_start_if_long,
+          "a start that is not gone on with is over at its bound"),
+    Reach("a subscriber stands still", STALL_FATES, "*", "subscriber.*", frozenset({Sort.KV_READER}), of_its_name,
+          "what finds no room in its queue is lost to it"),
+    Reach("a publisher stands still", STALL_FATES, "*", "core.*", frozenset({Sort.KV_READER}), of_its_engine,
+          "a question that is not answered leaves a subscriber unverified"),
+
+    Reach("a message to the core is hit", _MESSAGE_FATES, "frontend.*/requests:receive", "*",
+          _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
+    Reach("a message to the client is hit", _MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
+          of_requests_then_open, "it may hold tokens of every open request"),
+    Reach("a message of the start is hit", _MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},
+          of_its_engine, "the start ends by its bound"),
+    Reach("the core's announcement is hit", _MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
+          _END | {Sort.BAD_FRAME}, of_its_engine, "the client does not know where to send"),
+    Reach("an event or an answer is hit", _MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),
+          of_its_engine, "a subscriber asks for what it missed"),
+    Reach("a question or its answer is hit", _MESSAGE_FATES, "*/replay:*", "*",
+          frozenset({Sort.KV_READER, Sort.KV_SENDER, Sort.BAD_FRAME}), of_its_engine,
+          "a subscriber asks for what it missed"),
+    Reach("a payload beside the ring is hit", _MESSAGE_FATES, "*/overflow:*", "*", _END | {Sort.BAD_FRAME},
+          of_its_engine, "a step that a rank cannot read ends the engine"),
+
+    Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",
+          _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine, "what was on its way is lost, and nothing is sent"),
+    Reach("a connection of outputs is cut", frozenset({Fate.CUT}), "*/outputs:wire", "*", _LOSS | {Sort.BAD_FRAME},
+          of_its_engine, "what was on its way is lost"),
+    Reach("the connection of the start is cut", frozenset({Fate.CUT}), "*/handshake:wire", "*", _END, of_its_engine,
+          "the start ends by its bound"),
+    Reach("a connection of events is cut", frozenset({Fate.CUT}), "*/kv:wire", "*", frozenset({Sort.KV_READER}),
+          of_its_engine, "what was on its way is lost"),
+    Reach("a connection of questions is cut", frozenset({Fate.CUT}), "*/replay:wire", "*",
+          frozenset({Sort.KV_READER, Sort.KV_SENDER}), of_its_engine, "what was on its way is lost"),
+    Reach("a connection beside the ring is cut", frozenset({Fate.CUT}), "*/overflow:wire", "*", _END, of_its_engine,
+          "a step that a rank cannot read ends the engine"),
+
+    Reach("shared memory is written over", frozenset({Fate.CORRUPT}), "*:store.*", "*",
+          _END | _LOSS | {Sort.BAD_FRAME, Sort.STRANGE}, of_its_engine, "no checksum guards it"),
+)

@@ -1,0 +1,63 @@
+"""Histories about the law that nothing happens without a cause. Its rows have theirs in tests/law."""
+
+from tests.guarantees.build import REQUESTS, Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+LAW = "nothing-without-cause"
+
+
+@accepts(LAW)
+def all_is_served() -> Builder:
+    return history().started().request("a").request("b", 1)
+
+
+@accepts(LAW)
+def a_request_is_lost_by_the_plan_and_fails() -> Builder:
+    h = history().started().called("a", core=False).carries(REQUESTS, "add a")
+    return h.fires("drop", f"{REQUESTS}:receive").wait(2).ended("a", "failed", error="RequestTimeoutError")
+
+
+@accepts(LAW)
+def a_caller_dies_with_its_request_open() -> Builder:
+    return history().started().called("a").fires("kill", "frontend.0/mark:born", node="frontend.0").ends("frontend.0")
+
+
+@rejects(LAW)
+def a_request_of_a_calm_play_times_out() -> Builder:
+    return history().started().request("a").called("b").wait(2).ended("b", "failed", error="RequestTimeoutError")
+
+
+@rejects(LAW)
+def a_request_of_a_calm_play_never_ends() -> Builder:
+    return history().started().called("a")
+
+
+@rejects(LAW)
+def a_worker_falls_over() -> Builder:
+    return history().started().request("a").ends("worker.1", exitcode=1)
+
+
+@rejects(LAW)
+def a_core_falls_over_while_it_leaves() -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing").observes("core.0", "bye", reason="SIGTERM")
+    return h.ends("core.0", exitcode=139)
+
+
+@rejects(LAW)
+def a_frame_of_a_calm_play_cannot_be_read() -> Builder:
+    return history().started().request("a").observes("core.0", "bad-frame", edge=REQUESTS, error="no request")
+
+
+@rejects(LAW)
+def a_segment_stays_behind() -> Builder:
+    return history().started().request("a").lab(leftovers=["segment /dev/shm/ringtwin-e0-rpc"])
+
+
+@rejects(LAW)
+def a_request_is_refused_with_room_for_more() -> Builder:
+    return history().started().called("a", core=False).ended("a", "refused", error="RefusedError")
+
+
+@silent(LAW)
+def nobody_asks_for_anything() -> Builder:
+    return history().started()

@@ -1,0 +1,128 @@
+"""What callers, the lab and the configuration explain, and the near miss of each that they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.config import KVEventsConfig, LimitsConfig
+from scenarios.history.play import Options
+from scenarios.history.verdicts import Verdict
+from scenarios.law.causes import CAUSES
+from scenarios.law.incidents import Sort
+from tests.guarantees.build import WORKLOAD, Builder, history
+
+LAW = "nothing-without-cause"
+EVENTS = KVEventsConfig(enable_kv_cache_events=True, hwm=2)
+RAW = {**WORKLOAD, "phases": [{"actions": [{"kind": "raw", "args": ["00"]}], "steps": None}]}
+EMPTY = {**WORKLOAD, "requests": [{**WORKLOAD["requests"][0], "prompt_token_ids": []}]}
+
+
+def _aborted(asked: bool) -> Builder:
+    h = history().called("a")
+    return (h.observes("frontend.0", "abort", request="a") if asked else h).ended("a", "aborted")
+
+
+def _impossible(**play: object) -> Builder:
+    return history().promised(**play).called("a").ended("a", "failed", error="BadRequestError")
+
+
+def _refused(limit: int) -> Builder:
+    h = history(limits=LimitsConfig(max_requests=limit)).called("a")
+    return h.observes("frontend.0", "call", request="b", index=1).ended("b", "refused").ended("a")
+
+
+def _call(method: str) -> Builder:
+    return history().called("a").ended("a").observes("frontend.0", "utility", method=method, failure="no such call")
+
+
+def _bad_frame(node: str = "core.0", **play: object) -> Builder:
+    return history(subscribers=1).promised(**play).observes(node, "bad-frame", edge="requests", error="no request")
+
+
+def _late_abort(action: str) -> Builder:
+    return history().request("a").observes("core.0", "request", request="a-0", action=action, reason="")
+
+
+def _wait(closing: bool) -> Builder:
+    h = history().request("a")
+    h = h.observes("frontend.0", "closing") if closing else h
+    return h.observes("worker.1", "parent-gone")
+
+
+def _leaves(why: str) -> Builder:
+    return history().request("a").observes("frontend.0", "closing").observes("core.0", why, reason="SIGTERM", queued=0)
+
+
+def _killed(again: bool) -> Builder:
+    h = history().request("a")
+    h.promised(options=Options(kill_all_then_restart=again))
+    return h.ends("core.0", "frontend.0", killed_by_lab=True, exitcode=-9).lab(leftovers=[])
+
+
+def _gap(options: Options | None = None, **config: object) -> Builder:
+    h = history(subscribers=1, **config).observes("subscriber.0", "born", pid=9)
+    h.promised(options=options or Options())
+    for seq in range(4):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    return h.observes("subscriber.0", "kv-gap", first=0, last=1)
+
+
+def _start(long_name: bool) -> Builder:
+    return history().promised(options=Options(long_runtime_dir=long_name)).observes("frontend.0", "starting").observes(
+        "frontend.0", "start-failed", error="ConfigError", reason="the path is too long")
+
+
+def _stays(publisher: str) -> Builder:
+    h = history(subscribers=1).started().request("a").observes("subscriber.0", "born", pid=9)
+    if publisher == "dies":
+        h.fires("kill", "core.0/mark:step", node="core.0")
+    return h.ends("subscriber.0", alive=True)
+
+
+def _canary(declared: bool) -> Builder:
+    h = history().called("a").ended("a", "failed", error="RequestTimeoutError")
+    return h.promised(expected={"hwm0-no-loss": Verdict.BROKEN}) if declared else h
+
+
+#: By cause: what it explains, and what looks like it and has no cause.
+CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
+    "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
+    "it cannot be served": (lambda: _impossible(workload=EMPTY), _impossible),
+    "more than is admitted": (lambda: _refused(1), lambda: _refused(2)),
+    "the core has no such call": (lambda: _call("no_such_call"), lambda: _call("ping")),
+    "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
+    "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),
+    "a subscriber asks what none asks": (
+        lambda: _bad_frame(options=Options(rude_subscriber=True)),
+        lambda: _bad_frame("subscriber.0", options=Options(rude_subscriber=True))),
+    "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
+    "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
+    "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
+    "the lab killed its engine": (lambda: _killed(True), lambda: _killed(False)),
+    "it joined late": (lambda: _gap(Options(late_subscriber=True)), _gap),
+    "its directory's name is too long": (lambda: _start(True), lambda: _start(False)),
+    "more events than a queue holds": (lambda: _gap(kv_events=EVENTS), _gap),
+    "a canary": (lambda: _canary(True), lambda: _canary(False)),
+}
+
+
+def test_every_cause_has_its_case() -> None:
+    assert [cause.name for cause in CAUSES] == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_law_accepts_what_has_this_cause(name: str) -> None:
+    cell = CASES[name][0]().judged(LAW)
+    assert cell.verdict is Verdict.HELD, [evidence.text for evidence in cell.evidence]
+    assert name in " ".join(evidence.text for evidence in cell.evidence)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_law_rejects_what_only_looks_like_it(name: str) -> None:
+    assert CASES[name][1]().judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_no_cause_explains_a_request_that_never_ends_or_a_process_that_finds_itself_wrong() -> None:
+    assert not any(sort in cause.sorts for cause in CAUSES for sort in (Sort.UNHEARD, Sort.WRONG))

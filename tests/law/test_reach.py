@@ -1,0 +1,201 @@
+"""Each row of the table explains what it says, and nothing before it, nothing of another engine, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.plan import Fate, Until
+from scenarios.history.verdicts import Verdict
+from scenarios.law.incidents import LAB, Sort, incidents
+from scenarios.law.law import cause_of
+from scenarios.law.reach import REACH, Reach
+from tests.guarantees.build import Builder, history, two_engines
+
+REQUESTS, OUTPUTS = "frontend.0->core.0/requests", "core.0->frontend.0/outputs"
+STEP = "core.0/mark:step"
+LONG, SHORT = Until(seconds=3.0), Until(seconds=0.1)
+
+#: Where each row's fault fires, of whom, and until when.
+OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
+    "the core dies": (Fate.KILL, STEP, "core.0", None),
+    "a worker dies": (Fate.EXIT, "worker.1/mark:executing", "worker.1", None),
+    "the core drains": (Fate.TERMINATE, STEP, "core.0", None),
+    "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
+    "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
+    "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
+    "the core stands still": (Fate.STALL, STEP, "core.0", LONG),
+    "a worker stands still": (Fate.HANG, "worker.1/mark:executing", "worker.1", LONG),
+    "requests wait for who stands still": (Fate.STALL, STEP, "core.0", LONG),
+    "a client stands still": (Fate.STALL, "core.0->frontend.0/handshake:receive", "frontend.0", LONG),
+    "a subscriber stands still": (Fate.STALL, "core.0->subscriber.0/kv:receive", "subscriber.0", SHORT),
+    "a publisher stands still": (Fate.HANG, STEP, "core.0", SHORT),
+    "a message to the core is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
+    "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
+    "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
+    "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
+    "an event or an answer is hit": (Fate.REORDER, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
+    "a question or its answer is hit": (Fate.DUPLICATE, "subscriber.0->core.0/replay:receive", "core.0", None),
+    "a payload beside the ring is hit": (Fate.CORRUPT, "core.0->worker.1/overflow:receive", "worker.1", None),
+    "a connection between client and core is cut": (Fate.CUT, f"{REQUESTS}:wire", "core.0", None),
+    "a connection of outputs is cut": (Fate.CUT, f"{OUTPUTS}:wire", "core.0", None),
+    "the connection of the start is cut": (Fate.CUT, "core.0->frontend.0/handshake:wire", "core.0", None),
+    "a connection of events is cut": (Fate.CUT, "core.0->subscriber.0/kv:wire", "subscriber.0", None),
+    "a connection of questions is cut": (Fate.CUT, "subscriber.0->core.0/replay:wire", "subscriber.0", None),
+    "a connection beside the ring is cut": (Fate.CUT, "core.0->worker.1/overflow:wire", "worker.1", None),
+    "shared memory is written over": (Fate.CORRUPT, "core.0/rpc:store.data", "core.0", None),
+}
+
+
+def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "RequestTimeoutError") -> Builder:
+    return h.ended("a", outcome, node=f"frontend.{e}", error=error)
+
+
+#: What makes an incident of each sort in engine `e`. Request "a" was called before.
+MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
+    Sort.DEATH: lambda h, e: h.ends(
+        f"subscriber.{e}@1" if h.of_a_subscriber else "worker.1.0" if e else "worker.0", exitcode=1),
+    Sort.LEFTOVER: lambda h, e: h.lab(leftovers=["segment x"]),
+    Sort.DEAD: lambda h, e: h.observes(f"frontend.{e}", "engine-dead", reason="core died"),
+    Sort.START: lambda h, e: h.observes(f"frontend.{e}", "start-failed", error="StartupError", reason="too late"),
+    Sort.FAILED: _fails,
+    Sort.REFUSED: lambda h, e: _fails(h, e, "refused", "RefusedError"),
+    Sort.TOLD: lambda h, e: _fails(h, e, "engine-dead", "EngineDeadError"),
+    Sort.ABORTED: lambda h, e: _fails(h, e, "aborted", ""),
+    Sort.UTILITY: lambda h, e: h.observes(f"frontend.{e}", "utility", method="ping", failure="timed out"),
+    Sort.UNSENT: lambda h, e: h.observes(f"frontend.{e}", "unroutable", request="a", edge="requests"),
+    Sort.BAD_FRAME: lambda h, e: h.observes(f"core.{e}", "bad-frame", edge="requests", error="no request"),
+    Sort.STRANGE: lambda h, e: h.observes(f"core.{e}", "request", request="x-0", action="duplicate", reason=""),
+    Sort.RPC: lambda h, e: h.observes(f"core.{e}", "rpc-failed", call=3, rank=1, error="boom"),
+    Sort.WAIT: lambda h, e: h.observes(f"core.{e}", "queue-wait", ring="response", began=h.now, ended=h.now,
+                                       deadline=h.now, outcome="timeout"),
+    Sort.ORPHAN: lambda h, e: h.observes(f"core.{e}", "parent-gone"),
+    Sort.KV_SENDER: lambda h, e: h.observes(f"core.{e}", "kv-unsent", seq=3, error="closed"),
+    Sort.KV_READER: lambda h, e: h.observes(f"subscriber.{e}", "kv-gap", first=3, last=4),
+}
+CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda sort: sort.name)]
+
+
+def _begun(row: Reach) -> Builder:
+    h = history(topology=two_engines(subscribers=True))
+    h.of_a_subscriber = row.name == "a subscriber dies"
+    for e in (0, 1):
+        h.observes(f"subscriber.{e}", "born", pid=9 + e)
+        h.called("a", node=f"frontend.{e}")
+        edge = f"frontend.{e}->core.{e}/requests"
+        h.crosses(f"{edge}:send", "add a").crosses(f"{edge}:receive", "add a")
+    return h
+
+
+def _fires(h: Builder, row: Reach) -> Builder:
+    fate, site, node, until = OCCASIONS[row.name]
+    h.fires(fate, site, node=node, until=until)
+    return h.wait(until.seconds).releases() if until is not None else h
+
+
+def _explained(h: Builder, sort: Sort, e: int = 0) -> list[str | None]:
+    """What explains the incidents of this sort, in engine `e` or wherever none is told."""
+    seen = h.history()
+    return [cause_of(seen, incident) for incident in incidents(seen) if incident.sort is sort
+            and (incident.node == LAB or seen.engine_of(incident.node).engine == e)
+            and not (sort is Sort.DEATH and incident.text.endswith(("kill", "exit")))]  # the fault itself
+
+
+def test_every_row_has_its_occasion() -> None:
+    assert [row.name for row in REACH] == list(OCCASIONS)
+
+
+@pytest.mark.parametrize(("row", "sort"), CASES, ids=[f"{row.name}: {sort.name}" for row, sort in CASES])
+def test_a_row_explains_what_follows_from_its_fault(row: Reach, sort: Sort) -> None:
+    h = MADE[sort](_fires(_begun(row), row), 0)
+    assert _explained(h, sort) != [] and None not in _explained(h, sort)
+    without = _explained(MADE[sort](_begun(row), 0), sort)
+    assert without and set(without) == {None}, "not the fault explains it"
+
+
+@pytest.mark.parametrize(("row", "sort"), CASES, ids=[f"{row.name}: {sort.name}" for row, sort in CASES])
+def test_no_row_explains_what_came_before_its_fault(row: Reach, sort: Sort) -> None:
+    if sort is Sort.LEFTOVER:
+        pytest.skip("is seen when all is over")
+    assert set(_explained(_fires(MADE[sort](_begun(row), 0).wait(0.1), row), sort)) == {None}
+
+
+@pytest.mark.parametrize(("row", "sort"), CASES, ids=[f"{row.name}: {sort.name}" for row, sort in CASES])
+def test_no_row_explains_what_happens_to_another_engine(row: Reach, sort: Sort) -> None:
+    if sort is Sort.LEFTOVER:
+        pytest.skip("belongs to no engine that the lab could name")
+    h = MADE[sort](_fires(_begun(row), row), 1)
+    assert set(_explained(h, sort, 1)) == {None}
+    assert h.judged("nothing-without-cause").verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("sort", Sort, ids=lambda sort: sort.name)
+def test_no_row_explains_every_sort(sort: Sort) -> None:
+    assert not all(sort in row.sorts for row in REACH)
+
+
+# -- near misses -----------------------------------------------------------------------------------------------
+
+
+def _core_stops(h: Builder, until: Until) -> Builder:
+    return h.fires("stall", STEP, node="core.0", until=until).wait(until.seconds or 0.0).releases()
+
+
+def test_a_short_stop_ends_no_engine() -> None:
+    h = _core_stops(history().called("a"), SHORT).observes("frontend.0", "engine-dead", reason="stands still")
+    assert _explained(h, Sort.DEAD) == [None]
+
+
+def test_a_stop_does_not_explain_a_time_out_that_is_longer_than_it() -> None:
+    h = _core_stops(history().called("a"), Until(seconds=0.5)).ended("a", "failed", error="RequestTimeoutError")
+    assert _explained(h, Sort.FAILED) == [None]
+
+
+def test_a_stop_does_not_explain_a_time_out_of_what_came_after_it() -> None:
+    h = _core_stops(history(), LONG).called("a").ended("a", "failed", error="RequestTimeoutError")
+    assert _explained(h, Sort.FAILED) == [None]
+
+
+def test_a_lost_message_does_not_explain_that_another_request_fails() -> None:
+    h = history()
+    for name in ("a", "b"):
+        h.called(name).crosses(f"{REQUESTS}:send", f"add {name}").crosses(f"{REQUESTS}:receive", f"add {name}")
+    h.fires("drop", f"{REQUESTS}:receive", node="core.0", nth=1)
+    for name in ("a", "b"):
+        h.ended(name, "failed", error="RequestTimeoutError")
+    assert [cause is None for cause in _explained(h, Sort.FAILED)] == [False, True]
+
+
+def test_a_lost_message_that_was_about_no_request_may_hold_up_all() -> None:
+    h = history().crosses(f"{REQUESTS}:send", "pause").crosses(f"{REQUESTS}:receive", "pause")
+    h.fires("drop", f"{REQUESTS}:receive", node="core.0", nth=1).called("a").ended("a", "failed", error="timed out")
+    assert None not in _explained(h, Sort.FAILED)
+
+
+def test_lost_outputs_do_not_explain_that_a_later_request_fails() -> None:
+    h = history().fires("drop", f"{OUTPUTS}:receive", node="frontend.0").called("a").ended("a", "failed")
+    assert _explained(h, Sort.FAILED) == [None]
+
+
+def test_a_death_does_not_explain_that_a_request_times_out() -> None:
+    h = history().called("a").fires("kill", STEP, node="core.0").ended("a", "failed", error="RequestTimeoutError")
+    assert _explained(h, Sort.FAILED) == [None]
+
+
+def test_a_death_does_not_explain_the_next_life() -> None:
+    h = history().fires("kill", STEP, node="core.0").observes("frontend.0@1", "engine-dead", reason="core died")
+    assert _explained(h, Sort.DEAD) == [None]
+
+
+def test_a_fault_that_never_fires_explains_nothing() -> None:
+    h = history().called("a").plans("kill", STEP).dies("a")
+    assert h.judged("nothing-without-cause").verdict is Verdict.BROKEN
+
+
+def test_a_starved_machine_excuses_lateness_only() -> None:
+    late = history(world="engine").called("a").ended("a", "failed", error="RequestTimeoutError")
+    wrong = history(world="engine").called("a").ended("a").observes("core.0", "bad-frame", edge="x", error="damaged")
+    assert late.lab(longest_starvation_s=9.0).judged("nothing-without-cause").verdict is Verdict.UNKNOWN
+    assert wrong.lab(longest_starvation_s=9.0).judged("nothing-without-cause").verdict is Verdict.BROKEN
+    assert late.lab(longest_starvation_s=0.0).judged("nothing-without-cause").verdict is Verdict.BROKEN
