@@ -5,6 +5,7 @@
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
 #   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored
+#   make mutation plant small bugs into the engine and count those that the lab sees -> out/mutation.json
 #   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
 #
@@ -24,7 +25,7 @@ TIMES ?= 10
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
 
-.PHONY: report test sim check soak picture clean setup
+.PHONY: report test sim check soak mutation picture clean setup
 .DEFAULT_GOAL := report
 
 report: $(VENV)/.ready
@@ -47,6 +48,9 @@ soak: $(VENV)/.ready
 	  RINGTWIN_RING_MIXED=10000 $(VENV)/bin/python -m pytest tests
 	$(VENV)/bin/python -m tests.explorer --full
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
+
+mutation: $(VENV)/.ready
+	$(VENV)/bin/python -m tests.mutation --json $(OUT)/mutation.json $(ARGS)
 
 clean:
 	if [ -x $(VENV)/bin/ringtwin ]; then $(VENV)/bin/ringtwin doctor --clean; fi

@@ -1,0 +1,133 @@
+"""The command: chooses mutants, plays them, keeps the file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import track
+
+from tests.mutation.equivalent import why_equivalent
+from tests.mutation.operators import Mutant, mutants_of
+from tests.mutation.plays import CALM, ROOT, Scene, crossings_of, scenes, with_coverage
+from tests.mutation.score import Fate, Outcome, judged
+
+#: The pure files whose bugs the twin can have: what both worlds run.
+ROOMS = ("engine/core", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events", "engine/worker",
+         "engine/wire", "engine/process")
+_scenes: list[Scene] = []
+_sites: dict[str, int] = {}
+
+
+def pure_files() -> list[str]:
+    """As the type checker knows them: every pure file of the engine, by name, less what is mere vocabulary."""
+    import tomllib
+
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    return [file for file in named if file.startswith(tuple(f"{room}/" for room in ROOMS)) and file.endswith(".py")]
+
+
+def chosen(files: Iterable[str], sample: int | None, seed: int) -> list[Mutant]:
+    """All mutants, or a sample that has its share of every room."""
+    found = [mutant for file in files for mutant in mutants_of(file, ROOT)]
+    if sample is None or sample >= len(found):
+        return found
+    dice, by_room = random.Random(seed), Counter(mutant.file.rpartition("/")[0] for mutant in found)
+    picked: list[Mutant] = []
+    for room, count in sorted(by_room.items()):
+        mine = [mutant for mutant in found if mutant.file.rpartition("/")[0] == room]
+        picked += dice.sample(mine, min(count, max(1, round(sample * count / len(found)))))
+    dice.shuffle(picked)
+    return picked[:sample]
+
+
+def _judge(work: tuple[Mutant, int, int]) -> Outcome:
+    mutant, plans, seed = work
+    return judged(mutant, _scenes, _sites, ROOT, plans=plans, seed=seed)
+
+
+def summary(outcomes: list[Outcome], total: int) -> dict[str, Any]:
+    fates = Counter(outcome.fate for outcome in outcomes)
+    survivors, equivalent = [], []
+    for outcome in outcomes:
+        if outcome.fate in (Fate.SURVIVED, Fate.UNPLAYED):
+            reason = why_equivalent(outcome)
+            entry = {"file": outcome.file, "line": outcome.line, "operator": outcome.operator, "old": outcome.old,
+                     "new": outcome.new, "reason": reason or outcome.because or "nothing was seen"}
+            (equivalent if reason else survivors).append(entry)
+    killed, trivial = fates[Fate.KILLED] + fates[Fate.TRIVIAL], fates[Fate.TRIVIAL]
+    return {"chosen": total, "mutants": len(outcomes), "killed": killed, "trivial": trivial,
+            "equivalent": len(equivalent), "apart": fates[Fate.APART],
+            "score": _share(killed, len(outcomes), equivalent),
+            "score_without_trivial": _share(killed - trivial, len(outcomes) - trivial, equivalent),
+            "survivors": survivors, "equivalents": equivalent, "outcomes": outcomes}
+
+
+def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
+    """Killed of those that are not equivalent, with the interval that is 95 % sure (Wilson)."""
+    n = of - len(equivalent)
+    if n <= 0:
+        return {"share": 0.0, "low": 0.0, "high": 1.0}
+    z, p = 1.96, killed / n
+    middle, half = p + z * z / (2 * n), z * ((p * (1 - p) + z * z / (4 * n)) / n) ** 0.5
+    scale = 1 + z * z / n
+    return {"share": round(p, 4), "low": round((middle - half) / scale, 4), "high": round((middle + half) / scale, 4)}
+
+
+@click.command()
+@click.option("--files", default="*", help="Only files of this pattern.")
+@click.option("--sample", type=click.IntRange(1), default=None, help="So many mutants, each room with its share.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option("--plans", default=40, show_default=True, help="Random plans for a mutant that no scenario sees.")
+@click.option("--resume", is_flag=True, help="Go on with what the file has.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=Path("out/mutation.json"),
+              show_default=True)
+def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resume: bool, json_file: Path) -> None:
+    """Plant small bugs into the engine's pure files and see which of them the lab sees, in the twin."""
+    console = Console(stderr=True)
+    names = [file for file in pure_files() if fnmatchcase(file, files)]
+    if not names:
+        raise click.ClickException(f"no pure file of the engine is called {files!r}")
+    mutants = chosen(names, sample, seed)
+    done = _before(json_file, {mutant.id for mutant in mutants}) if resume else []
+    with console.status("covering") as status:
+        _scenes.extend(with_coverage(scenes(), names, status.update))
+        _sites.update(crossings_of(next(scene.play for scene in _scenes if scene.name == CALM)))
+    known = {outcome.id for outcome in done}
+    work = [(mutant, plans, seed) for mutant in mutants if mutant.id not in known]
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for outcome in track(pool.map(_judge, work), "mutants", total=len(work), console=console):
+            done.append(outcome)
+            json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
+    _tell(console, summary(done, len(mutants)), json_file)
+
+
+def _before(json_file: Path, wanted: set[str]) -> list[Outcome]:
+    if not json_file.exists():
+        return []
+    found = msgspec.json.decode(json_file.read_bytes())["outcomes"]
+    return [outcome for outcome in msgspec.convert(found, list[Outcome]) if outcome.id in wanted]
+
+
+def _tell(console: Console, found: dict[str, Any], json_file: Path) -> None:
+    score, rest = found["score"], found["score_without_trivial"]
+    for survivor in found["survivors"]:
+        where = f"{survivor['file']}:{survivor['line']}"
+        console.print(f"{where} {survivor['operator']}: {survivor['reason']}", markup=False, soft_wrap=True)
+    click.echo(f"{found['mutants']} mutants: {found['killed']} killed ({found['trivial']} of them trivial), "
+               f"{found['equivalent']} equivalent, {found['apart']} apart, {len(found['survivors'])} survived. "
+               f"Killed of those not equivalent: {score['share']:.1%} ({score['low']:.1%} to {score['high']:.1%}), "
+               f"without the trivial ones {rest['share']:.1%} ({rest['low']:.1%} to {rest['high']:.1%}). {json_file}")

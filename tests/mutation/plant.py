@@ -1,0 +1,57 @@
+"""Plants a mutant into this very process: the changed function's code takes the place of the old one's.
+
+Everybody who has imported the function has the changed one then, and nothing is imported again. A process that was
+planted is of no further use: the caller forks first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from pathlib import Path
+from typing import Any
+
+from tests.mutation.operators import Mutant, mutated
+
+
+class NotPlantableError(Exception):
+    """The function is not to be found alive, or its changed code has other free variables."""
+
+
+def plant(mutant: Mutant, root: Path) -> None:
+    """Raises NotPlantableError."""
+    source = mutated((root / mutant.file).read_bytes(), mutant)
+    code = _code_of(compile(source, str(root / mutant.file), "exec"), mutant.function.split("."))
+    function = _function_of(importlib.import_module(mutant.file.removesuffix(".py").replace("/", ".")),
+                            mutant.function.split("."))
+    if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
+        raise NotPlantableError(mutant.function)
+    function.__code__ = code
+
+
+def _code_of(code: types.CodeType, names: list[str]) -> types.CodeType | None:
+    """The code of a function by its qualified name. Of several with one name (a property and its setter) the first."""
+    for name in names:
+        found = next((const for const in code.co_consts
+                      if isinstance(const, types.CodeType) and const.co_name == name), None)
+        if found is None:
+            return None
+        code = found
+    return code
+
+
+def _function_of(owner: Any, names: list[str]) -> types.FunctionType:
+    for name in names:
+        owner = vars(owner).get(name)
+        if owner is None:
+            raise NotPlantableError(name)
+    while not isinstance(owner, types.FunctionType):
+        for inner in ("fget", "func", "__func__", "__wrapped__"):
+            if getattr(owner, inner, None) is not None:
+                owner = getattr(owner, inner)
+                break
+        else:
+            raise NotPlantableError(names[-1])
+    while hasattr(owner, "__wrapped__"):  # a context manager's generator
+        owner = owner.__wrapped__
+    return owner

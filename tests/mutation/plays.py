@@ -1,0 +1,126 @@
+"""What a mutant is played with: every scenario as the play that it asks for, and which lines each runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import coverage
+import msgspec
+
+from faults.plan import Plan, PlanError
+from scenarios.guarantees.judge import judge
+from scenarios.history.play import Play
+from scenarios.history.verdicts import Verdict
+from scenarios.lab.catalogue import catalogue
+from scenarios.worlds.base import World
+from scenarios.worlds.sim import CHOICES, play_once
+from sim.kernel.choices import Choices, enumerate_choices
+
+ROOT = Path(__file__).parents[2]
+#: The scenario in which nothing goes wrong.
+CALM = "test_nothing_goes_wrong"
+
+
+class Scene(msgspec.Struct, kw_only=True):
+    """A scenario's play. `seconds`: what it takes; `lines`: which lines of which of the files it runs."""
+
+    name: str
+    play: Play
+    seconds: float = 0.0
+    lines: dict[str, set[int]] = {}
+
+
+class _Asked:
+    """Stands for a played run: hears what is promised of it."""
+
+    def __init__(self, hear: Callable[[tuple[str, ...], dict[str, Verdict]], None]) -> None:
+        self._hear = hear
+
+    def holds(self, *guarantees: Any, **expected: Verdict) -> None:
+        self._hear(tuple(one.id for one in guarantees), {name.replace("_", "-"): v for name, v in expected.items()})
+
+
+class _Listener(World):
+    """Plays nothing, and keeps what it was asked for."""
+
+    name = "sim"
+    virtual_time = True
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.asked: list[Play] = []
+
+    def replay(self, play: Play, *, other_topology: bool = False) -> Any:
+        place = len(self.asked)
+        self.asked.append(msgspec.structs.replace(play, world=self.name, virtual_time=True))
+
+        def hear(promises: tuple[str, ...], expected: dict[str, Verdict]) -> None:
+            self.asked[place] = msgspec.structs.replace(self.asked[place], promises=promises, expected=expected)
+
+        return _Asked(hear)
+
+    def _play(self, play: Play) -> list[Path]:
+        raise NotImplementedError
+
+
+def scenes() -> list[Scene]:
+    """Of all scenarios that the twin plays."""
+    found = []
+    for scenario in catalogue():
+        if scenario.not_played_in("sim") is None:
+            world = _Listener()
+            world.scenario = scenario.name
+            scenario.function(world, **scenario.parameters)
+            found += [Scene(name=scenario.name, play=play) for play in world.asked]
+    return found
+
+
+def red(play: Play) -> str | None:
+    """The first guarantee that breaks undeclared in one of the allowed outcomes, or None."""
+    for _, (simulation, lab) in enumerate_choices(lambda choices: play_once(play, choices), CHOICES):
+        for cell in judge(play, lab, simulation.journal_files()).cells:
+            if cell.verdict is Verdict.BROKEN and cell.expected is not Verdict.BROKEN:
+                return cell.guarantee
+    return None
+
+
+def with_coverage(found: list[Scene], files: list[str], tell: Callable[[str], None]) -> list[Scene]:
+    """The same, with what each takes and which lines it runs."""
+    wanted = {str(ROOT / file): file for file in files}
+    for number, scene in enumerate(found):
+        tell(f"covering {number + 1}/{len(found)}: {scene.name}")
+        meter = coverage.Coverage(data_file=None, include=list(wanted), config_file=False)
+        meter.set_option("run:disable_warnings", ["no-data-collected"])
+        began = time.perf_counter()
+        with meter.collect():
+            play_once(scene.play, Choices())
+        scene.seconds = time.perf_counter() - began
+        data = meter.get_data()
+        scene.lines = {file: set(data.lines(path) or ()) for path, file in wanted.items()}
+    return found
+
+
+def random_plans(base: Play, sites: dict[str, int], seed: int) -> Iterator[Play]:
+    """Plays of the calm scenario with random faults."""
+    from faults.generate import generate_plan
+
+    for number in range(1_000_000):
+        try:
+            plan = generate_plan(base.topology, seed * 1_000_003 + number, 1 + number % 3, sites)
+        except PlanError:
+            return
+        yield msgspec.structs.replace(base, plan=plan, promises=(), expected={}, scenario=f"random {number}")
+
+
+def crossings_of(play: Play) -> dict[str, int]:
+    """How often a calm play crosses each site."""
+    simulation, _ = play_once(msgspec.structs.replace(play, plan=Plan()), Choices())
+    found: dict[str, int] = {}
+    for journal in simulation.journal_files():
+        for record in journal.records:
+            if record.nth:
+                found[record.site] = max(found.get(record.site, 0), record.nth)
+    return found

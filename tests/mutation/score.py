@@ -1,0 +1,131 @@
+"""One mutant, one child: planted, played by the scenarios that run its line, then by random plans, until the first red.
+
+    killed      a guarantee broke that no scenario declares to break
+    trivial     it broke in the calm play
+    apart       the twin itself fell over, ran without end, or out of time: red for another reason than a promise
+    survived    nothing was seen
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scenarios.history.play import Play
+from tests.mutation.operators import Mutant
+from tests.mutation.plant import NotPlantableError, plant
+from tests.mutation.plays import CALM, Scene, random_plans, red
+
+#: What a mutant may take of this machine.
+MUTANT_S, MEMORY_BYTES = 60, 4 << 30
+
+
+class Fate(StrEnum):
+    KILLED = "killed"
+    TRIVIAL = "trivial"
+    APART = "apart"
+    SURVIVED = "survived"
+    UNPLAYED = "unplayed"  # no scenario runs its line
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one mutant. `by`: the scenario, `because`: the guarantee or the error."""
+
+    id: str
+    file: str
+    line: int
+    operator: str
+    old: str
+    new: str
+    fate: Fate
+    by: str = ""
+    because: str = ""
+    plays: int = 0
+    seconds: float = 0.0
+
+
+def judged(mutant: Mutant, scenes: list[Scene], sites: dict[str, int], root: Path, *, plans: int,
+           seed: int) -> Outcome:
+    """In a child of this process, so that nothing of the mutant stays here."""
+    chosen = [scene for scene in scenes if mutant.line in scene.lines.get(mutant.file, ())]
+    # A statement that goes over several lines is run by its first one, or by one inside of it.
+    chosen = chosen or [scene for scene in scenes if scene.lines.get(mutant.file, set()) & set(_lines(mutant))]
+    chosen.sort(key=lambda scene: (scene.name != CALM, scene.seconds))
+    calm = next(scene for scene in scenes if scene.name == CALM)
+    began = time.monotonic()
+    fate, by, because, plays = _in_a_child(mutant, chosen, calm.play, sites, root, plans, seed) if chosen else (
+        Fate.UNPLAYED, "", "no scenario runs it", 0)
+    return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, operator=mutant.operator, old=mutant.old[:200],
+                   new=mutant.new[:200], fate=fate, by=by, because=because, plays=plays,
+                   seconds=round(time.monotonic() - began, 3))
+
+
+def _lines(mutant: Mutant) -> range:
+    return range(mutant.line, mutant.line + mutant.old.count("\n") + 1)
+
+
+def _in_a_child(mutant: Mutant, *asked: Any) -> tuple[Fate, str, str, int]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        _child(write, mutant, *asked)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if said:
+        result: tuple[Fate, str, str, int] = pickle.loads(said)
+        return result
+    return Fate.APART, "", f"ended by {os.waitstatus_to_exitcode(status)}", 0
+
+
+def _child(write: int, mutant: Mutant, *asked: Any) -> None:
+    signal.alarm(MUTANT_S)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    sys.setrecursionlimit(2000)
+    try:
+        result = _played(mutant, *asked)
+    except NotPlantableError as error:
+        result = Fate.APART, "", f"cannot be planted: {error}", 0
+    except BaseException:
+        result = Fate.APART, "", traceback.format_exc()[-400:], 0
+    os.write(write, pickle.dumps(result))
+    os._exit(0)
+
+
+def _played(mutant: Mutant, chosen: list[Scene], calm: Play, sites: dict[str, int], root: Path, plans: int,
+            seed: int) -> tuple[Fate, str, str, int]:
+    plant(mutant, root)
+    plays, fell = 0, ""
+    for scene in chosen:
+        plays += 1
+        try:
+            guarantee = red(scene.play)
+        except Exception as error:
+            fell = fell or f"{scene.name}: {type(error).__name__}: {error}"[:200]
+            continue
+        if guarantee is not None:
+            return Fate.TRIVIAL if scene.name == CALM else Fate.KILLED, scene.name, guarantee, plays
+    for number, play in enumerate(random_plans(calm, sites, seed)):
+        if number >= plans:
+            break
+        plays += 1
+        try:
+            guarantee = red(play)
+        except Exception as error:
+            fell = fell or f"{play.scenario}: {type(error).__name__}: {error}"[:200]
+            continue
+        if guarantee is not None:
+            return Fate.KILLED, play.scenario, guarantee, plays
+    return (Fate.APART, "", fell, plays) if fell else (Fate.SURVIVED, "", "", plays)

@@ -1,0 +1,78 @@
+"""A mutant is planted into a child, and what becomes of it is told; the sample that CI plays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.core.drain import Drain
+from tests.mutation.command import main, pure_files
+from tests.mutation.operators import Mutant, mutants_of
+from tests.mutation.plays import CALM, ROOT, Scene, crossings_of, red, scenes, with_coverage
+from tests.mutation.score import Fate, Outcome, judged
+
+SCHEDULER = "engine/core/scheduler.py"
+#: Of the sample that CI plays, so much at least is seen today. It only ever grows.
+SHARE = 0.3
+
+
+@pytest.fixture(scope="module")
+def calm() -> list[Scene]:
+    return with_coverage([scene for scene in scenes() if scene.name == CALM], [SCHEDULER], lambda word: None)
+
+
+def _judged(mutant: Mutant, calm: list[Scene], plans: int = 0) -> Outcome:
+    return judged(mutant, calm, crossings_of(calm[0].play), ROOT, plans=plans, seed=1)
+
+
+def _mutant(old: str, operator: str) -> Mutant:
+    return next(m for m in mutants_of(SCHEDULER, ROOT) if m.operator == operator and m.old.startswith(old))
+
+
+def test_every_scenario_of_the_twin_is_a_play_with_its_promises() -> None:
+    found = scenes()
+    assert len(found) > 90
+    assert all(scene.play.promises or scene.play.expected for scene in found)
+
+
+def test_the_calm_play_is_not_red(calm: list[Scene]) -> None:
+    assert red(calm[0].play) is None
+
+
+def test_a_bug_that_acts_in_the_calm_play_is_trivial(calm: list[Scene]) -> None:
+    outcome = _judged(_mutant("self.running.append(request)", "statement-gone"), calm)
+    assert (outcome.fate, outcome.by) == (Fate.TRIVIAL, CALM), outcome
+
+
+def test_a_bug_in_a_line_that_no_play_runs_is_unplayed(calm: list[Scene]) -> None:
+    outcome = _judged(_mutant('wrong.append(f"{request} is among the running")', "statement-gone"), calm)
+    assert outcome.fate is Fate.UNPLAYED, outcome
+
+
+def test_what_was_planted_into_a_child_is_not_here(calm: list[Scene]) -> None:
+    before = Drain.begin.__code__
+    _judged(_mutant("self.running.append(request)", "statement-gone"), calm)
+    assert Drain.begin.__code__ is before and red(calm[0].play) is None
+
+
+def test_every_pure_file_has_mutants_that_can_be_planted() -> None:
+    assert len(pure_files()) > 40
+    assert sum(bool(mutants_of(file, ROOT)) for file in pure_files()) > 40
+
+
+def test_a_sample_is_seen(tmp_path: Path) -> None:
+    """Forty mutants of all rooms, in the twin. The file is whole after every one of them, and can be gone on with."""
+    file = tmp_path / "mutation.json"
+    asked = ["--sample", "40", "--seed", "1", "--plans", "20", "--json", str(file)]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    found = json.loads(file.read_text())
+    assert found["chosen"] == found["mutants"] == len(found["outcomes"]) == 40
+    assert found["killed"] + found["equivalent"] + found["apart"] + len(found["survivors"]) == 40
+    assert all(set(survivor) >= {"file", "line", "operator", "reason"} for survivor in found["survivors"])
+    assert found["score"]["share"] >= SHARE, found["survivors"]
+    again = CliRunner().invoke(main, [*asked, "--resume"])
+    assert again.exit_code == 0 and json.loads(file.read_text())["mutants"] == 40
