@@ -46,7 +46,6 @@ from engine.effects import (
     ReadModel,
     RemoveFiles,
     Send,
-    StartThread,
     Take,
     TellParent,
     Waiting,
@@ -58,6 +57,7 @@ from engine.kv_events.publisher.life import end_publisher, start_publisher
 from engine.kv_events.publisher.log import KVEventLog
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.model_config import max_model_len
+from engine.process.beside import beside
 from engine.process.birth import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
@@ -113,7 +113,7 @@ class CoreLife:
     def _start(self) -> Loop[EngineCore]:
         config, recipe = self._config, self._recipe
         yield from self._executor.begin()  # before the first socket and thread: under fork they must not be inherited
-        yield StartThread("parent-watch", self._watch_parent())
+        yield beside("parent-watch", self._watch_parent())
         yield OpenHeartbeat(recipe.beat, create=False)
         yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.clients[0]))
         metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
@@ -158,7 +158,7 @@ class CoreLife:
 
     def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
         """A thread that ends takes the core with it, never in silence."""
-        yield StartThread(name, loop, told=INPUT)
+        yield beside(name, loop, told=INPUT)
         self._threads.append(name)
 
     # -- watch

@@ -21,13 +21,13 @@ from engine.effects import (
     OpenRing,
     Put,
     StartChild,
-    StartThread,
     TellChild,
     TellParent,
 )
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
+from engine.process.beside import beside
 from engine.process.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
 from engine.topology import Node, worker
 from engine.wire.wiring import response_ring, rpc_ring
@@ -75,7 +75,7 @@ class Workers:
         yield from wait_for_readers(rpc, (yield Now()) + config.bounds.startup_s)
         for response in responses:
             yield from wait_for_writer(response, (yield Now()) + config.bounds.startup_s)
-        yield StartThread("watch", self._watch())
+        yield beside("watch", self._watch())
         return rpc, responses
 
     def _hear_ready(self, deadline: float) -> Loop[list[bytes]]:

@@ -22,12 +22,12 @@ from engine.effects import (
     Observe,
     OpenRing,
     RemoveFiles,
-    StartThread,
     TellParent,
     WhoAmI,
 )
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
+from engine.process.beside import beside
 from engine.process.birth import birth_certificate
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import Mark, Node
@@ -39,7 +39,7 @@ def worker_life(node: Node, recipe: WorkerRecipe) -> Loop[None]:
     """Runs until the core is gone."""
     yield Observe("born", birth_certificate((yield WhoAmI()), recipe.files))
     yield MarkPoint(Mark.BORN)
-    yield StartThread("parent-watch", _watch_parent(recipe))
+    yield beside("parent-watch", _watch_parent(recipe))
     if recipe.config.start_method == "spawn":
         yield HoldFiles(recipe.files)
     try:

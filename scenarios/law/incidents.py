@@ -37,6 +37,7 @@ class Sort(StrEnum):
     RPC = "a call of the workers failed"
     WAIT = "a wait at a ring ended without what it waited for"
     ORPHAN = "a process lost its parent"
+    THREAD = "a thread ended"
     KV_SENDER = "a batch of events was not sent"
     KV_READER = "a subscriber missed something"
     WRONG = "a process found itself wrong"
@@ -75,9 +76,14 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
 }
 
 
+#: What a process says from when on its threads have nothing more to do.
+_LEAVING = ("dying", "bye", "parent-gone")
+
+
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
-    return sorted((*_of_requests(history), *_of_processes(history), *_of_records(history)), key=_when)
+    found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history))
+    return sorted(found, key=_when)
 
 
 def _when(incident: Incident) -> float:
@@ -122,6 +128,16 @@ def _of_records(history: History) -> Iterator[Incident]:
             for record in records:
                 if holds(node, record.data):
                     yield Incident(sort, node, record.at, _words(record), None, record)
+
+
+def _of_threads(history: History) -> Iterator[Incident]:
+    """A thread may end when it is cancelled, and when its process is leaving or has nobody left to serve."""
+    for node, records in history.by_node("thread-ended").items():
+        said = [history.by_node(name).get(node) for name in _LEAVING]
+        leaving = min((mine[0].number for mine in said if mine), default=FOREVER)
+        for record in records:
+            if record.data["why"] == "failed" or (record.data["why"] == "done" and record.number < leaving):
+                yield Incident(Sort.THREAD, node, record.at, _words(record), None, record)
 
 
 def _words(record: Record) -> str:

@@ -124,7 +124,7 @@ def _over(receipt: Receipt) -> float:
 _MESSAGE_FATES = LOSS_FATES | {Fate.DELAY, Fate.DUPLICATE, Fate.REORDER}
 #: What the end of an engine brings about.
 _END = frozenset({Sort.DEATH, Sort.DEAD, Sort.TOLD, Sort.START, Sort.UTILITY, Sort.UNSENT, Sort.RPC, Sort.WAIT,
-                  Sort.ORPHAN, Sort.KV_SENDER, Sort.KV_READER})
+                  Sort.ORPHAN, Sort.THREAD, Sort.KV_SENDER, Sort.KV_READER})
 #: What a caller sees of a message that does not come.
 _LOSS = frozenset({Sort.FAILED, Sort.UTILITY})
 _AS_ONE = "an engine lives and dies as one, and all its callers are told"
@@ -139,7 +139,8 @@ REACH: tuple[Reach, ...] = (
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
           of_the_lab, "the next start on this host removes what it left"),
-    Reach("a subscriber dies", DEATH_FATES, "*", "subscriber.*", frozenset({Sort.DEATH, Sort.KV_READER}), of_its_name,
+    Reach("a subscriber dies", DEATH_FATES, "*", "subscriber.*",
+          frozenset({Sort.DEATH, Sort.THREAD, Sort.KV_READER}), of_its_name,
           "its next life begins without a memory"),
 
     Reach("the core stands still", STALL_FATES, "*", "core.*", _END, of_its_engine_if_long,

@@ -49,6 +49,23 @@ def a_frame_of_a_calm_play_cannot_be_read() -> Builder:
 
 
 @rejects(LAW)
+def a_thread_ends_in_silence() -> Builder:
+    return history().started().request("a").observes("core.0", "thread-ended", thread="input", why="done")
+
+
+@rejects(LAW)
+def a_thread_falls_over() -> Builder:
+    return history().started().request("a").observes("core.0", "thread-ended", thread="output", why="failed")
+
+
+@accepts(LAW)
+def the_threads_of_a_core_that_leaves_end() -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing").observes("core.0", "dying", reason="SIGTERM")
+    return h.observes("core.0", "thread-ended", thread="output", why="done").observes(
+        "core.0", "thread-ended", thread="input", why="cancelled")
+
+
+@rejects(LAW)
 def a_segment_stays_behind() -> Builder:
     return history().started().request("a").lab(leftovers=["segment /dev/shm/ringtwin-e0-rpc"])
 

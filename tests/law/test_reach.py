@@ -70,6 +70,8 @@ MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.RPC: lambda h, e: h.observes(f"core.{e}", "rpc-failed", call=3, rank=1, error="boom"),
     Sort.WAIT: lambda h, e: h.observes(f"core.{e}", "queue-wait", ring="response", began=h.now, ended=h.now,
                                        deadline=h.now, outcome="timeout"),
+    Sort.THREAD: lambda h, e: h.observes(
+        f"subscriber.{e}" if h.of_a_subscriber else f"core.{e}", "thread-ended", thread="x", why="failed"),
     Sort.ORPHAN: lambda h, e: h.observes(f"core.{e}", "parent-gone"),
     Sort.KV_SENDER: lambda h, e: h.observes(f"core.{e}", "kv-unsent", seq=3, error="closed"),
     Sort.KV_READER: lambda h, e: h.observes(f"subscriber.{e}", "kv-gap", first=3, last=4),

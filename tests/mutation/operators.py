@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,18 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
 
 def mutants_of(file: str, root: Path) -> list[Mutant]:
     """All mutants of `root / file`, in the order of their lines."""
-    source = (root / file).read_bytes()
+    source = source_of(file, root)
     found = {}
     for mutant in _Finder(file, source).found():
         if mutant.old != mutant.new and _compiles(mutated(source, mutant)):
             found.setdefault((mutant.begin, mutant.end, mutant.new), mutant)
     return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.begin, mutant.operator, mutant.new))
+
+
+@lru_cache(maxsize=256)
+def source_of(file: str, root: Path) -> bytes:
+    """As it was when it was first asked for, which is what this process has imported."""
+    return (root / file).read_bytes()
 
 
 def mutated(source: bytes, mutant: Mutant) -> bytes:

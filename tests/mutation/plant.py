@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.operators import Mutant, mutated
+from tests.mutation.operators import Mutant, mutated, source_of
 
 
 class NotPlantableError(Exception):
@@ -20,7 +20,7 @@ class NotPlantableError(Exception):
 
 def plant(mutant: Mutant, root: Path) -> None:
     """Raises NotPlantableError."""
-    source = mutated((root / mutant.file).read_bytes(), mutant)
+    source = mutated(source_of(mutant.file, root), mutant)
     code = _code_of(compile(source, str(root / mutant.file), "exec"), mutant.function.split("."))
     function = _function_of(importlib.import_module(mutant.file.removesuffix(".py").replace("/", ".")),
                             mutant.function.split("."))

@@ -10,10 +10,11 @@ Promises
 from __future__ import annotations
 
 from engine.config import KVEventsConfig
-from engine.effects import Cancel, JoinThread, Loop, Now, OpenSocket, Put, StartThread, WallTime
+from engine.effects import Cancel, JoinThread, Loop, Now, OpenSocket, Put, WallTime
 from engine.errors import QueueCancelledError
 from engine.kv_events.publisher.log import KVEventLog, publish_loop
 from engine.kv_events.publisher.replays import replay_loop
+from engine.process.beside import beside
 from engine.wire.wiring import KV, kv_socket, offset_endpoint_port, replay_hwm, replay_socket
 
 #: Its threads.
@@ -43,9 +44,9 @@ def start_publisher(events: KVEventsConfig, data_parallel_rank: int, *, epoch: i
     if replay is not None:
         yield OpenSocket(replay_socket(offset_endpoint_port(replay, data_parallel_rank),
                                        hwm=replay_hwm(events.buffer_steps), buffer_bytes=events.socket_buffer_bytes))
-    yield StartThread(PUBLISHER, publish_loop(log))
+    yield beside(PUBLISHER, publish_loop(log))
     if replay is not None:
-        yield StartThread(REPLAYER, replay_loop(log))
+        yield beside(REPLAYER, replay_loop(log))
     return log
 
 

@@ -23,7 +23,6 @@ from engine.effects import (
     OnTerminate,
     OpenSocket,
     Put,
-    StartThread,
     Take,
     WhoAmI,
 )
@@ -32,6 +31,7 @@ from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.subscriber.follow import follow
 from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.kv_events.subscriber.reading import Reading
+from engine.process.beside import beside
 from engine.topology import Mark
 from engine.wire.wiring import subscriber_sockets
 
@@ -76,8 +76,8 @@ def subscriber_life(recipe: SubscriberRecipe, identity: bytes, new_tag: Callable
     yield Observe("born", {"pid": me.pid, "ppid": me.ppid, "start_time": me.start_time, "segments": [], "paths": []})
     yield MarkPoint(Mark.BORN)
     yield from open_sockets(recipe, identity)
-    yield StartThread("endings", _leave_when_told())
-    yield StartThread("parent", _leave_with_the_parent())
+    yield beside("endings", _leave_when_told())
+    yield beside("parent", _leave_with_the_parent())
     reason = yield from follow(reading_of(recipe, new_tag), KVCacheMirror(), until=until)
     yield Observe("bye", {"reason": reason})
     yield Put(ENDINGS, None)
