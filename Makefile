@@ -4,7 +4,8 @@
 #   make test     lint, types, tests, and the scenarios as tests
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
-#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored
+#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored,
+#                 every fault at every crossing
 #   make mutation plant small bugs into the engine and count those that the lab sees -> out/mutation.json
 #   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
@@ -47,6 +48,7 @@ soak: $(VENV)/.ready
 	SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 RINGTWIN_RING_MESSAGES=1000000 \
 	  RINGTWIN_RING_MIXED=10000 $(VENV)/bin/python -m pytest tests
 	$(VENV)/bin/python -m tests.explorer --full
+	$(VENV)/bin/python -m tests.sweep --pairs 1200 --out $(OUT)/sweep
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
 
 mutation: $(VENV)/.ready

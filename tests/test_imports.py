@@ -211,7 +211,8 @@ def test_only_worlds_know_how_a_play_is_carried_out(path):
 def test_a_scenario_names_a_topology_a_plan_and_promises_and_no_world(path):
     assert strangers(path, {
         "engine.topology", "faults.plan", "scenarios.guarantees.all", "scenarios.history.play",
-        "scenarios.history.verdicts", "scenarios.lab.catalogue", "scenarios.lab.family", "scenarios.lab.settings",
+        "scenarios.history.verdicts", "scenarios.lab.catalogue", "scenarios.lab.corpus", "scenarios.lab.family",
+        "scenarios.lab.settings",
         "scenarios.test_kv"}) == set()
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.core.drain import Drain
+from engine.core.pulse import Pulse
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take, ThreadFailed
@@ -71,12 +72,13 @@ class EngineCore:
     """One engine core. `scheduler` and `executor` are the only things it owns."""
 
     def __init__(self, config: EngineConfig, scheduler: Scheduler, executor: Executor, *,
-                 engine_index: int = 0, kv_log: KVEventLog | None = None) -> None:
+                 engine_index: int = 0, kv_log: KVEventLog | None = None, pulse: Pulse | None = None) -> None:
         self.config = config
         self.scheduler = scheduler
         self.executor = executor
         self.engine_index = engine_index
         self.kv_log = kv_log
+        self.pulse = pulse or Pulse(config.bounds)
         self.drain = Drain(config.bounds.drain_s)
         self.steps = 0
         self._allowance: int | None = None  # steps that may still run; None: any number
@@ -97,8 +99,9 @@ class EngineCore:
         """-> why the core leaves. Raises what the executor failed with."""
         idle = False
         while True:
-            self._beats += 1
-            yield Beat(self._beats)
+            if not self.pulse.missing((yield Now())):
+                self._beats += 1
+                yield Beat(self._beats)
             deadline = 0.0
             if not self._may_step():
                 if not idle:

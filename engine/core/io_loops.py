@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from engine.core.engine_core import INPUT, OUTPUT, Dead, MalformedRequest, reason_of
-from engine.effects import Loop, Observe, Put, Receive, Send, Take
+from engine.core.pulse import Pulse
+from engine.effects import Loop, Now, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError
 from engine.messages import ENGINE_CORE_DEAD
 from engine.wire.codec import decode_request, encode_outputs
@@ -23,12 +24,14 @@ from engine.wire.wiring import OUTPUTS
 _AT_ONCE = 0.0
 
 
-def input_loop(edge: str) -> Loop[None]:
+def input_loop(edge: str, pulse: Pulse) -> Loop[None]:
     """Runs until its process cancels it (the Receive raises)."""
     while True:
-        got = yield Receive((REQUESTS,), None)
+        now = yield Now()
+        pulse.beat("input", now)
+        got = yield Receive((REQUESTS,), now + pulse.every_s)
         if got is None:
-            return
+            continue
         frames = got[2]
         try:
             item: Any = decode_request(frames)
@@ -38,10 +41,12 @@ def input_loop(edge: str) -> Loop[None]:
         yield Put(INPUT, item)
 
 
-def output_loop(clients: int, unsent: deque[Any]) -> Loop[None]:
+def output_loop(clients: int, unsent: deque[Any], pulse: Pulse) -> Loop[None]:
     """One outbox per client: outputs.0, outputs.1, ... Ends after `Dead`."""
     while True:
-        unsent.extend((yield Take(OUTPUT, None)))
+        now = yield Now()
+        pulse.beat("output", now)
+        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))
         while unsent:
             item = unsent[0]
             yield from _send(item, clients)

@@ -25,6 +25,7 @@ import msgspec
 from engine.config import KVEventsConfig
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.pulse import Pulse
 from engine.core.scheduler import Scheduler
 from engine.effects import (
     AwaitParent,
@@ -82,6 +83,7 @@ class CoreLife:
         self._serving = False
         self._parent_gone = False
         self._kv_log: KVEventLog | None = None
+        self._pulse = Pulse(recipe.config.bounds)
         self._threads: list[str] = []  # of the I/O threads, those that run
         self._last_words: Loop[None] | None = None  # what the main thread says in the output thread's place
 
@@ -125,13 +127,14 @@ class CoreLife:
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)
-        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index, kv_log=self._kv_log)
+        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index,
+                            kv_log=self._kv_log, pulse=self._pulse)
         yield from self._start_output(metadata.addresses)
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
         yield Send(REQUESTS, [b""])  # announces the core on the socket where its work will come
         requests = Edge(frontend(recipe.clients[0]), core(recipe.engine_index), Channel.REQUESTS)
-        yield from self._run_beside("input", input_loop(str(requests)))
+        yield from self._run_beside("input", input_loop(str(requests), self._pulse))
         return engine
 
     def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
@@ -154,7 +157,7 @@ class CoreLife:
             yield OpenSocket(core_output_socket(config, address, client_index, recipe.clients[client_index]))
         clients, unsent = len(addresses.outputs), deque[Any]()
         self._last_words = last_words(clients, unsent)
-        yield from self._run_beside("output", output_loop(clients, unsent))
+        yield from self._run_beside("output", output_loop(clients, unsent, self._pulse))
 
     def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
         """A thread that ends takes the core with it, never in silence."""

@@ -201,6 +201,6 @@ class AsyncMPClient(EngineCoreClient):
             self._loop.call_later(self.grace_left_s or 0.0, self._readable)
 
     def _on_timer(self) -> None:
+        self._readable()  # nothing is too late that was here in time
         self.tick()
-        self._readable()
         self._timer = self._loop.call_later(self.tick_s, self._on_timer)

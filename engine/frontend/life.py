@@ -60,6 +60,8 @@ from engine.wire.wiring import OUTPUTS, frontend_sockets
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
 _AT_ONCE = 0.0
+#: Ticks that a client has missed when it stood still itself.
+_AWAY = 5
 
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
@@ -257,6 +259,7 @@ class ClientLife:
             now: float = yield from self.on_message(got[2])
             if now < next_tick:
                 return now
+            yield from self._read_what_is_there()  # nothing is too late that was here in time
         yield from self.tick()
         return self._ticked_at
 
@@ -266,9 +269,10 @@ class ClientLife:
 
     def tick(self) -> Loop[None]:
         """Let time pass: the core's death, its heartbeat, the end of a death's grace, then time-outs of the living."""
-        self._ticked_at = now = yield Now()
+        now = yield Now()
+        was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
         yield from self._look_at_core(now)
-        if self.session.dead is None:
+        if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late
             yield from self._take(self.session.on_tick(now))
         elif self._workers and (yield from self._core_is_long_dead()):
             yield from self._end_workers()
@@ -286,11 +290,11 @@ class ClientLife:
         beat, beaten_at = yield ReadHeartbeat()
         reason = monitor.on_tick(beat, now, beaten_at)
         if reason is not None and monitor.gone() is not None:
-            yield from self._read_last_words()
+            yield from self._read_what_is_there()
         yield from self._die(reason)
 
-    def _read_last_words(self) -> Loop[None]:
-        """Of a core that is gone: nobody may have read for a while."""
+    def _read_what_is_there(self) -> Loop[None]:
+        """Nobody may have read for a while."""
         while (got := (yield Receive((OUTPUTS,), _AT_ONCE))) is not None:
             yield from self.on_message(got[2])
 
@@ -315,11 +319,9 @@ class ClientLife:
 
     def check_health(self) -> Loop[None]:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
-        if self.session.dead is None:
-            yield from self.tick()
+        yield from self._look_at_core((yield Now()))
         dead, gone = self.session.dead, self._monitor.gone() if self._monitor is not None else None
         reason = gone if dead is None else dead.reason
-        yield Observe("health", {"healthy": reason is None, "reason": reason or ""})
         if reason is not None:
             raise EngineDeadError(reason)
 

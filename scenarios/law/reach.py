@@ -67,6 +67,12 @@ def of_its_engine(history: History, receipt: Receipt, incident: Incident) -> boo
     return mine == its or (kind_of(incident.node) == NodeKind.SUBSCRIBER and mine.engine == its.engine)
 
 
+def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that found no connection, within the time that noticing a death may take."""
+    return (incident.operation is not None and incident.operation.error == "UnroutableError"
+            and incident.at <= receipt.at + history.bounds.detection_s and of_its_engine(history, receipt, incident))
+
+
 def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A standstill ends an engine only where it outlasts the shortest patience of those who wait for it."""
     bounds = history.bounds
@@ -85,9 +91,9 @@ def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident)
 def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:
     """Requests that were open during a standstill of at least most of their own time-out."""
     operation = incident.operation
-    if operation is None or not of_its_engine(history, receipt, incident):
+    if not of_its_engine(history, receipt, incident) or _lasted_s(receipt) < history.bounds.request_s * _MOST:
         return False
-    return _lasted_s(receipt) >= history.bounds.request_s * _MOST and operation.began_at <= _over(receipt)
+    return operation is None or operation.began_at <= _over(receipt)
 
 
 def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -132,6 +138,8 @@ _AS_ONE = "an engine lives and dies as one, and all its callers are told"
 REACH: tuple[Reach, ...] = (
     Reach("the core dies", DEATH_FATES, "*", "core.*", _END, of_its_engine, _AS_ONE),
     Reach("a worker dies", DEATH_FATES, "*", "worker.*", _END, of_its_engine, _AS_ONE),
+    Reach("nothing can be sent to a core that is gone", DEATH_FATES, "*", "*", frozenset({Sort.FAILED}),
+          of_its_engine_before_it_is_told, "its connection may end before its death is noticed"),
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in, and ends what is late"),

@@ -130,7 +130,10 @@ class Caller:
         yield from self._check_health()
 
     def _check_health(self) -> Loop[None]:
+        """What the caller was told is on record, not what the engine says of itself."""
+        reason = ""
         try:
             yield from self._asked.check_health()
-        except EngineDeadError:
-            return
+        except EngineDeadError as error:
+            reason = str(error)
+        yield Observe("health", {"healthy": not reason, "reason": reason})

@@ -93,7 +93,11 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
     say(UP)
     asked, orders = AskedLife(life, eos_token_id), deque[bytes]()
     while True:
-        orders.extend((yield Take(ORDERS, None)) if not orders else ())
+        while not orders:  # an idle client reads on
+            now = yield Now()
+            orders.extend((yield Take(ORDERS, now + PROBE_S)))
+            if not orders:
+                yield from life.serve(now)
         if orders.popleft() != GO:
             break
         yield RunLoop(_serve(life, asked, Caller(workload, asked), await_death_s))

@@ -21,6 +21,7 @@ LONG, SHORT = Until(seconds=3.0), Until(seconds=0.1)
 OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "the core dies": (Fate.KILL, STEP, "core.0", None),
     "a worker dies": (Fate.EXIT, "worker.1/mark:executing", "worker.1", None),
+    "nothing can be sent to a core that is gone": (Fate.KILL, STEP, "core.0", None),
     "the core drains": (Fate.TERMINATE, STEP, "core.0", None),
     "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
     "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
@@ -48,7 +49,8 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
 }
 
 
-def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "RequestTimeoutError") -> Builder:
+def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "") -> Builder:
+    error = error or ("UnroutableError" if h.at_once else "RequestTimeoutError")
     return h.ended("a", outcome, node=f"frontend.{e}", error=error)
 
 
@@ -62,7 +64,7 @@ MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.FAILED: _fails,
     Sort.REFUSED: lambda h, e: _fails(h, e, "refused", "RefusedError"),
     Sort.TOLD: lambda h, e: _fails(h, e, "engine-dead", "EngineDeadError"),
-    Sort.ABORTED: lambda h, e: _fails(h, e, "aborted", ""),
+    Sort.ABORTED: lambda h, e: _fails(h, e, "aborted", "none"),
     Sort.UTILITY: lambda h, e: h.observes(f"frontend.{e}", "utility", method="ping", failure="timed out"),
     Sort.UNSENT: lambda h, e: h.observes(f"frontend.{e}", "unroutable", request="a", edge="requests"),
     Sort.BAD_FRAME: lambda h, e: h.observes(f"core.{e}", "bad-frame", edge="requests", error="no request"),
@@ -81,7 +83,7 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 
 def _begun(row: Reach) -> Builder:
     h = history(topology=two_engines(subscribers=True))
-    h.of_a_subscriber = row.name == "a subscriber dies"
+    h.of_a_subscriber, h.at_once = row.name == "a subscriber dies", row.name.startswith("nothing can be sent")
     for e in (0, 1):
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
         h.called("a", node=f"frontend.{e}")

@@ -9,6 +9,9 @@ from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelop
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import Fate, History
 
+#: Calls by which a client has the scheduler pause, run some steps and go on.
+_STEERING = frozenset({"pause_scheduler", "run_steps", "resume_scheduler"})
+
 
 def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
@@ -51,9 +54,8 @@ def check_bad_frame_isolated(history: History) -> Finding:
 
 
 def _left_paused(history: History) -> set[str]:
-    """Clients whose call to resume the scheduler failed, by a frame of its own: their requests wait as they asked."""
-    return {node for node, r in history.observed("utility") if r.data["method"] == "resume_scheduler"
-            and r.data["failure"]}
+    """Clients whose call that steers the scheduler failed, by a frame of its own: their requests wait as they asked."""
+    return {node for node, r in history.observed("utility") if r.data["method"] in _STEERING and r.data["failure"]}
 
 
 def _raw_frames(history: History) -> int:

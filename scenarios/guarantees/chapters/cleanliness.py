@@ -7,7 +7,18 @@ from operator import itemgetter
 from typing import Any
 
 from engine.messages import Outcome
-from scenarios.guarantees.base import DEATHS, PROCESS, STALLS, Envelope, Finding, Guarantee, Where, timer_s
+from scenarios.guarantees.base import (
+    DEATHS,
+    LOSSES,
+    MESSAGE,
+    PROCESS,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    timer_s,
+)
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play, ProcessEnd
@@ -294,6 +305,7 @@ GUARANTEES = (
             _CALLER,
             Where(PROCESS - {Fate.TERMINATE}, why="the engine goes down for another reason"),
             Where(DEATHS, nodes="worker.*", why="the engine goes down for another reason"),
+            Where(MESSAGE | LOSSES, sites="*/outputs:*", why="what a request gets is lost on its way"),
         )),
     ),
     Guarantee(

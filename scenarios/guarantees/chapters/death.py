@@ -111,7 +111,8 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     if not _was_ready(history, engine, stall.at):
         return None
     began = [max(stall.at, o.began_at) for o in history.operations if history.engine_of(o.node) == engine
-             and (o.ended_at is None or o.ended_at > stall.at) and o.began_at < stall.until]
+             and (o.ended_at is None or o.ended_at > stall.at) and o.began_at < stall.until
+             and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED)]  # nobody was kept waiting by those that ended
     since = min(began, default=None)
     if since is None:
         return None
@@ -221,8 +222,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         told = history.by_node("engine-dead").get(caller)
         if history.closing_at(history.engine_of(node)) < FOREVER and not told:
             return  # it was leaving itself, and read nothing any more
-        stopped = history.faults.frozen_s(caller, since, history.ended_at)
-        if stopped < history.ended_at - since:
+        if history.faults.frozen_s(caller, since, since + bound) < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
     frozen = history.faults.frozen_s(caller, since, notice.at)

@@ -165,12 +165,23 @@ def _judge_reuse(finding: Finding, earlier: Operation, operation: Operation) -> 
     elif operation.outcome == Outcome.ABORTED and operation.abort is None:
         finding.broke("request {!r} was aborted, but only an earlier request of that id had been", operation.request,
                       at=operation.ended_at, node=node)
-    elif operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST:
+    elif operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST and not _held_up(history, operation):
         finding.broke("request {!r} failed ({}) after an earlier one of that id was aborted", operation.request,
                       operation.error, at=operation.ended_at, node=node)
     elif late and operation.outcome == Outcome.FINISHED:
         finding.witness("the ABORT of an earlier {!r} came after the new one was accepted, which finished",
                         operation.request, at=late[0].at, node=node)
+
+
+def _held_up(history: History, operation: Operation) -> bool:
+    """Whether a standstill of its engine, or a message that the plan lost, may have run out its own time-out."""
+    engine = history.engine_of(operation.node)
+    lost = history.faults.hit(*(LOSSES | DAMAGE | {Fate.REORDER}))
+    if any(r.at >= operation.began_at and ("/requests:" in r.site or "/outputs:" in r.site) and
+           history.engine_of(r.node) == engine for r in lost):
+        return True
+    return any(stall.until - stall.at >= history.bounds.request_s / 2 and stall.until >= operation.began_at
+               for stall in history.faults.stalls if history.engine_of(stall.node) == engine)
 
 
 def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:

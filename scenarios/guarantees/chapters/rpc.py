@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
-from scenarios.history.history import EngineLife, History, Record
+from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import rank_of
 
 CHAPTER = "Ring and collective RPC"
@@ -165,8 +165,8 @@ def _fails_closed(history: History, engine: EngineLife, since: float) -> bool:
 def _judge_open(finding: Finding, node: str, raised: Record, engine: EngineLife) -> None:
     history = finding.history
     bound = history.bounds.linger_s + history.bounds.detection_s
-    end = min(history.ended_at, history.closing_at(engine))
-    if end - raised.at > bound or history.simulated:
+    closing_at = history.closing_at(engine)
+    if min(history.ended_at, closing_at) - raised.at > bound or (history.simulated and closing_at == FOREVER):
         finding.broke("{} raised and the engine went on as if nothing had happened", node, at=raised.at, node=node)
 
 

@@ -11,9 +11,10 @@ import pytest
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, MalformedRequest, Outgoing, Terminate, reason_of
 from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.pulse import Pulse
 from engine.core.scheduler import Scheduler
-from engine.effects import Send, Take
-from engine.errors import RpcError
+from engine.effects import Receive, Send, Take
+from engine.errors import QueueCancelledError, RpcError
 from engine.executor.uniproc import UniProcExecutor
 from engine.messages import (
     ENGINE_CORE_DEAD,
@@ -280,13 +281,21 @@ def test_idle_it_beats_and_looks_at_its_books_once() -> None:
 
 
 def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
-    hand = Hand()
+    class Ending(Hand):
+        """Cancelled once all has been read."""
+
+        def answer(self, effect):
+            if isinstance(effect, Receive) and not self.inboxes[REQUESTS]:
+                raise QueueCancelledError("the core is leaving")
+            return super().answer(effect)
+
+    hand = Ending()
     request = ask("good")
     damaged = [b"\x00", msgspec.msgpack.encode(["bad", "no list", {}])]
     for frames in ([b"\xff"], damaged, encode_add(request), [], encode_abort(["x"])):
         hand.inboxes[REQUESTS].append((0.0, 0, frames))
-    with pytest.raises(AssertionError, match="nothing ends"):
-        hand.run(input_loop("edge"))
+    with pytest.raises(QueueCancelledError):
+        hand.run(input_loop("edge", Pulse(CONFIG.bounds)))
     kinds = [type(item) for item in hand.queues[INPUT]]
     assert kinds == [MalformedRequest, MalformedRequest, EngineCoreRequest, MalformedRequest, Abort]
     assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, MalformedRequest)] == [None, "bad", None]
@@ -294,11 +303,24 @@ def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
     assert [name for name, _ in hand.observed] == ["bad-frame"] * 3
 
 
+def test_a_core_whose_threads_stand_still_does_not_beat() -> None:
+    """It looks alive, and nobody is served: who watches its heartbeat must see that."""
+    pulse, bounds = Pulse(CONFIG.bounds), CONFIG.bounds
+    assert pulse.missing(100.0) == []  # not started yet
+    pulse.beat("input", 1.0)
+    pulse.beat("output", 1.0)
+    assert pulse.missing(1.0 + 2 * pulse.every_s) == []
+    pulse.beat("input", 1.0 + bounds.stall_s)
+    assert pulse.missing(1.0 + bounds.stall_s) == ["output"]
+    pulse.beat("output", 1.1 + bounds.stall_s)
+    assert pulse.missing(1.1 + bounds.stall_s) == []
+
+
 def test_the_output_loop_keeps_the_order_and_the_notice_comes_last_to_every_client() -> None:
     hand = Hand()
     items = [Outgoing(client, EngineCoreOutputs(step=step)) for step, client in enumerate([0, 1, 5, 0])]
     hand.queues[OUTPUT] = deque([*items, Dead()])
-    hand.run(output_loop(2, deque()))
+    hand.run(output_loop(2, deque(), Pulse(CONFIG.bounds)))
     said = [(box, "dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step)
             for box, frames, _ in hand.sent]
     assert said == [("outputs.0", 0), ("outputs.1", 1), ("outputs.0", 3), ("outputs.0", "dead"), ("outputs.1", "dead")]
@@ -318,7 +340,7 @@ def test_what_a_failed_output_thread_has_taken_is_sent_before_the_notice_once_mo
     hand, unsent = Deaf(), deque()
     hand.queues[OUTPUT] = deque([Outgoing(0, EngineCoreOutputs(step=step)) for step in range(3)])
     with pytest.raises(RuntimeError):
-        hand.run(output_loop(1, unsent))
+        hand.run(output_loop(1, unsent, Pulse(CONFIG.bounds)))
     hand.queues[OUTPUT].extend([Outgoing(0, EngineCoreOutputs(step=3)), Dead()])
     hand.run(last_words(1, unsent))
     said = ["dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step for _, frames, _ in hand.sent]

@@ -194,9 +194,8 @@ def test_a_heartbeat_that_stands_still_ends_a_core_that_nothing_else_would_end()
 
 def test_a_core_that_makes_progress_is_left_alone() -> None:
     client = Client().start().beats(30.0).serve(29.0)
-    client.run(client.life.check_health())
+    client.run(client.life.check_health())  # and does not raise
     assert not client.reasons and not client.hand.ending
-    assert client.hand.observed[-1] == ("health", {"healthy": True, "reason": ""})
 
 
 def test_the_workers_of_a_core_long_dead_are_ended_without_patience() -> None:

@@ -1,0 +1,184 @@
+"""Every crossing once: one fault of every kind at every crossing of what an engine does, judged by every promise.
+
+    phases x crossings of each (counted in a play without a fault) x fates that may befall each  ->  plays of one fault
+
+Promises
+- The same phases give the same plays in the same order; a sample is drawn from a seed, each phase with its share.
+- Nothing is left out in silence: what was covered is counted by phase, and a play that fell over is a finding.
+- Only what the twin allows first is played of each; a random outcome may be asked for (`seed` of `red`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
+from faults.generate import fates_at
+from faults.journal import Kind
+from faults.plan import Fate, Fault, Plan, Until, marked, plan, terminate
+from scenarios.guarantees.judge import judge
+from scenarios.history.play import Options, Play
+from scenarios.history.verdicts import Verdict
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import Workload, abort, add, recorded, utility
+
+#: How long what holds something holds it: shorter than every bound, and longer than each of them.
+SHORT_S, LONG_S = 0.05, 6.0
+_HOLDS = (Fate.STALL, Fate.HANG)
+_AT_ANOTHER = (Fate.KILL, Fate.STALL, Fate.TERMINATE)
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an engine does, on the smallest workload that reaches it."""
+
+    name: str
+    topology: Topology
+    workload: Workload
+    config: EngineConfig = lab_config()
+    plan: Plan = Plan()  # what makes the phase: a SIGTERM for a drain
+    options: Options = Options()
+
+    def play(self, *faults: Fault) -> Play:
+        return Play(
+            scenario=f"sweep: {self.name}", title="", world="sim", topology=self.topology, promises=(),
+            workload=msgspec.to_builtins(self.workload.played()), plan=Plan((*self.plan.faults, *faults)),
+            config=msgspec.structs.replace(self.config, tensor_parallel_size=self.topology.engines[0].tp),
+            options=self.options, virtual_time=True)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A play that turned red: `guarantee` broke, or the twin fell over (`guarantee` is empty)."""
+
+    play: Play
+    guarantee: str
+    text: str
+
+
+_TWO, _ONE, _FOUR = tensor_parallel(2), tensor_parallel(1), tensor_parallel(4)
+_EVENTS = {"enable_kv_cache_events": True}
+_FEW = add(0, 1)
+
+
+def phases() -> tuple[Phase, ...]:
+    """All of them, smallest first."""
+    pair = recorded("pair")
+    short = pair.then(_FEW, steps=3).then(abort(0, 1))
+    twice = recorded("single").then(add(0), steps=17).then(add(0, name="again"), steps=2).then(abort("again"))
+    return (
+        Phase(name="calm", topology=_TWO, workload=short),
+        Phase(name="calm on one rank", topology=_ONE, workload=short),
+        Phase(name="to the last token", topology=_TWO, workload=pair),
+        Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),
+        Phase(name="a prefix hit", topology=_TWO, workload=twice),
+        Phase(name="a preemption", topology=_TWO, config=lab_config(cache={"num_gpu_blocks": 8}), workload=pair),
+        Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
+            add(0), utility("ping", "x", times=12), steps=2).then(abort(0))),
+        Phase(name="a reset", topology=_TWO, workload=pair.then(_FEW, steps=3).then(
+            abort(0, 1), utility("reset_prefix_cache"))),
+        Phase(name="a drain", topology=_TWO, workload=pair, plan=plan(
+            terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
+        Phase(name="events", topology=tensor_parallel(2, subscribers=1), config=lab_config(kv_events=_EVENTS),
+              workload=pair),
+        Phase(name="a snapshot", topology=tensor_parallel(2, subscribers=1), workload=pair,
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="four ranks", topology=_FOUR, workload=short),
+        Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
+        Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(
+            *(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2)))),
+    )
+
+
+# -- plays ---------------------------------------------------------------------------------------------------
+
+
+def crossings(phase: Phase, played: Callable[[Play], Any]) -> dict[str, int]:
+    """How often each site is crossed where no fault is added. `played(play)` -> (simulation, lab)"""
+    simulation, _ = played(phase.play())
+    found: dict[str, int] = {}
+    for journal in simulation.journal_files():
+        for record in journal.records:
+            if record.kind is Kind.CROSSING and not journal.life:
+                found[record.site] = max(found.get(record.site, 0), record.nth)
+    return found
+
+
+def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
+    """One fault of each kind at each crossing; at marks of a core, of each other process as well."""
+    nodes = [str(node) for node in phase.topology.nodes]
+    for site, count in counts.items():
+        taken = {fault.nth for fault in phase.plan.faults if fault.site == site}
+        for nth in range(1, count + 1):
+            if nth in taken:
+                continue
+            for fate in fates_at(site):
+                for until in _untils(fate):
+                    yield phase.play(_fault(site, nth, fate, until))
+            if site.startswith("core.") and "/mark:" in site:
+                for victim in nodes:
+                    if not site.startswith(f"{victim}/"):
+                        for fate in _AT_ANOTHER:
+                            for until in _untils(fate):
+                                yield phase.play(_fault(site, nth, fate, until, victim))
+
+
+def _fault(site: str, nth: int, fate: Fate, until: Until | None, victim: str | None = None) -> Fault:
+    return Fault(id="swept", site=site, fate=fate, nth=nth, until=until, victim=victim)
+
+
+def _untils(fate: Fate) -> tuple[Until | None, ...]:
+    if fate in _HOLDS:
+        return Until(seconds=SHORT_S), Until(seconds=LONG_S)
+    if fate is Fate.CUT:
+        return None, Until(seconds=SHORT_S)
+    return (Until(seconds=SHORT_S),) if fate is Fate.DELAY else (None,)
+
+
+def neighbours(one: Play, counts: dict[str, int], seed: int) -> Play | None:
+    """The same play with a second fault at the crossing after it, its fate drawn from the seed. None: it has none."""
+    fault = one.plan.faults[-1]
+    if counts.get(fault.site, 0) <= fault.nth:
+        return None
+    dice = random.Random(f"{seed}/{fault.site}/{fault.nth}/{fault.fate}")
+    fate = dice.choice(fates_at(fault.site))
+    second = Fault(id="beside", site=fault.site, nth=fault.nth + 1, fate=fate, until=dice.choice(_untils(fate)))
+    return msgspec.structs.replace(one, plan=Plan((*one.plan.faults, second)))
+
+
+def sampled(plays: Iterable[Play], most: int | None, seed: int) -> list[Play]:
+    found = list(plays)
+    return found if most is None or len(found) <= most else random.Random(seed).sample(found, most)
+
+
+# -- judging -------------------------------------------------------------------------------------------------
+
+
+def red(play: Play, played: Callable[[Play], Any]) -> Finding | None:
+    """What breaks in a play, if anything does."""
+    try:
+        simulation, lab = played(play)
+        cells = judge(play, lab, simulation.journal_files()).cells
+    except Exception as error:
+        return Finding(play=play, guarantee="", text=f"{type(error).__name__}: {error}")
+    broken = next((cell for cell in cells if cell.verdict is Verdict.BROKEN), None)
+    return None if broken is None else Finding(play=play, guarantee=broken.guarantee, text=broken.evidence[0].text)
+
+
+def words(finding: Finding) -> str:
+    """In one line."""
+    faults = ", ".join(f"{f.fate.value} at {f.site} nth={f.nth}" + (f" of {f.victim}" if f.victim else "")
+                       + (f" for {f.until.seconds} s" if f.until is not None else "") for f in finding.play.plan.faults)
+    return f"{finding.play.scenario}: {finding.guarantee or 'the twin fell over'} by {faults}: {finding.text}"
+
+
+def kinds(findings: Sequence[Finding]) -> dict[tuple[str, ...], list[Finding]]:
+    """Findings that are alike: phase, guarantee, fate and place."""
+    found: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        fault = finding.play.plan.faults[-1]
+        found.setdefault((finding.play.scenario, finding.guarantee, fault.fate.value, fault.site), []).append(finding)
+    return found

@@ -1,0 +1,1 @@
+"""Every crossing once: see scenarios/lab/sweep.py."""
