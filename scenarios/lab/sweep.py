@@ -126,6 +126,15 @@ def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
                                 yield phase.play(_fault(site, nth, fate, until, victim))
 
 
+def drawn(phase: Phase, counts: dict[str, int], dice: random.Random) -> Play:
+    """One of `singles`, by chance: any crossing is as likely as any other."""
+    site = dice.choices(list(counts), list(counts.values()))[0]
+    nth, fate = dice.randint(1, counts[site]), dice.choice(fates_at(site))
+    others = [str(node) for node in phase.topology.nodes if not site.startswith(f"{node}/")]
+    at_another = site.startswith("core.") and "/mark:" in site and fate in _AT_ANOTHER and dice.random() < 0.5
+    return phase.play(_fault(site, nth, fate, dice.choice(_untils(fate)), dice.choice(others) if at_another else None))
+
+
 def _fault(site: str, nth: int, fate: Fate, until: Until | None, victim: str | None = None) -> Fault:
     return Fault(id="swept", site=site, fate=fate, nth=nth, until=until, victim=victim)
 

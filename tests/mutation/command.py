@@ -19,14 +19,14 @@ from rich.progress import track
 
 from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
-from tests.mutation.plays import CALM, ROOT, Scene, crossings_of, scenes, with_coverage
+from tests.mutation.plays import ROOT, Scene, counts_of_phases, phase_scenes, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
 
 #: The pure files whose bugs the twin can have: what both worlds run.
 ROOMS = ("engine/core", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events", "engine/worker",
          "engine/wire", "engine/process")
 _scenes: list[Scene] = []
-_sites: dict[str, int] = {}
+_counts: dict[str, dict[str, int]] = {}
 
 
 def pure_files() -> list[str]:
@@ -53,7 +53,7 @@ def chosen(files: Iterable[str], sample: int | None, seed: int) -> list[Mutant]:
 
 def _judge(work: tuple[Mutant, int, int]) -> Outcome:
     mutant, plans, seed = work
-    return judged(mutant, _scenes, _sites, ROOT, plans=plans, seed=seed)
+    return judged(mutant, _scenes, _counts, ROOT, plans=plans, seed=seed)
 
 
 def summary(outcomes: list[Outcome], total: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 @click.option("--sample", type=click.IntRange(1), default=None, help="So many mutants, each room with its share.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
-@click.option("--plans", default=40, show_default=True, help="Random plans for a mutant that no scenario sees.")
+@click.option("--plans", default=40, show_default=True, help="Random faults for a mutant that no scenario sees.")
 @click.option("--resume", is_flag=True, help="Go on with what the file has.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=Path("out/mutation.json"),
               show_default=True)
@@ -102,8 +102,8 @@ def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resum
     mutants = chosen(names, sample, seed)
     done = _before(json_file, {mutant.id for mutant in mutants}) if resume else []
     with console.status("covering") as status:
-        _scenes.extend(with_coverage(scenes(), names, status.update))
-        _sites.update(crossings_of(next(scene.play for scene in _scenes if scene.name == CALM)))
+        _scenes.extend(with_coverage(scenes() + phase_scenes(), names, status.update))
+        _counts.update(counts_of_phases())
     known = {outcome.id for outcome in done}
     work = [(mutant, plans, seed) for mutant in mutants if mutant.id not in known]
     json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import coverage
 import msgspec
 
-from faults.plan import Plan, PlanError
+from faults.plan import PlanError
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import catalogue
+from scenarios.lab.sweep import crossings, drawn, phases
 from scenarios.worlds.base import World
 from scenarios.worlds.sim import CHOICES, play_once
 from sim.kernel.choices import Choices, enumerate_choices
@@ -22,6 +24,7 @@ from sim.kernel.choices import Choices, enumerate_choices
 ROOT = Path(__file__).parents[2]
 #: The scenario in which nothing goes wrong.
 CALM = "test_nothing_goes_wrong"
+_NAME = "sweep: {}"
 
 
 class Scene(msgspec.Struct, kw_only=True):
@@ -96,31 +99,34 @@ def with_coverage(found: list[Scene], files: list[str], tell: Callable[[str], No
         meter.set_option("run:disable_warnings", ["no-data-collected"])
         began = time.perf_counter()
         with meter.collect():
-            play_once(scene.play, Choices())
+            played(scene.play)
         scene.seconds = time.perf_counter() - began
         data = meter.get_data()
         scene.lines = {file: set(data.lines(path) or ()) for path, file in wanted.items()}
     return found
 
 
-def random_plans(base: Play, sites: dict[str, int], seed: int) -> Iterator[Play]:
-    """Plays of the calm scenario with random faults."""
-    from faults.generate import generate_plan
+def played(play: Play) -> Any:
+    """With the first of the allowed outcomes."""
+    return play_once(play, Choices())
 
-    for number in range(1_000_000):
+
+def phase_scenes() -> list[Scene]:
+    """The phases of the sweep, without a fault."""
+    return [Scene(name=_NAME.format(phase.name), play=phase.play()) for phase in phases()]
+
+
+def counts_of_phases() -> dict[str, dict[str, int]]:
+    """How often each phase crosses each site, by the name of its scene."""
+    return {_NAME.format(phase.name): crossings(phase, played) for phase in phases()}
+
+
+def random_plays(names: list[str], counts: dict[str, dict[str, int]], seed: int) -> Iterator[Play]:
+    """One fault by chance in one of these phases, again and again."""
+    dice, by_name = random.Random(seed), {_NAME.format(phase.name): phase for phase in phases()}
+    while names:
+        name = dice.choice(names)
         try:
-            plan = generate_plan(base.topology, seed * 1_000_003 + number, 1 + number % 3, sites)
+            yield drawn(by_name[name], counts[name], dice)
         except PlanError:
-            return
-        yield msgspec.structs.replace(base, plan=plan, promises=(), expected={}, scenario=f"random {number}")
-
-
-def crossings_of(play: Play) -> dict[str, int]:
-    """How often a calm play crosses each site."""
-    simulation, _ = play_once(msgspec.structs.replace(play, plan=Plan()), Choices())
-    found: dict[str, int] = {}
-    for journal in simulation.journal_files():
-        for record in journal.records:
-            if record.nth:
-                found[record.site] = max(found.get(record.site, 0), record.nth)
-    return found
+            continue

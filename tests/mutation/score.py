@@ -1,4 +1,4 @@
-"""One mutant, one child: planted, played by the scenarios that run its line, then by random plans, until the first red.
+"""One mutant, one child: planted, played by what runs its line, then with random faults, until the first red.
 
     killed      a guarantee broke that no scenario declares to break
     trivial     it broke in the calm play
@@ -16,15 +16,15 @@ import sys
 import time
 import traceback
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from scenarios.history.play import Play
 from tests.mutation.operators import Mutant
 from tests.mutation.plant import NotPlantableError, plant
-from tests.mutation.plays import CALM, Scene, random_plans, red
+from tests.mutation.plays import CALM, Scene, random_plays, red
 
 #: What a mutant may take of this machine.
 MUTANT_S, MEMORY_BYTES = 60, 4 << 30
@@ -54,16 +54,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-def judged(mutant: Mutant, scenes: list[Scene], sites: dict[str, int], root: Path, *, plans: int,
+def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]], root: Path, *, plans: int,
            seed: int) -> Outcome:
     """In a child of this process, so that nothing of the mutant stays here."""
     chosen = [scene for scene in scenes if mutant.line in scene.lines.get(mutant.file, ())]
     # A statement that goes over several lines is run by its first one, or by one inside of it.
     chosen = chosen or [scene for scene in scenes if scene.lines.get(mutant.file, set()) & set(_lines(mutant))]
     chosen.sort(key=lambda scene: (scene.name != CALM, scene.seconds))
-    calm = next(scene for scene in scenes if scene.name == CALM)
     began = time.monotonic()
-    fate, by, because, plays = _in_a_child(mutant, chosen, calm.play, sites, root, plans, seed) if chosen else (
+    fate, by, because, plays = _in_a_child(mutant, chosen, counts, root, plans, seed) if chosen else (
         Fate.UNPLAYED, "", "no scenario runs it", 0)
     return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, operator=mutant.operator, old=mutant.old[:200],
                    new=mutant.new[:200], fate=fate, by=by, because=because, plays=plays,
@@ -104,7 +103,7 @@ def _child(write: int, mutant: Mutant, *asked: Any) -> None:
     os._exit(0)
 
 
-def _played(mutant: Mutant, chosen: list[Scene], calm: Play, sites: dict[str, int], root: Path, plans: int,
+def _played(mutant: Mutant, chosen: list[Scene], counts: dict[str, dict[str, int]], root: Path, plans: int,
             seed: int) -> tuple[Fate, str, str, int]:
     plant(mutant, root)
     plays, fell = 0, ""
@@ -117,9 +116,8 @@ def _played(mutant: Mutant, chosen: list[Scene], calm: Play, sites: dict[str, in
             continue
         if guarantee is not None:
             return Fate.TRIVIAL if scene.name == CALM else Fate.KILLED, scene.name, guarantee, plays
-    for number, play in enumerate(random_plans(calm, sites, seed)):
-        if number >= plans:
-            break
+    names = [scene.name for scene in chosen if scene.name in counts]
+    for play in islice(random_plays(names, counts, seed), plans):
         plays += 1
         try:
             guarantee = red(play)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from engine.core.drain import Drain
 from tests.mutation.command import main, pure_files
 from tests.mutation.operators import Mutant, mutants_of
-from tests.mutation.plays import CALM, ROOT, Scene, crossings_of, red, scenes, with_coverage
+from tests.mutation.plays import CALM, ROOT, Scene, red, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
 
 SCHEDULER = "engine/core/scheduler.py"
@@ -25,7 +25,7 @@ def calm() -> list[Scene]:
 
 
 def _judged(mutant: Mutant, calm: list[Scene], plans: int = 0) -> Outcome:
-    return judged(mutant, calm, crossings_of(calm[0].play), ROOT, plans=plans, seed=1)
+    return judged(mutant, calm, {}, ROOT, plans=plans, seed=1)
 
 
 def _mutant(old: str, operator: str) -> Mutant:
