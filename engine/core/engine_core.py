@@ -162,7 +162,8 @@ class EngineCore:
         cache = scheduler.cache
         yield Observe("blocks", {
             "free": cache.num_free, "cached": cache.num_cached, "used": cache.num_used, "total": cache.num_total,
-            "requests": len(scheduler.requests), "errors": scheduler.check_integrity()})
+            "requests": len(scheduler.requests), "errors": scheduler.check_integrity(),
+            "kept": {**scheduler.kept(), "calls": self.executor.open_calls}})
         if self.kv_log is not None:
             yield Observe("kv-cache", {"hashes": scheduler.cached_hashes()})
 

@@ -236,6 +236,11 @@ class Scheduler:
         """Every block hash that can be found, sorted."""
         return self.cache.cached_hashes()
 
+    def kept(self) -> dict[str, int]:
+        """Sizes of what holds requests and steps: nothing is left in it when no request lives."""
+        return {"running": len(self.running), "waiting": len(self.waiting), "in_flight": len(self._in_flight),
+                "tables": self.cache.num_tables}
+
     def check_integrity(self) -> list[str]:
         """What is wrong with blocks and queues, as sentences; empty when all is well."""
         wrong = self.cache.check_integrity()

@@ -61,6 +61,11 @@ class Executor(ABC):
 
     # -- calls
 
+    @property
+    @abstractmethod
+    def open_calls(self) -> int:
+        """Calls that have not ended."""
+
     @abstractmethod
     def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:

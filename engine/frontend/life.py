@@ -332,7 +332,7 @@ class ClientLife:
         if self._closed:
             return
         self._closed = True
-        yield Observe("closing", {})
+        yield Observe("closing", {"kept": self.session.kept()})
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)

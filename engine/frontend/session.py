@@ -283,6 +283,11 @@ class ClientSession:
         self._utilities.clear()
         return deliveries
 
+    def kept(self) -> dict[str, int]:
+        """Sizes of what holds requests and calls: nothing is left in it when all have ended."""
+        return {"requests": len(self._by_id), "internal": len(self._by_internal), "bytes": self.bytes_in_flight,
+                "calls": len(self._utilities)}
+
     def check_integrity(self) -> list[str]:
         """What is wrong with the books; nothing, if nothing is."""
         wrong = []

@@ -41,6 +41,7 @@ class Sort(StrEnum):
     KV_SENDER = "a batch of events was not sent"
     KV_READER = "a subscriber missed something"
     WRONG = "a process found itself wrong"
+    KEPT = "something was kept of what was over"
 
 
 class Incident(NamedTuple):
@@ -82,7 +83,8 @@ _LEAVING = ("dying", "bye", "parent-gone")
 
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
-    found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history))
+    found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
+             *_of_tables(history))
     return sorted(found, key=_when)
 
 
@@ -138,6 +140,17 @@ def _of_threads(history: History) -> Iterator[Incident]:
         for record in records:
             if record.data["why"] == "failed" or (record.data["why"] == "done" and record.number < leaving):
                 yield Incident(Sort.THREAD, node, record.at, _words(record), None, record)
+
+
+def _of_tables(history: History) -> Iterator[Incident]:
+    """A core is idle and has no request, or a client closes when all that its caller asked for has ended."""
+    for node, record in history.observed("blocks"):
+        if not record.data.get("requests") and any(record.data.get("kept", {}).values()):
+            yield Incident(Sort.KEPT, node, record.at, f"idle, and kept {record.data['kept']}", None, record)
+    for node, record in history.observed("closing"):
+        pending = any(o.node == node and not (o.ends and o.ends[0].number < record.number) for o in history.operations)
+        if not pending and any(record.data.get("kept", {}).values()):
+            yield Incident(Sort.KEPT, node, record.at, f"closes, and kept {record.data['kept']}", None, record)
 
 
 def _words(record: Record) -> str:

@@ -143,7 +143,7 @@ REACH: tuple[Reach, ...] = (
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in, and ends what is late"),
-    Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE}, of_its_engine,
+    Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
           of_the_lab, "the next start on this host removes what it left"),

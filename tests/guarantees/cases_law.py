@@ -66,6 +66,23 @@ def the_threads_of_a_core_that_leaves_end() -> Builder:
 
 
 @rejects(LAW)
+def an_idle_core_keeps_a_step_of_what_is_over() -> Builder:
+    return history().started().request("a").observes(
+        "core.0", "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], kept={"in_flight": 1, "calls": 0})
+
+
+@rejects(LAW)
+def a_client_keeps_the_bytes_of_what_is_over() -> Builder:
+    return history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0, "bytes": 17})
+
+
+@accepts(LAW)
+def a_client_closes_with_a_request_open() -> Builder:
+    h = history().started().called("a").observes("frontend.0", "closing", kept={"requests": 1, "bytes": 17})
+    return h.dies("a")
+
+
+@rejects(LAW)
 def a_segment_stays_behind() -> Builder:
     return history().started().request("a").lab(leftovers=["segment /dev/shm/ringtwin-e0-rpc"])
 

@@ -72,6 +72,8 @@ MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.RPC: lambda h, e: h.observes(f"core.{e}", "rpc-failed", call=3, rank=1, error="boom"),
     Sort.WAIT: lambda h, e: h.observes(f"core.{e}", "queue-wait", ring="response", began=h.now, ended=h.now,
                                        deadline=h.now, outcome="timeout"),
+    Sort.KEPT: lambda h, e: h.ended("a", node=f"frontend.{e}").observes(
+        f"frontend.{e}", "closing", kept={"requests": 0, "calls": 1}),
     Sort.THREAD: lambda h, e: h.observes(
         f"subscriber.{e}" if h.of_a_subscriber else f"core.{e}", "thread-ended", thread="x", why="failed"),
     Sort.ORPHAN: lambda h, e: h.observes(f"core.{e}", "parent-gone"),
