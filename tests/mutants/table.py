@@ -99,11 +99,11 @@ INPUT_THREAD_DIES = Mutant(
 
 INPUT_THREAD_DIES_IN_SILENCE = Mutant(
     id="H36-in-silence", scenario="test_frames_that_are_no_requests",
-    bug="The same, and nobody looks after the thread: the core lives on, and no request ever arrives again.",
-    breaks=these("bad-frame-isolated", "hwm0-no-loss"),
+    bug="The same, and nobody looks after the thread: the core lives on until it is missed, and no request arrives.",
+    breaks=these("bad-frame-isolated", "hwm0-no-loss"), along=these("tokens-match-reference"),
     edits=(
         *INPUT_THREAD_DIES.edits,
-        Edit("engine/core/life.py", "StartThread(name, loop, told=INPUT)", "StartThread(name, loop)")))
+        Edit("engine/core/life.py", "beside(name, loop, told=INPUT)", "beside(name, loop)")))
 
 EXTERNAL_ID = Mutant(
     id="H44", scenario="test_abort_comes_behind_a_new_request_of_the_same_id",
