@@ -35,6 +35,12 @@ def a_gap_is_noticed_and_replayed() -> Builder:
     return _healed()
 
 
+@rejects("kv-replay-complete")
+def a_gap_is_replayed_and_nobody_is_told() -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    return _applies(_applies(h, 1, 2, source="replay"), 3)
+
+
 @silent("kv-gap-seen", "kv-replay-complete", "kv-seq", "kv-gap-too-old", "kv-mirror-true", "kv-never-stalls")
 def every_batch_comes_live() -> Builder:
     h = _applies(_published(3), 0, 1, 2)

@@ -151,6 +151,13 @@ def check_kv_replay_complete(history: History) -> Finding:
     return finding
 
 
+def _is_told(follower: Follower, gap: Record) -> bool:
+    """Whether whoever follows the subscriber was told how the gap ended."""
+    last = gap.data["last"]
+    return covers(follower.unrecoverable, last) or any(
+        healed.number > gap.number and healed.data["last"] >= last for healed in follower.healed)
+
+
 def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
     history, applied = finding.history, follower.applied
     first, last = gap.data["first"], gap.data["last"]
@@ -158,7 +165,10 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
     missing = [seq for seq in range(first, last + 1) if seq not in applied and not covers(follower.unrecoverable, seq)]
     if not missing:
         healed = sum(seq in replayed for seq in range(first, last + 1))
-        if healed:
+        if not _is_told(follower, gap):
+            finding.broke("{} has all of the gap {} to {}, and never said that it is healed", follower.node, first, last,
+                          at=gap.at, node=follower.node)
+        elif healed:
             finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
                             at=gap.at, node=follower.node)
         return
