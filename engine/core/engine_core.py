@@ -108,8 +108,11 @@ class EngineCore:
                     idle = True
                     yield from self._went_idle()
                 deadline = (yield Now()) + self.config.bounds.heartbeat_s / 2
-            for item in (yield Take(INPUT, deadline)):
+            items = yield Take(INPUT, deadline)
+            for item in items:
                 yield from self._handle(item)
+            if idle and not items:
+                yield from self.executor.look()
             if self.drain.active and self.drain.over((yield Now()), self.scheduler.has_unfinished_requests()):
                 yield from self._abort_the_rest()
                 if not idle:

@@ -92,6 +92,11 @@ class Executor(ABC):
             "execute_model", self.bounds.step_s, (scheduler_output,), output_rank=OUTPUT_RANK)
         return result
 
+    def look(self) -> Loop[None]:
+        """While nothing is asked of the workers: raises RpcError where one failed in a call that was over by then."""
+        return
+        yield
+
     def queue_stats(self) -> Loop[list[QueueStats]]:
         """One entry for each end of a queue to or from the workers, the broadcast first."""
         return []

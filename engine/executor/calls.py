@@ -4,8 +4,8 @@
     reply    (call_id, SUCCESS | FAILURE, value)                 from the output rank, or from all; FAILURE from any
 
 Promises: a reply is matched by its call id, never by its turn, so replies that come after a time-out or an
-error cannot answer a later call; a FAILURE of any rank ends its call at once; a call has one deadline, fixed
-when it is made, however long others are waited for in between.
+error cannot answer a later call; a FAILURE of any rank ends its call at once, or is kept where that call is over;
+a call has one deadline, fixed when it is made, however long others are waited for in between.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class CallTable:
         self._next_id = 0
         self._open: dict[int, PendingCall] = {}
         self.late_replies = 0
+        #: A rank failed in a call that another one had answered: the ranks are out of step, whoever asked is served.
+        self.late_failure: RpcError | None = None
 
     def open(self, method: str, output_rank: int | None, deadline: float) -> PendingCall:
         """Raises ValueError for an output rank that does not exist."""
@@ -71,6 +73,8 @@ class CallTable:
             call_id = call.call_id
         if call is None:
             self.late_replies += 1
+            if status == ReplyStatus.FAILURE and self.late_failure is None:
+                self.late_failure = RpcError(rank, "a call that was over", str(value))
             return None
         if status == ReplyStatus.FAILURE:
             call.error = RpcError(rank, call.method, str(value))

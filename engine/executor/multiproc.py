@@ -78,10 +78,12 @@ class MultiprocExecutor(Executor):
 
     def wait(self, call: PendingCall) -> Loop[Any]:
         began = now = yield Now()
-        slept, error = False, None
+        slept = False
+        error: Exception | None = None
         while not call.done and error is None:
             read_any = yield from self._read_answers()
-            if call.done or read_any:
+            error = self.table.late_failure
+            if call.done or read_any or error is not None:
                 continue
             self.table.expire(call, now)
             if not call.done:
@@ -100,6 +102,11 @@ class MultiprocExecutor(Executor):
         if error is not None:
             raise error
         return call.result()
+
+    def look(self) -> Loop[None]:
+        yield from self._read_answers()
+        if self.table.late_failure is not None:
+            raise self.table.late_failure
 
     def queue_stats(self) -> Loop[list[QueueStats]]:
         stats = []

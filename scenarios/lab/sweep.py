@@ -71,6 +71,7 @@ def phases() -> tuple[Phase, ...]:
     twice = recorded("single").then(add(0), steps=17).then(add(0, name="again"), steps=2).then(abort("again"))
     return (
         Phase(name="calm", topology=_TWO, workload=short),
+        Phase(name="idle", topology=_TWO, workload=short, options=Options(await_death_s=3.0)),
         Phase(name="calm on one rank", topology=_ONE, workload=short),
         Phase(name="to the last token", topology=_TWO, workload=pair),
         Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),

@@ -166,8 +166,8 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
     if not missing:
         healed = sum(seq in replayed for seq in range(first, last + 1))
         if not _is_told(follower, gap):
-            finding.broke("{} has all of the gap {} to {}, and never said that it is healed", follower.node, first, last,
-                          at=gap.at, node=follower.node)
+            finding.broke("{} has all of the gap {} to {}, and never said that it is healed", follower.node, first,
+                          last, at=gap.at, node=follower.node)
         elif healed:
             finding.witness("{} had {} missing batches replayed, {} to {}", follower.node, healed, first, last,
                             at=gap.at, node=follower.node)

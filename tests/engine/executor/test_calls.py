@@ -85,3 +85,14 @@ def test_a_rank_that_could_not_read_a_call_fails_the_oldest() -> None:
 def test_a_rank_that_does_not_exist_cannot_be_asked_to_answer(rank: int) -> None:
     with pytest.raises(ValueError, match="output_rank"):
         CallTable(2).open("m", rank, 1.0)
+
+
+def test_a_failure_of_a_rank_that_comes_when_its_call_is_over_is_kept() -> None:
+    """Rank 0 has answered for all; rank 1 failed all the same, and is out of step from then on."""
+    table = CallTable(2)
+    call = table.open("execute_model", 0, 1.0)
+    table.reply(0, call.call_id, ReplyStatus.SUCCESS, "tokens")
+    assert table.late_failure is None
+    assert table.reply(1, call.call_id, ReplyStatus.FAILURE, "boom") is None
+    assert table.late_failure is not None and "boom" in str(table.late_failure)
+    assert call.result() == "tokens"
