@@ -10,10 +10,14 @@ a call has one deadline, fixed when it is made, however long others are waited f
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from engine.errors import RpcError, RpcTimeoutError
 from engine.messages import ReplyStatus
+
+#: Calls whose success is remembered: a rank is never so many behind, the ring is smaller.
+_REMEMBERED = 256
 
 
 class PendingCall:
@@ -54,6 +58,7 @@ class CallTable:
         self.late_replies = 0
         #: A rank failed in a call that another one had answered: the ranks are out of step, whoever asked is served.
         self.late_failure: RpcError | None = None
+        self._succeeded: deque[int] = deque(maxlen=_REMEMBERED)
 
     def open(self, method: str, output_rank: int | None, deadline: float) -> PendingCall:
         """Raises ValueError for an output rank that does not exist."""
@@ -73,7 +78,7 @@ class CallTable:
             call_id = call.call_id
         if call is None:
             self.late_replies += 1
-            if status == ReplyStatus.FAILURE and self.late_failure is None:
+            if status == ReplyStatus.FAILURE and call_id in self._succeeded and self.late_failure is None:
                 self.late_failure = RpcError(rank, "a call that was over", str(value))
             return None
         if status == ReplyStatus.FAILURE:
@@ -84,6 +89,8 @@ class CallTable:
             call.done = call._waits_for <= call._values.keys()
         if call.done:
             del self._open[call_id]
+            if call.error is None:
+                self._succeeded.append(call_id)
         return call
 
     def expire(self, call: PendingCall, now: float) -> None:

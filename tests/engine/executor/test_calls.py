@@ -91,8 +91,17 @@ def test_a_failure_of_a_rank_that_comes_when_its_call_is_over_is_kept() -> None:
     """Rank 0 has answered for all; rank 1 failed all the same, and is out of step from then on."""
     table = CallTable(2)
     call = table.open("execute_model", 0, 1.0)
-    table.reply(0, call.call_id, ReplyStatus.SUCCESS, "tokens")
+    table.reply(0, call.call_id, OK, "tokens")
     assert table.late_failure is None
-    assert table.reply(1, call.call_id, ReplyStatus.FAILURE, "boom") is None
+    assert table.reply(1, call.call_id, FAILED, "boom") is None
     assert table.late_failure is not None and "boom" in str(table.late_failure)
     assert call.result() == "tokens"
+
+
+def test_a_failure_of_a_rank_whose_call_has_failed_already_says_nothing_new() -> None:
+    """Every rank lacks the method that a caller asked for: the call fails, and the engine goes on."""
+    table = CallTable(2)
+    call = table.open("no_such_method", None, 1.0)
+    for rank in (0, 1):
+        table.reply(rank, call.call_id, FAILED, "no such method")
+    assert table.late_failure is None
