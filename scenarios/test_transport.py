@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 from engine.topology import tensor_parallel
 from faults.plan import corrupt, cut, delay, drop, duplicate, hang, plan, reorder, truncate, until
@@ -71,9 +72,14 @@ def test_abort_comes_behind_a_new_request_of_the_same_id(world):
     run.holds(abort_is_final, ends_once, tokens_match_reference)
 
 
+class _EndsWhoeverUnpickles:
+    def __reduce__(self):
+        return sys.exit, ("a pickle was executed",)
+
+
 def test_frames_that_are_no_requests(world):
     """Too short, unknown, empty, a pickle, a map instead of a request: all dropped, everybody else is served."""
-    hostile = pickle.dumps({"a": 1})
+    hostile = pickle.dumps(_EndsWhoeverUnpickles())
     run = world.play(
         topology=tensor_parallel(2),
         workload=recorded("eight-even")

@@ -51,6 +51,32 @@ FORGOTTEN_REQUEST = Mutant(
             self.scheduler.add_request(Request.from_engine_core_request(request))
 """),))
 
+UNPICKLES = Mutant(
+    id="unpickles-requests", scenario="test_frames_that_are_no_requests",
+    bug="What cannot be decoded as a request is unpickled.",
+    breaks=these("no-foreign-code", "nothing-without-cause"),
+    along=these("bad-frame-isolated", "tokens-match-reference", "hwm0-no-loss"),
+    edits=(Edit(
+        "engine/wire/codec.py",
+        """    except (msgspec.DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        raise BadFrameError(f"the body of a request of""",
+        """    except (msgspec.DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        import pickle
+        try:
+            pickle.loads(body)
+        except Exception:
+            pass
+        raise BadFrameError(f"the body of a request of"""),))
+
+OVER_THE_LIMIT = Mutant(
+    id="over-the-limit", scenario="test_more_requests_than_admitted",
+    bug="The client admits whatever comes, and its core as well.",
+    breaks=these("memory-bounded"),
+    edits=(
+        Edit("engine/frontend/session.py", "if len(self._by_id) >= self.limits.max_requests:", "if False:"),
+        Edit("engine/core/engine_core.py",
+             "elif len(self.scheduler.requests) >= self.config.limits.max_requests:", "elif False:")))
+
 # -- known bugs ----------------------------------------------------------------------------------------------------
 
 SILENT_RANK = Mutant(

@@ -14,6 +14,11 @@ NEAR = 0.9
 def check_memory_bounded(history: History) -> Finding:
     finding = Finding(history)
     limits = history.play.config.limits
+    for node in history.of_kind("frontend"):
+        most = _most_open(history, node)
+        if most > limits.max_requests:
+            finding.broke("{} had {} requests in flight at once, the limit is {}", node, most, limits.max_requests,
+                          node=node)
     for node, record in history.observed("load"):
         data = record.data
         for what, limit in (("requests", limits.max_requests), ("bytes", limits.max_request_bytes)):
@@ -36,11 +41,30 @@ def check_memory_bounded(history: History) -> Finding:
     return finding
 
 
+def sends_no_requests(history: History) -> bool:
+    """Whether the workload sends bytes that are no request."""
+    return any(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
+               for action in phase.get("actions", ()))
+
+
+def _most_open(history: History, node: str) -> int:
+    """The largest number of accepted requests that one caller had open at once, by its own records."""
+    steps = sorted([(o.accepted.number, 1) for o in history.operations if o.node == node and o.accepted]
+                   + [(o.ends[0].number, -1) for o in history.operations if o.node == node and o.accepted and o.ends])
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
+
+
 def check_no_foreign_code(history: History) -> Finding:
     finding = Finding(history)
-    for node, record in history.observed("foreign-code"):
-        finding.broke("a pickle from {} was executed in {}", record.data.get("edge", "a socket"), node, at=record.at,
-                      node=node)
+    for engine in history.engines if sends_no_requests(history) else ():
+        end = history.unprovoked_end(engine)
+        if end is not None:
+            finding.broke("{} ended ({}): a pickle that was sent ends whoever executes it", engine.core, end[1],
+                          at=end[0], node=engine.core)
     bad = history.observed("bad-frame")
     for node, record in bad:
         ended = history.ends.at(node)
