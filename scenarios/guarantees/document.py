@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import ALL_FATES, DAMAGE, DEATHS, MESSAGE, PROCESS, STALLS, Envelope, Guarantee, Where
+from scenarios.guarantees.deciders import DECIDERS
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.history import Fate
 
@@ -39,7 +40,19 @@ def document() -> str:
             chapter = entry.chapter
             parts.append(f"\n## {chapter}\n")
         parts.append(_section(entry))
+    parts += ["\n## Which record decides\n", *_deciders()]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _deciders() -> list[str]:
+    lines = ["A judge does not consult the accused where somebody else saw it. *The engine itself* stands where nobody",
+             "else could know; the last column says what a wrong word of it, or its silence, would hide.", "",
+             "| promise | decided by | written by | blind for |", "|---|---|---|---|"]
+    for entry in sorted(GUARANTEES.values(), key=_by_chapter):
+        decider = DECIDERS[entry.id]
+        name, writers = f"[`{entry.id}`](#{entry.id})", ", ".join(decider.writers)
+        lines.append(f"| {name} | {decider.record} | {writers} | {decider.blind} |")
+    return lines
 
 
 def _by_chapter(entry: Guarantee) -> int:

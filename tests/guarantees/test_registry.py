@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.guarantees.base import ALL_FATES
+from scenarios.guarantees.deciders import DECIDERS, Writer
 from scenarios.guarantees.document import document
 from scenarios.guarantees.registry import GUARANTEES, guarantee
 
@@ -53,3 +54,10 @@ def test_every_promise_says_what_is_wrong_and_what_it_need_not_survive(entry) ->
     assert entry.witness
     assert all(where.why for where in entry.envelope.outside)
     assert not any(where.fates == ALL_FATES and where.sites == where.nodes == "*" for where in entry.envelope.outside)
+
+
+def test_every_promise_says_which_record_decides_it_and_who_wrote_that() -> None:
+    assert list(DECIDERS) == list(GUARANTEES)
+    assert all(decider.record and decider.writers for decider in DECIDERS.values())
+    alone = [name for name, decider in DECIDERS.items() if set(decider.writers) == {Writer.ITSELF}]
+    assert len(alone) <= 9, "so many rest on the engine's own word"

@@ -1,0 +1,82 @@
+"""Which record decides each promise, and who wrote it: a judge does not consult the accused where another one saw it.
+
+    the fault layer   crossings of messages, stores and marks, written around the engine's ports, at both ends
+    the caller        what the program that asks was told: calls, tokens, ends, answers, health
+    the lab           how processes ended, what they left, when they were started again
+    the plan          which fault fired, where, and when it let go; the workload and its reference tokens
+    itself            what a process of the engine says of itself; nobody else could know it
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Writer(StrEnum):
+    LAYER = "the fault layer"
+    CALLER = "the caller"
+    LAB = "the lab"
+    PLAN = "the plan"
+    ITSELF = "the engine itself"
+
+
+class Decider(NamedTuple):
+    """`record`: what decides. `writers`: who wrote it; `blind`: what a lie, or a silence, of the engine would hide."""
+
+    record: str
+    writers: tuple[Writer, ...]
+    blind: str = ""
+
+
+_L, _C, _B, _P, _I = Writer.LAYER, Writer.CALLER, Writer.LAB, Writer.PLAN, Writer.ITSELF
+
+DECIDERS: dict[str, Decider] = {
+    "nothing-without-cause": Decider(
+        "ends of requests, calls and processes; what lies about; errors that processes tell", (_C, _B, _P, _I),
+        "an error that a process swallows and that nobody outside feels"),
+    "hwm0-no-loss": Decider("each send and its receive, by digest", (_L,)),
+    "edge-fifo": Decider("sends and receives in their order", (_L,)),
+    "unroutable-is-known": Decider("sends without a receive, cuts, and what the caller got", (_L, _P, _C)),
+    "frames-intact": Decider("digests at both ends", (_L,), "what a decoder makes of whole bytes"),
+    "handshake-order": Decider("handshake messages before the first request; both sides' `ready`", (_L, _I)),
+    "bad-frame-isolated": Decider("frames that were sent or hit, ends, deaths; the word of who dropped one",
+                                  (_P, _C, _B, _I)),
+    "ends-once": Decider("calls and ends", (_C,)),
+    "tokens-in-order": Decider("tokens as the stream delivered them", (_C,)),
+    "tokens-match-reference": Decider("tokens, against those that transformers chose", (_C, _P)),
+    "abort-is-final": Decider("ends and tokens; when the core freed the request", (_C, _I),
+                              "a core that says that it freed what it holds"),
+    "bad-request-isolated": Decider("ends", (_C,)),
+    "lost-request-is-bounded": Decider("calls, tokens and ends; when the core freed the request", (_C, _I)),
+    "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
+    "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
+    "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),
+    "ring-no-lost-wakeup": Decider("the store of a message; when its reader's wait ended", (_L, _I),
+                                   "a reader that does not tell of a wait"),
+    "ring-bounded-wait": Decider("how waits ended, calls without an answer", (_I, _L),
+                                 "a wait that is not told of, unless a call hangs by it"),
+    "rpc-matched": Decider("calls and replies as the core took them", (_I,), "a core that tells of other calls"),
+    "rpc-any-rank-fails-fast": Decider("a rank's exception, the core's call, what callers were told", (_I, _C)),
+    "workers-in-step": Decider("calls as each worker read them, and as the core made them", (_I,)),
+    "dead-notice": Decider("the notice on its way, and read", (_L, _I)),
+    "death-is-told": Decider("the end of a process, and what callers got", (_B, _P, _C)),
+    "stall-is-told": Decider("a stop, and what callers got", (_P, _C)),
+    "health-is-true": Decider("health as the caller got it, deaths and stops", (_C, _B, _P)),
+    "no-orphans": Decider("ends of processes", (_B,)),
+    "nothing-left-behind": Decider("what the lab finds", (_B,)),
+    "start-ends": Decider("how a start was told to end, deaths before", (_I, _B)),
+    "drain": Decider("the signal, and how requests ended", (_P, _C)),
+    "two-on-one-host": Decider("what became of the engine beside", (_B, _C)),
+    "blocks-conserved": Decider("the core's own books when idle", (_I,), "books that are wrong in the same way"),
+    "kv-seq": Decider("numbers as they were handed over, and as subscribers met them", (_I,)),
+    "kv-gap-seen": Decider("batches that were published, and what the subscriber took and told", (_I,)),
+    "kv-replay-complete": Decider("batches that were published, and what the subscriber took and told", (_I,)),
+    "kv-gap-too-old": Decider("batches that were published, and what the subscriber told", (_I,)),
+    "kv-mirror-true": Decider("the subscriber's mirror against the core's cache", (_I,),
+                              "a cache and a mirror that are wrong alike"),
+    "kv-never-stalls": Decider("how long each hand-over took", (_I,), "a hand-over that measures itself wrongly"),
+    "kv-ranks-apart": Decider("batches of each rank, and who took them", (_I, _L)),
+    "memory-bounded": Decider("requests that a caller had open at once, refusals", (_C, _I)),
+    "no-foreign-code": Decider("ends of processes after a pickle that ends whoever executes it", (_P, _B, _I)),
+}
