@@ -166,7 +166,8 @@ class EngineCore:
         yield Observe("blocks", {
             "free": cache.num_free, "cached": cache.num_cached, "used": cache.num_used, "total": cache.num_total,
             "requests": len(scheduler.requests), "errors": scheduler.check_integrity(),
-            "kept": {**scheduler.kept(), "calls": self.executor.open_calls}})
+            "kept": {**scheduler.kept(), "calls": self.executor.open_calls},
+            "untold": scheduler.has_finished_to_report()})
         if self.kv_log is not None:
             yield Observe("kv-cache", {"hashes": scheduler.cached_hashes()})
 

@@ -76,8 +76,13 @@ def _start(recipe: WorkerRecipe) -> Loop[tuple[QueueReader, QueueWriter]]:
 def _watch_parent(recipe: WorkerRecipe) -> Loop[None]:
     """Nothing a worker holds needs to be brought home: leave at once, even out of a collective."""
     yield AwaitParent()
+    known = 0
     try:
-        yield Observe("parent-gone", {})
+        known = yield Call("num_requests", (), {})
+    except Exception:  # it has not come so far
+        pass
+    try:
+        yield Observe("parent-gone", {"kept": {"requests": known}})
         if not (yield IsAlive(recipe.frontend)):
             yield RemoveFiles(recipe.files)
         yield Observe("bye", {"reason": "the core is gone"})

@@ -120,6 +120,10 @@ class Worker:
         """Returns while this rank can compute: an RPC of its own, so that no step is needed to ask."""
         self._loaded()
 
+    def num_requests(self) -> int:
+        """How many requests this rank knows: none when the core has told it of all their ends."""
+        return len(self.runner.requests) if self.runner is not None else 0
+
     def shutdown(self) -> None:
         """Leave the group and let go of the model; safe to call twice, and before anything was loaded."""
         self.runner = None

@@ -143,14 +143,29 @@ def _of_threads(history: History) -> Iterator[Incident]:
 
 
 def _of_tables(history: History) -> Iterator[Incident]:
-    """A core is idle and has no request, or a client closes when all that its caller asked for has ended."""
+    """A core is idle and has no request, a client closes when all that its caller asked for has ended, or a worker
+    leaves whose core was idle and had told it of all ends."""
     for node, record in history.observed("blocks"):
         if not record.data.get("requests") and any(record.data.get("kept", {}).values()):
             yield Incident(Sort.KEPT, node, record.at, f"idle, and kept {record.data['kept']}", None, record)
+    for node, record in history.observed("parent-gone"):
+        core = history.engine_of(node).core
+        if any(record.data.get("kept", {}).values()) and _all_is_told(history, core, node, record.at):
+            yield Incident(Sort.KEPT, node, record.at, f"leaves, and kept {record.data['kept']}", None, record)
     for node, record in history.observed("closing"):
         pending = any(o.node == node and not (o.ends and o.ends[0].number < record.number) for o in history.operations)
         if not pending and any(record.data.get("kept", {}).values()):
             yield Incident(Sort.KEPT, node, record.at, f"closes, and kept {record.data['kept']}", None, record)
+
+
+def _all_is_told(history: History, core: str, worker: str, at: float) -> bool:
+    """Whether a core was idle to the last, without an end that its workers do not know, and this one had read that."""
+    books, calls = history.by_node("blocks").get(core), history.by_node("rpc-call").get(core)
+    if not books or not calls or books[-1].data.get("requests") or books[-1].data.get("untold") is not False:
+        return False
+    read = history.by_node("rpc").get(worker)
+    return (calls[-1].number < books[-1].number and bool(read) and read[-1].data["call"] == calls[-1].data["call"]
+            and (history.simulated or at - read[-1].at > history.bounds.detection_s))
 
 
 def _words(record: Record) -> str:

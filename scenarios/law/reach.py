@@ -155,6 +155,8 @@ REACH: tuple[Reach, ...] = (
           "who waits for the core gives it up at its bound"),
     Reach("a worker stands still", STALL_FATES, "*", "worker.*", _END, of_its_engine_if_long,
           "who waits for a worker gives the engine up at its bound"),
+    Reach("a worker that stood still is behind", STALL_FATES, "*", "worker.*", frozenset({Sort.KEPT}), of_itself,
+          "it leaves without having done what it was told last"),
     Reach("requests wait for who stands still", STALL_FATES, "*", "*", _LOSS, of_its_callers_while_it_lasts,
           "a request that hears nothing for its time-out fails"),
     Reach("a client stands still", STALL_FATES, "*", "frontend.*",

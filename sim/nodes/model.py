@@ -88,6 +88,9 @@ class ModelStandIn:
     def check_health(self) -> None:
         return None
 
+    def num_requests(self) -> int:
+        return len(self._known)
+
     def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
         known, model = self._known, self._model
         for request_id in (*step.finished, *step.preempted):

@@ -76,6 +76,23 @@ def a_client_keeps_the_bytes_of_what_is_over() -> Builder:
     return history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0, "bytes": 17})
 
 
+def _idle(untold: bool) -> Builder:
+    h = history().started().request("a").observes("core.0", "rpc-call", call=4, method="execute_model")
+    h.observes("worker.1", "rpc", call=4, method="execute_model").observes(
+        "core.0", "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], untold=untold)
+    return h.observes("frontend.0", "closing").observes("worker.1", "parent-gone", kept={"requests": 1})
+
+
+@rejects(LAW)
+def a_worker_was_never_told_that_a_request_is_over() -> Builder:
+    return _idle(untold=False)
+
+
+@accepts(LAW)
+def a_worker_is_still_to_be_told_when_its_engine_is_shut_down() -> Builder:
+    return _idle(untold=True)
+
+
 @accepts(LAW)
 def a_client_closes_with_a_request_open() -> Builder:
     h = history().started().called("a").observes("frontend.0", "closing", kept={"requests": 1, "bytes": 17})

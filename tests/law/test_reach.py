@@ -28,6 +28,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "the core stands still": (Fate.STALL, STEP, "core.0", LONG),
     "a worker stands still": (Fate.HANG, "worker.1/mark:executing", "worker.1", LONG),
+    "a worker that stood still is behind": (Fate.STALL, "worker.0/mark:executing", "worker.0", SHORT),
     "requests wait for who stands still": (Fate.STALL, STEP, "core.0", LONG),
     "a client stands still": (Fate.STALL, "core.0->frontend.0/handshake:receive", "frontend.0", LONG),
     "a subscriber stands still": (Fate.STALL, "core.0->subscriber.0/kv:receive", "subscriber.0", SHORT),
@@ -54,6 +55,16 @@ def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "") -> Buil
     return h.ended("a", outcome, node=f"frontend.{e}", error=error)
 
 
+def _kept(h: Builder, e: int) -> Builder:
+    h.ended("a", node=f"frontend.{e}")
+    if not h.of_a_worker:
+        return h.observes(f"frontend.{e}", "closing", kept={"requests": 0, "calls": 1})
+    core, worker = f"core.{e}", "worker.1.0" if e else "worker.0"
+    h.observes(core, "rpc-call", call=4, method="execute_model").observes(worker, "rpc", call=4, method="execute_model")
+    h.observes(core, "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], untold=False)
+    return h.observes(worker, "parent-gone", kept={"requests": 1})
+
+
 #: What makes an incident of each sort in engine `e`. Request "a" was called before.
 MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.DEATH: lambda h, e: h.ends(
@@ -72,8 +83,7 @@ MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.RPC: lambda h, e: h.observes(f"core.{e}", "rpc-failed", call=3, rank=1, error="boom"),
     Sort.WAIT: lambda h, e: h.observes(f"core.{e}", "queue-wait", ring="response", began=h.now, ended=h.now,
                                        deadline=h.now, outcome="timeout"),
-    Sort.KEPT: lambda h, e: h.ended("a", node=f"frontend.{e}").observes(
-        f"frontend.{e}", "closing", kept={"requests": 0, "calls": 1}),
+    Sort.KEPT: _kept,
     Sort.THREAD: lambda h, e: h.observes(
         f"subscriber.{e}" if h.of_a_subscriber else f"core.{e}", "thread-ended", thread="x", why="failed"),
     Sort.ORPHAN: lambda h, e: h.observes(f"core.{e}", "parent-gone"),
@@ -85,6 +95,7 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 
 def _begun(row: Reach) -> Builder:
     h = history(topology=two_engines(subscribers=True))
+    h.of_a_worker = row.name.startswith("a worker that")
     h.of_a_subscriber, h.at_once = row.name == "a subscriber dies", row.name.startswith("nothing can be sent")
     for e in (0, 1):
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
