@@ -119,14 +119,14 @@ NO_SENTINEL = Mutant(
 INPUT_THREAD_DIES = Mutant(
     id="H36", scenario="test_frames_that_are_no_requests",
     bug="A frame that cannot be decoded ends the thread that reads the socket, and with it the core.",
-    breaks=these("bad-frame-isolated"), along=these("tokens-match-reference"),
+    breaks=these("bad-frame-isolated"), along=these("tokens-match-reference", "no-foreign-code"),
     edits=(Edit("engine/core/io_loops.py", "        except BadFrameError as error:\n",
                 "        except ZeroDivisionError as error:\n"),))
 
 INPUT_THREAD_DIES_IN_SILENCE = Mutant(
     id="H36-in-silence", scenario="test_frames_that_are_no_requests",
     bug="The same, and nobody looks after the thread: the core lives on until it is missed, and no request arrives.",
-    breaks=these("bad-frame-isolated", "hwm0-no-loss"), along=these("tokens-match-reference"),
+    breaks=these("bad-frame-isolated", "hwm0-no-loss"), along=these("tokens-match-reference", "no-foreign-code"),
     edits=(
         *INPUT_THREAD_DIES.edits,
         Edit("engine/core/life.py", "beside(name, loop, told=INPUT)", "beside(name, loop)")))
