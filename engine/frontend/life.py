@@ -220,7 +220,7 @@ class ClientLife:
         yield from self._look_at_core(now)
         gone = self._monitor.gone() if self._monitor is not None else None
         if gone is not None and self.session.dead is None:
-            raise EngineDeadError(gone)
+            raise EngineDeadError((yield from self._in_its_words(gone)))
         return now
 
     def _take(self, decided: tuple[list[Delivery], list[list[bytes]]]) -> Loop[None]:
@@ -306,9 +306,7 @@ class ClientLife:
     def _die(self, reason: str | None) -> Loop[None]:
         if reason is None:
             return
-        yield from self._listen()
-        if isinstance(self._told, Leaving):
-            reason = f"{reason}: {self._told.reason}"
+        reason = yield from self._in_its_words(reason)
         self._dead_since = yield Now()
         deliveries = self.session.die(reason)
         self.watched = ()
@@ -317,13 +315,19 @@ class ClientLife:
             yield EndChild(self.core, "kill")  # it stands still: nothing else would end it
         self._hand_over(deliveries)
 
+    def _in_its_words(self, reason: str) -> Loop[str]:
+        """Of a core that is gone or leaves: with what it told its parent, if it did."""
+        yield from self._listen()
+        return f"{reason}: {self._told.reason}" if isinstance(self._told, Leaving) else reason
+
     def check_health(self) -> Loop[None]:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
         yield from self._look_at_core((yield Now()))
-        dead, gone = self.session.dead, self._monitor.gone() if self._monitor is not None else None
-        reason = gone if dead is None else dead.reason
-        if reason is not None:
-            raise EngineDeadError(reason)
+        if self.session.dead is not None:
+            raise EngineDeadError(self.session.dead.reason)
+        gone = self._monitor.gone() if self._monitor is not None else None
+        if gone is not None:
+            raise EngineDeadError((yield from self._in_its_words(gone)))
 
     # -- the end
 

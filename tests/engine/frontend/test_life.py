@@ -183,6 +183,18 @@ def test_nothing_is_added_while_the_last_words_are_waited_for() -> None:
     assert len(client.life.session) == 0
 
 
+def test_who_calls_while_the_last_words_are_waited_for_reads_why_the_core_has_left() -> None:
+    client = Client().start().beats(2.0)
+    client.hand.words.append((client.core, Leaving("worker.0 failed")))
+    client.dies(2.0, exitcode=0).serve(2.0)
+    assert not client.reasons
+    for call in (client.life.add("late", [1], PARAMS), client.life.utility("ping", []), client.life.check_health()):
+        with pytest.raises(EngineDeadError, match=r"core\.0 died \(exit code 0\): worker\.0 failed"):
+            client.run(call)
+    client.serve(2.0 + GRACE_S)
+    assert client.reasons == ["core.0 died (exit code 0): worker.0 failed"]
+
+
 def test_a_heartbeat_that_stands_still_ends_a_core_that_nothing_else_would_end() -> None:
     client = Client().start().beats(2.0)
     client.serve(6.0)
