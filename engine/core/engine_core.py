@@ -99,7 +99,8 @@ class EngineCore:
         """-> why the core leaves. Raises what the executor failed with."""
         idle = False
         while True:
-            if not self.pulse.missing((yield Now())):
+            now = yield Now()
+            if not self.pulse.missing(now):
                 self._beats += 1
                 yield Beat(self._beats)
             deadline = 0.0
@@ -107,7 +108,7 @@ class EngineCore:
                 if not idle:
                     idle = True
                     yield from self._went_idle()
-                deadline = (yield Now()) + self.config.bounds.heartbeat_s / 2
+                deadline = now + self.config.bounds.heartbeat_s / 2
             items = yield Take(INPUT, deadline)
             for item in items:
                 yield from self._handle(item)

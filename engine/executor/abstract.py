@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config import Bounds
 from engine.effects import Loop
-from engine.executor.calls import PendingCall
+from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.handle import QueueStats
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 
@@ -26,6 +26,8 @@ ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_bloc
 
 class Executor(ABC):
     """It starts, watches and stops whoever runs the model: begin, connect, initialize, ..., leaving, stop."""
+
+    table: CallTable
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -62,9 +64,9 @@ class Executor(ABC):
     # -- calls
 
     @property
-    @abstractmethod
     def open_calls(self) -> int:
         """Calls that have not ended."""
+        return self.table.outstanding
 
     @abstractmethod
     def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,

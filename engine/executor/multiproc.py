@@ -61,10 +61,6 @@ class MultiprocExecutor(Executor):
     def _who_answered(self) -> list[int]:
         return [rank for rank, reader in enumerate(self.responses) if reader.ready()]
 
-    @property
-    def open_calls(self) -> int:
-        return self.table.outstanding
-
     def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], output_rank: int | None,
                timeout_s: float) -> Loop[PendingCall]:
         call = self.table.open(method, output_rank, (yield Now()) + timeout_s)

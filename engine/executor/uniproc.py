@@ -23,10 +23,6 @@ class UniProcExecutor(Executor):
         self._config = config
         self.table = CallTable(1)
 
-    @property
-    def open_calls(self) -> int:
-        return self.table.outstanding
-
     def connect(self) -> Loop[None]:
         if self._config is not None:
             yield MakeWorker(self._config, 0, 1, "")

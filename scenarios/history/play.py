@@ -51,6 +51,12 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
         return self.world == _ONCE_VIRTUAL if self.virtual_time is None else self.virtual_time
 
     @property
+    def raw_messages(self) -> int:
+        """How many messages that are no request its workload sends."""
+        return sum(action["kind"] == "raw" for phase in self.workload.get("phases", ())
+                   for action in phase.get("actions", ()))
+
+    @property
     def declared(self) -> dict[str, Verdict]:
         """What the scenario declared, by guarantee: HELD where promised, the canary's verdict where it says so."""
         return {guarantee: Verdict.HELD for guarantee in self.promises} | self.expected

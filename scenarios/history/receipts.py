@@ -43,12 +43,17 @@ class Receipt(NamedTuple):
         if kind_of(self.node) not in (NodeKind.CORE, NodeKind.WORKER):
             return False
         if self.fate in STALL_FATES or self.fate == Fate.DELAY:
-            return self._lasted_s >= step_s * STOPPED_PART
+            return self.lasted_s >= step_s * STOPPED_PART
         return self.fate in DEATH_FATES or (self.fate == Fate.CORRUPT and ":store." in self.site) or (
             "/overflow:" in self.site and self.fate in LOSS_FATES)
 
     @property
-    def _lasted_s(self) -> float:
+    def over_at(self) -> float:
+        """When what it held was let go; infinite where it never was."""
+        return FOREVER if self.released_at is None else self.released_at
+
+    @property
+    def lasted_s(self) -> float:
         """How long something was held up. What was asked for, where whoever is hit did not come back to tell."""
         if self.released_at is not None:
             return self.released_at - self.at

@@ -75,6 +75,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     ended: str  # how the engine ended: "clean", "clean error", "isolated request", "hang", "crash"
     seconds: float
 
+    @property
+    def red(self) -> Cell | None:
+        """The first promise that broke and was not declared to break."""
+        return next((cell for cell in self.cells
+                     if cell.verdict is Verdict.BROKEN and cell.expected is not Verdict.BROKEN), None)
+
 
 def is_as_declared(verdict: Verdict, expected: Verdict | None) -> bool:
     """What nobody promised may be anything but BROKEN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.topology import Channel
 from scenarios.history.history import History, Receipt, Record
 from scenarios.history.names import life_of, site_of_life
 
@@ -14,21 +15,15 @@ def carried(history: History, receipt: Receipt) -> str | None:
 
     A fault at the receiving end strikes the message that is next on its edge, so the sender's records tell.
     """
-    place, _, _ = receipt.site.rpartition(":")
-    life = life_of(receipt.told_by)
-    sends = history.sends(site_of_life(f"{place}:send", life).rpartition(":")[0])
-    struck = next((r for r in history.receives(site_of_life(f"{place}:receive", life).rpartition(":")[0])
-                   if r.nth == receipt.nth), None)
-    if struck is None:
+    edge = site_of_life(receipt.site, life_of(receipt.told_by)).rpartition(":")[0]
+    flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.name == edge), None)
+    if flow is None:
         return None
-    sent = next((send for send in sends if (send.digest, send.occurrence) == (struck.digest, struck.occurrence)), None)
-    if sent is None:
-        return None
-    return _subject(history, place.partition("->")[0], sent, life)
+    sent = next((send for send, receive in flow.pairs if receive.nth == receipt.nth), None)
+    return None if sent is None else _subject(history, flow.source, sent)
 
 
-def _subject(history: History, name: str, sent: Record, life: int) -> str | None:
-    node = name if not life or "@" in name else f"{name}@{life}"
+def _subject(history: History, node: str, sent: Record) -> str | None:
     subject = None
     for record in history.records(node):
         if record.number >= sent.number:

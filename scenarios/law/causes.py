@@ -11,7 +11,8 @@ from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Incident, Sort
 
 #: What the lab asks of a core, and every core can answer.
-_KNOWN_CALLS = frozenset({"ping", "pause_scheduler", "resume_scheduler", "run_steps", "reset_prefix_cache"})
+_KNOWN_CALLS = frozenset({"ping", "pause_scheduler", "resume_scheduler", "run_steps", "reset_prefix_cache",
+                          "collective_rpc", "get_stats", "get_queue_stats"})
 
 
 class Cause(NamedTuple):
@@ -78,9 +79,7 @@ def _unknown_call(history: History, incident: Incident) -> bool:
 
 def _raw_frames(history: History, incident: Incident) -> bool:
     """The workload sends bytes that are no request."""
-    return kind_of(incident.node) == NodeKind.CORE and any(
-        action.get("kind") == "raw" for phase in history.play.workload.get("phases", ())
-        for action in phase.get("actions", ()))
+    return kind_of(incident.node) == NodeKind.CORE and history.play.raw_messages > 0
 
 
 def _aborted_too_late(history: History, incident: Incident) -> bool:

@@ -45,7 +45,7 @@ class Sort(StrEnum):
 
 
 class Incident(NamedTuple):
-    """One thing that went wrong. `request`: the caller's id, where it is about one."""
+    """One thing that went wrong. `operation`: the request that it is about; `record`: what told of it."""
 
     sort: Sort
     node: str

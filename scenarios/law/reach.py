@@ -15,14 +15,16 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from engine.topology import NodeKind
-from faults.plan import Fate
-from scenarios.history.history import FOREVER, History, Receipt, kind_of
+from faults.plan import MESSAGE_FATES, Fate
+from scenarios.history.history import History, Receipt, kind_of
 from scenarios.history.names import base
-from scenarios.history.receipts import DEATH_FATES, LOSS_FATES, STALL_FATES
+from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.law.carried import carried
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
+#: A standstill of so much of a time-out may have run it out.
+_MOST = 0.5
 
 
 class Reach(NamedTuple):
@@ -82,7 +84,7 @@ def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident
 
 def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A start gives up whoever has not come so far by its bounds. What was ready before is none."""
-    if not of_its_engine(history, receipt, incident) or _lasted_s(receipt) < history.bounds.handshake_s * _MOST:
+    if not of_its_engine(history, receipt, incident) or receipt.lasted_s < history.bounds.handshake_s * _MOST:
         return False
     return not any(start.ready_at <= receipt.at for start in history.startups
                    if history.engine_of(start.node) == history.engine_of(receipt.node))
@@ -91,9 +93,9 @@ def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident)
 def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:
     """Requests that were open during a standstill of at least most of their own time-out."""
     operation = incident.operation
-    if not of_its_engine(history, receipt, incident) or _lasted_s(receipt) < history.bounds.request_s * _MOST:
+    if not of_its_engine(history, receipt, incident) or receipt.lasted_s < history.bounds.request_s * _MOST:
         return False
-    return operation is None or operation.began_at <= _over(receipt)
+    return operation is None or operation.began_at <= receipt.over_at
 
 
 def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -110,24 +112,8 @@ def of_requests_then_open(history: History, receipt: Receipt, incident: Incident
     return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= receipt.at)
 
 
-#: A standstill of so much of a time-out may have run it out.
-_MOST = 0.5
-
-
-def _lasted_s(receipt: Receipt) -> float:
-    if receipt.released_at is not None:
-        return receipt.released_at - receipt.at
-    until = receipt.fault.until if receipt.fault is not None else None
-    return FOREVER if until is None or until.seconds is None else until.seconds
-
-
-def _over(receipt: Receipt) -> float:
-    return receipt.released_at if receipt.released_at is not None else FOREVER
-
-
 # -- the table ------------------------------------------------------------------------------------------------
 
-_MESSAGE_FATES = LOSS_FATES | {Fate.DELAY, Fate.DUPLICATE, Fate.REORDER}
 #: What the end of an engine brings about.
 _END = frozenset({Sort.DEATH, Sort.DEAD, Sort.TOLD, Sort.START, Sort.UTILITY, Sort.UNSENT, Sort.RPC, Sort.WAIT,
                   Sort.ORPHAN, Sort.THREAD, Sort.KV_SENDER, Sort.KV_READER})
@@ -167,20 +153,20 @@ REACH: tuple[Reach, ...] = (
     Reach("a publisher stands still", STALL_FATES, "*", "core.*", frozenset({Sort.KV_READER}), of_its_engine,
           "a question that is not answered leaves a subscriber unverified"),
 
-    Reach("a message to the core is hit", _MESSAGE_FATES, "frontend.*/requests:receive", "*",
+    Reach("a message to the core is hit", MESSAGE_FATES, "frontend.*/requests:receive", "*",
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
-    Reach("a message to the client is hit", _MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
+    Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
           of_requests_then_open, "it may hold tokens of every open request"),
-    Reach("a message of the start is hit", _MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},
+    Reach("a message of the start is hit", MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},
           of_its_engine, "the start ends by its bound"),
-    Reach("the core's announcement is hit", _MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
+    Reach("the core's announcement is hit", MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
           _END | {Sort.BAD_FRAME}, of_its_engine, "the client does not know where to send"),
-    Reach("an event or an answer is hit", _MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),
+    Reach("an event or an answer is hit", MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),
           of_its_engine, "a subscriber asks for what it missed"),
-    Reach("a question or its answer is hit", _MESSAGE_FATES, "*/replay:*", "*",
+    Reach("a question or its answer is hit", MESSAGE_FATES, "*/replay:*", "*",
           frozenset({Sort.KV_READER, Sort.KV_SENDER, Sort.BAD_FRAME}), of_its_engine,
           "a subscriber asks for what it missed"),
-    Reach("a payload beside the ring is hit", _MESSAGE_FATES, "*/overflow:*", "*", _END | {Sort.BAD_FRAME},
+    Reach("a payload beside the ring is hit", MESSAGE_FATES, "*/overflow:*", "*", _END | {Sort.BAD_FRAME},
           of_its_engine, "a step that a rank cannot read ends the engine"),
 
     Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",

@@ -41,8 +41,8 @@ class SimPorts:
         self.bells: dict[str, BellEnd] = {}
         self.rings: dict[str, RingSpec] = {}
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
-        self._ring_sites: dict[tuple[str, str], tuple[str, ...]] = {}
         self.current_thread: SimThread | None = None  # which is in the middle of a ring operation
+        self._ring_sites: dict[tuple[str, str], tuple[str, ...]] = {}
 
     # -- opening them
 

@@ -60,9 +60,7 @@ def _left_paused(history: History) -> set[str]:
 
 def _raw_frames(history: History) -> int:
     """How many messages that are no requests the workload sends and no fault loses."""
-    sent: int = sum(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
-               for action in phase.get("actions", ()))
-    return max(0, sent - len(history.faults.hit(Fate.DROP, Fate.CUT, channel="requests")))
+    return max(0, history.play.raw_messages - len(history.faults.hit(Fate.DROP, Fate.CUT, channel="requests")))
 
 
 GUARANTEES = (

@@ -119,7 +119,7 @@ def check_unroutable_is_known(history: History) -> Finding:
 
 
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
-    windows = [(r.at, r.released_at or FOREVER) for r in history.faults.receipts if r.fate == Fate.CUT
+    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT
                and f"/{Channel.REQUESTS.value}:" in r.site]
     if flow.target in history.ends:
         windows.append((history.ends.at(flow.target), FOREVER))

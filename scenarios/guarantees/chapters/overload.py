@@ -41,12 +41,6 @@ def check_memory_bounded(history: History) -> Finding:
     return finding
 
 
-def sends_no_requests(history: History) -> bool:
-    """Whether the workload sends bytes that are no request."""
-    return any(action["kind"] == "raw" for phase in history.play.workload.get("phases", ())
-               for action in phase.get("actions", ()))
-
-
 def _most_open(history: History, node: str) -> int:
     """The largest number of accepted requests that one caller had open at once, by its own records."""
     steps = sorted([(o.accepted.number, 1) for o in history.operations if o.node == node and o.accepted]
@@ -60,7 +54,7 @@ def _most_open(history: History, node: str) -> int:
 
 def check_no_foreign_code(history: History) -> Finding:
     finding = Finding(history)
-    for engine in history.engines if sends_no_requests(history) else ():
+    for engine in history.engines if history.play.raw_messages else ():
         end = history.unprovoked_end(engine)
         if end is not None:
             finding.broke("{} ended ({}): a pickle that was sent ends whoever executes it", engine.core, end[1],

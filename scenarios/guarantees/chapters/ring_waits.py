@@ -41,7 +41,7 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
             if published is None or published > ended or outcome in ("cancelled", "peer-dead") or \
                     position not in sends or sends[position][-1].data.get("overflow"):
                 continue
-            since = published if published > began else began
+            since = max(published, began)
             slept = ended - since - frozen_s(flow.target, since, ended)
             if not finding.took("noticing message {} of {}", position, flow.name, bound=bound, measured=slept,
                                 at=ended, node=flow.target):
