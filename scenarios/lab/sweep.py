@@ -23,7 +23,6 @@ from faults.journal import Kind
 from faults.plan import Fate, Fault, Plan, Until, marked, plan, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
-from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, abort, add, recorded, utility
 
@@ -43,9 +42,13 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan = Plan()  # what makes the phase: a SIGTERM for a drain
     options: Options = Options()
 
+    @property
+    def scenario(self) -> str:
+        return f"sweep: {self.name}"
+
     def play(self, *faults: Fault) -> Play:
         return Play(
-            scenario=f"sweep: {self.name}", title="", world="sim", topology=self.topology, promises=(),
+            scenario=self.scenario, title="", world="sim", topology=self.topology, promises=(),
             workload=msgspec.to_builtins(self.workload.played()), plan=Plan((*self.plan.faults, *faults)),
             config=msgspec.structs.replace(self.config, tensor_parallel_size=self.topology.engines[0].tp),
             options=self.options, virtual_time=True)
@@ -110,7 +113,6 @@ def crossings(phase: Phase, played: Callable[[Play], Any]) -> dict[str, int]:
 
 def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
     """One fault of each kind at each crossing; at marks of a core, of each other process as well."""
-    nodes = [str(node) for node in phase.topology.nodes]
     for site, count in counts.items():
         taken = {fault.nth for fault in phase.plan.faults if fault.site == site}
         for nth in range(1, count + 1):
@@ -119,21 +121,25 @@ def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
             for fate in fates_at(site):
                 for until in _untils(fate):
                     yield phase.play(_fault(site, nth, fate, until))
-            if site.startswith("core.") and "/mark:" in site:
-                for victim in nodes:
-                    if not site.startswith(f"{victim}/"):
-                        for fate in _AT_ANOTHER:
-                            for until in _untils(fate):
-                                yield phase.play(_fault(site, nth, fate, until, victim))
+            for victim in _others(phase, site):
+                for fate in _AT_ANOTHER:
+                    for until in _untils(fate):
+                        yield phase.play(_fault(site, nth, fate, until, victim))
 
 
 def drawn(phase: Phase, counts: dict[str, int], dice: random.Random) -> Play:
     """One of `singles`, by chance: any crossing is as likely as any other."""
     site = dice.choices(list(counts), list(counts.values()))[0]
     nth, fate = dice.randint(1, counts[site]), dice.choice(fates_at(site))
-    others = [str(node) for node in phase.topology.nodes if not site.startswith(f"{node}/")]
-    at_another = site.startswith("core.") and "/mark:" in site and fate in _AT_ANOTHER and dice.random() < 0.5
-    return phase.play(_fault(site, nth, fate, dice.choice(_untils(fate)), dice.choice(others) if at_another else None))
+    others = _others(phase, site) if fate in _AT_ANOTHER and dice.random() < 0.5 else []
+    return phase.play(_fault(site, nth, fate, dice.choice(_untils(fate)), dice.choice(others) if others else None))
+
+
+def _others(phase: Phase, site: str) -> list[str]:
+    """Who else may be struck there: at marks of a core, each other process."""
+    if not (site.startswith("core.") and "/mark:" in site):
+        return []
+    return [str(node) for node in phase.topology.nodes if not site.startswith(f"{node}/")]
 
 
 def _fault(site: str, nth: int, fate: Fate, until: Until | None, victim: str | None = None) -> Fault:
@@ -171,10 +177,9 @@ def red(play: Play, played: Callable[[Play], Any]) -> Finding | None:
     """What breaks in a play, if anything does."""
     try:
         simulation, lab = played(play)
-        cells = judge(play, lab, simulation.journal_files()).cells
+        broken = judge(play, lab, simulation.journal_files()).red
     except Exception as error:
         return Finding(play=play, guarantee="", text=f"{type(error).__name__}: {error}")
-    broken = next((cell for cell in cells if cell.verdict is Verdict.BROKEN), None)
     return None if broken is None else Finding(play=play, guarantee=broken.guarantee, text=broken.evidence[0].text)
 
 

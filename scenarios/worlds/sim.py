@@ -68,12 +68,13 @@ class SimWorld(World):
         return folders
 
 
-def play_once(play: Play, choices: Choices, *, record: bool = True) -> tuple[Simulation, Lab]:
-    """One play with these outcomes."""
+def play_once(play: Play, choices: Choices | None = None, *, record: bool = True) -> tuple[Simulation, Lab]:
+    """One play with these outcomes, or with the first of those that are allowed."""
     workload, model = msgspec.convert(play.workload, Workload), _model_config(play.config.model)
     eos = model.eos_token_ids[0] if model.eos_token_ids else None
     recorded = RecordedModel(workload, model.num_hidden_layers, eos)
-    simulation = Simulation(play.topology, play.plan, play.seed, choices, record=record, given=Given(model, recorded))
+    simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), record=record,
+                            given=Given(model, recorded))
     with _no_collector():
         lab = SimBench(play, workload, simulation).run()
     return simulation, lab

@@ -30,7 +30,6 @@ from scenarios.history.verdicts import Judgement, Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.kernel.choices import Choices
 
 pytest.importorskip("pytest_benchmark")
 
@@ -59,7 +58,7 @@ def calm() -> Play:
 
 def schedule(play: Play) -> Judgement:
     """One schedule, played and judged in memory."""
-    simulation, lab = play_once(play, Choices())
+    simulation, lab = play_once(play)
     return judge(play, lab, simulation.journal_files())
 
 
@@ -79,8 +78,8 @@ def test_schedules_of_the_twin_per_second_and_core(benchmark, frozen) -> None:
     assert verdicts["tokens-match-reference"] is Verdict.HELD
     assert Verdict.BROKEN not in verdicts.values()
     rounds = 10 * ROUNDS
-    bare = [timed(lambda: play_once(play, Choices(), record=False), time.process_time) for _ in range(rounds)]
-    played = [timed(lambda: play_once(play, Choices()), time.process_time) for _ in range(rounds)]
+    bare = [timed(lambda: play_once(play, record=False), time.process_time) for _ in range(rounds)]
+    played = [timed(lambda: play_once(play), time.process_time) for _ in range(rounds)]
     whole = [timed(lambda: schedule(play), time.process_time) for _ in range(rounds)]
     benchmark.pedantic(schedule, args=(play,), rounds=rounds)
     bare_s, played_s, whole_s = map(statistics.median, (bare, played, whole))

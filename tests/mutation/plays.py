@@ -11,7 +11,6 @@ from typing import Any
 import coverage
 import msgspec
 
-from faults.plan import PlanError
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
@@ -19,12 +18,11 @@ from scenarios.lab.catalogue import catalogue
 from scenarios.lab.sweep import crossings, drawn, phases
 from scenarios.worlds.base import World
 from scenarios.worlds.sim import CHOICES, play_once
-from sim.kernel.choices import Choices, enumerate_choices
+from sim.kernel.choices import enumerate_choices
 
 ROOT = Path(__file__).parents[2]
 #: The scenario in which nothing goes wrong.
 CALM = "test_nothing_goes_wrong"
-_NAME = "sweep: {}"
 
 
 class Scene(msgspec.Struct, kw_only=True):
@@ -84,9 +82,9 @@ def scenes() -> list[Scene]:
 def red(play: Play) -> str | None:
     """The first guarantee that breaks undeclared in one of the allowed outcomes, or None."""
     for _, (simulation, lab) in enumerate_choices(lambda choices: play_once(play, choices), CHOICES):
-        for cell in judge(play, lab, simulation.journal_files()).cells:
-            if cell.verdict is Verdict.BROKEN and cell.expected is not Verdict.BROKEN:
-                return cell.guarantee
+        broken = judge(play, lab, simulation.journal_files()).red
+        if broken is not None:
+            return broken.guarantee
     return None
 
 
@@ -99,34 +97,26 @@ def with_coverage(found: list[Scene], files: list[str], tell: Callable[[str], No
         meter.set_option("run:disable_warnings", ["no-data-collected"])
         began = time.perf_counter()
         with meter.collect():
-            played(scene.play)
+            play_once(scene.play)
         scene.seconds = time.perf_counter() - began
         data = meter.get_data()
         scene.lines = {file: set(data.lines(path) or ()) for path, file in wanted.items()}
     return found
 
 
-def played(play: Play) -> Any:
-    """With the first of the allowed outcomes."""
-    return play_once(play, Choices())
-
-
 def phase_scenes() -> list[Scene]:
     """The phases of the sweep, without a fault."""
-    return [Scene(name=_NAME.format(phase.name), play=phase.play()) for phase in phases()]
+    return [Scene(name=phase.scenario, play=phase.play()) for phase in phases()]
 
 
 def counts_of_phases() -> dict[str, dict[str, int]]:
     """How often each phase crosses each site, by the name of its scene."""
-    return {_NAME.format(phase.name): crossings(phase, played) for phase in phases()}
+    return {phase.scenario: crossings(phase, play_once) for phase in phases()}
 
 
 def random_plays(names: list[str], counts: dict[str, dict[str, int]], seed: int) -> Iterator[Play]:
     """One fault by chance in one of these phases, again and again."""
-    dice, by_name = random.Random(seed), {_NAME.format(phase.name): phase for phase in phases()}
+    dice, by_name = random.Random(seed), {phase.scenario: phase for phase in phases()}
     while names:
         name = dice.choice(names)
-        try:
-            yield drawn(by_name[name], counts[name], dice)
-        except PlanError:
-            continue
+        yield drawn(by_name[name], counts[name], dice)

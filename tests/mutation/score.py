@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -107,23 +107,15 @@ def _played(mutant: Mutant, chosen: list[Scene], counts: dict[str, dict[str, int
             seed: int) -> tuple[Fate, str, str, int]:
     plant(mutant, root)
     plays, fell = 0, ""
-    for scene in chosen:
-        plays += 1
-        try:
-            guarantee = red(scene.play)
-        except Exception as error:
-            fell = fell or f"{scene.name}: {type(error).__name__}: {error}"[:200]
-            continue
-        if guarantee is not None:
-            return Fate.TRIVIAL if scene.name == CALM else Fate.KILLED, scene.name, guarantee, plays
     names = [scene.name for scene in chosen if scene.name in counts]
-    for play in islice(random_plays(names, counts, seed), plans):
+    at_random = ((play.scenario, play) for play in islice(random_plays(names, counts, seed), plans))
+    for name, play in chain(((scene.name, scene.play) for scene in chosen), at_random):
         plays += 1
         try:
             guarantee = red(play)
         except Exception as error:
-            fell = fell or f"{play.scenario}: {type(error).__name__}: {error}"[:200]
+            fell = fell or f"{name}: {type(error).__name__}: {error}"[:200]
             continue
         if guarantee is not None:
-            return Fate.KILLED, play.scenario, guarantee, plays
+            return Fate.TRIVIAL if name == CALM else Fate.KILLED, name, guarantee, plays
     return (Fate.APART, "", fell, plays) if fell else (Fate.SURVIVED, "", "", plays)

@@ -11,7 +11,6 @@ from scenarios.history.play import Play
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.kernel.choices import Choices
 
 FAULTS = {
     "calm": (),
@@ -25,7 +24,7 @@ def test_a_judge_finds_the_same_in_memory_and_on_disk(faults, tmp_path):
     play = Play(scenario="s", title="", world="sim", topology=tensor_parallel(2, subscribers=1),
                 plan=Plan(faults=faults), promises=(), workload=msgspec.to_builtins(recorded("eight-even").played()),
                 config=lab_config(tensor_parallel_size=2, kv_events={"enable_kv_cache_events": True}))
-    simulation, lab = play_once(play, Choices())
+    simulation, lab = play_once(play)
     in_memory = judge(play, lab, simulation.journal_files())
     simulation.write_journals(tmp_path)
     read = [read_journal(tmp_path / f"{file.node}@{file.life}.journal") for file in simulation.journal_files()]

@@ -18,30 +18,24 @@ from faults.plan import plan_to_json
 from scenarios.history.play import Play
 from scenarios.lab.sweep import Finding, Phase, crossings, kinds, neighbours, phases, red, sampled, singles, words
 from scenarios.worlds.sim import play_once
-from sim.kernel.choices import Choices
 
 CHUNK = 32
 
 
-def played(play: Play) -> object:
-    """With the first of the allowed outcomes."""
-    return play_once(play, Choices())
-
-
 def is_red(play: Play) -> Finding | None:
-    return red(play, played)
+    return red(play, play_once)
 
 
 def all_singles(most: int | None, seed: int, chosen: tuple[Phase, ...] | None = None) -> dict[str, list[Play]]:
     """Plays by phase. `most` over all phases: each has its share."""
-    whole = {phase.name: list(singles(phase, crossings(phase, played))) for phase in chosen or phases()}
+    whole = {phase.name: list(singles(phase, crossings(phase, play_once))) for phase in chosen or phases()}
     total = sum(map(len, whole.values()))
     return {name: sampled(plays, None if most is None else max(1, most * len(plays) // total), seed)
             for name, plays in whole.items()}
 
 
 def _pairs(plays: dict[str, list[Play]], until: float) -> Iterator[Play]:
-    counts = {phase.name: crossings(phase, played) for phase in phases()}
+    counts = {phase.name: crossings(phase, play_once) for phase in phases()}
     for seed in count():
         for name, singles_of_phase in plays.items():
             for one in sampled(singles_of_phase, 200, seed):

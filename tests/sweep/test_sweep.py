@@ -6,7 +6,8 @@ import pytest
 
 from faults.plan import Fate
 from scenarios.lab.sweep import crossings, neighbours, phases, red, singles, words
-from tests.sweep.command import all_singles, is_red, played
+from scenarios.worlds.sim import play_once
+from tests.sweep.command import all_singles, is_red
 
 PLAYS = 3000
 PHASES = {phase.name: phase for phase in phases()}
@@ -20,7 +21,7 @@ def test_no_phase_is_red_without_a_fault(name: str) -> None:
 
 def test_every_crossing_of_a_phase_has_every_fate_that_it_admits() -> None:
     phase = PHASES["calm"]
-    counts = crossings(phase, played)
+    counts = crossings(phase, play_once)
     plays = list(singles(phase, counts))
     swept = {(fault.site, fault.nth) for play in plays for fault in play.plan.faults}
     assert swept == {(site, nth) for site, count in counts.items() for nth in range(1, count + 1)}
@@ -32,14 +33,14 @@ def test_every_crossing_of_a_phase_has_every_fate_that_it_admits() -> None:
 
 def test_another_process_is_struck_while_the_core_is_idle() -> None:
     phase = PHASES["calm"]
-    struck = {fault.victim for play in singles(phase, crossings(phase, played)) for fault in play.plan.faults
+    struck = {fault.victim for play in singles(phase, crossings(phase, play_once)) for fault in play.plan.faults
               if fault.site == "core.0/mark:idle" and fault.fate is Fate.KILL}
     assert struck == {None, "worker.0", "worker.1", "frontend.0"}
 
 
 def test_a_pair_is_two_neighbouring_crossings() -> None:
     phase = PHASES["calm"]
-    counts = crossings(phase, played)
+    counts = crossings(phase, play_once)
     pair = next(found for play in singles(phase, counts) if (found := neighbours(play, counts, 1)) is not None)
     one, other = pair.plan.faults
     assert (other.site, other.nth) == (one.site, one.nth + 1)

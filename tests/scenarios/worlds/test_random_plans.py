@@ -22,7 +22,6 @@ from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
-from sim.kernel.choices import Choices
 
 PLANS = int(os.environ.get("RANDOM_PLANS", "20"))
 TOPOLOGIES = {
@@ -39,7 +38,7 @@ def played(topology: Topology, plan: Plan) -> tuple:
                         kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0})
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
                 workload=msgspec.to_builtins(recorded("eight-mixed").played()))
-    return play, *play_once(play, Choices())
+    return play, *play_once(play)
 
 
 @cache
