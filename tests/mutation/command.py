@@ -17,7 +17,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
-from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import ROOT, Scene, counts_of_phases, phase_scenes, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
@@ -61,10 +60,10 @@ def summary(outcomes: list[Outcome], total: int) -> dict[str, Any]:
     survivors, equivalent = [], []
     for outcome in outcomes:
         if outcome.fate in (Fate.SURVIVED, Fate.UNPLAYED):
-            reason = why_equivalent(outcome)
-            entry = {"file": outcome.file, "line": outcome.line, "operator": outcome.operator, "old": outcome.old,
-                     "new": outcome.new, "reason": reason or outcome.because or "nothing was seen"}
-            (equivalent if reason else survivors).append(entry)
+            entry = {"file": outcome.file, "line": outcome.line, "function": outcome.function,
+                     "operator": outcome.operator, "old": outcome.old, "new": outcome.new,
+                     "reason": outcome.equivalent or outcome.because or "nothing was seen"}
+            (equivalent if outcome.equivalent else survivors).append(entry)
     killed, trivial = fates[Fate.KILLED] + fates[Fate.TRIVIAL], fates[Fate.TRIVIAL]
     return {"chosen": total, "mutants": len(outcomes), "killed": killed, "trivial": trivial,
             "equivalent": len(equivalent), "apart": fates[Fate.APART],

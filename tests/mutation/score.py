@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Mutant
 from tests.mutation.plant import NotPlantableError, plant
 from tests.mutation.plays import CALM, Scene, random_plays, red
@@ -44,9 +45,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     file: str
     line: int
+    function: str
     operator: str
     old: str
     new: str
+    equivalent: str = ""  # the reason, where it is known to be
     fate: Fate
     by: str = ""
     because: str = ""
@@ -64,8 +67,9 @@ def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]
     began = time.monotonic()
     fate, by, because, plays = _in_a_child(mutant, chosen, counts, root, plans, seed) if chosen else (
         Fate.UNPLAYED, "", "no scenario runs it", 0)
-    return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, operator=mutant.operator, old=mutant.old[:200],
-                   new=mutant.new[:200], fate=fate, by=by, because=because, plays=plays,
+    return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, function=mutant.function,
+                   operator=mutant.operator, old=mutant.old[:200], new=mutant.new[:200],
+                   equivalent=why_equivalent(mutant) or "", fate=fate, by=by, because=because, plays=plays,
                    seconds=round(time.monotonic() - began, 3))
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from engine.core.drain import Drain
 from tests.mutation.command import main, pure_files
+from tests.mutation.equivalent import EQUIVALENT, why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import CALM, ROOT, Scene, red, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
@@ -61,6 +62,13 @@ def test_what_was_planted_into_a_child_is_not_here(calm: list[Scene]) -> None:
 def test_every_pure_file_has_mutants_that_can_be_planted() -> None:
     assert len(pure_files()) > 40
     assert sum(bool(mutants_of(file, ROOT)) for file in pure_files()) > 40
+
+
+def test_equivalents_are_mutants_that_there_are_and_few_of_them() -> None:
+    mutants = [mutant for file in pure_files() for mutant in mutants_of(file, ROOT)]
+    places = {(m.file, m.function, m.operator, m.old, new) for m in mutants for new in (m.new, None)}
+    assert [one for one in EQUIVALENT if tuple(one[:4]) + (one.new,) not in places] == []
+    assert sum(why_equivalent(mutant) is not None for mutant in mutants) <= 0.05 * len(mutants)
 
 
 def test_a_sample_is_seen(tmp_path: Path) -> None:

@@ -1,0 +1,16 @@
+"""One entry of the tables."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Equivalent(NamedTuple):
+    """`old` is the text that is changed; `new` what stands there instead, None for whatever it is."""
+
+    file: str
+    function: str  # its qualified name
+    operator: str
+    old: str
+    reason: str
+    new: str | None = None
