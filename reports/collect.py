@@ -17,12 +17,16 @@ from scenarios.worlds.registry import in_order
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """A guarantee in words: its id, the sentence, who documents it, and the chapter it belongs to."""
+    """A guarantee in words: its id, the sentence, who documents it, and the chapter it belongs to.
+
+    `blind_in`: worlds that cannot judge it, each with the reason.
+    """
 
     id: str
     sentence: str
     source: str = ""
     chapter: str = ""
+    blind_in: dict[str, str] = {}
 
 
 class PlayedScenario(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,9 @@ from reports.charts.timeline import Chart, sequence_chart
 from reports.collect import PlayedScenario, Promise, collect, guarantees_of
 from reports.formats import clock, count, duration, listed
 from reports.matrix import GLYPHS, Half, anchor, grade_of, half_of, matrix, worst
+from reports.measured import Score, measured
 from reports.results import agreement, counts
+from reports.unseen import blind_of, places_of
 from scenarios.history.run import Run
 from scenarios.history.sides import Side, disagree
 from scenarios.history.verdicts import Verdict
@@ -121,7 +123,8 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
                                      trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.globals.update(count=count, duration=duration, clock=clock, listed=listed, world_word=_world_word,
-                               short=short_name, GLYPHS=GLYPHS, Verdict=Verdict)
+                               short=short_name, GLYPHS=GLYPHS, Verdict=Verdict,
+                               share=_share, within=_within)
     bounds = [run.play.config.bounds.detection_s for run in runs
               if any(fault.fate.value == "kill" for fault in run.play.plan.faults)]
     return environment.get_template("page.html").render(
@@ -129,6 +132,7 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         tiles=_tiles(runs, said), matrix=matrix(scenarios, judged), scenarios=views,
         strip=strip(detections_of(scenarios, lambda run: "#" + anchors[id(run)]), min(bounds, default=None)),
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
+        measured=measured(), places=places_of(runs), blind=blind_of(scenarios, judged),
         worlds=[known(name) for name in in_order(run.play.world for run in runs)], versions=_versions(runs),
         css=_inline("style.css"), script=_inline("page.js"))
 
@@ -140,6 +144,14 @@ def _inline(name: str) -> Markup:
 def short_name(name: str) -> str:
     """A test function's name as words, for a narrow column."""
     return name.removeprefix("test_").replace("_", " ")
+
+
+def _share(score: Score) -> str:
+    return f"{100 * score.share:.1f} % ({100 * score.low:.1f} to {100 * score.high:.1f})"
+
+
+def _within(world: str) -> str:
+    return known(world).within
 
 
 def _world_word(world: str) -> str:

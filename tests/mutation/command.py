@@ -17,9 +17,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
+from reports import measured
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import ROOT, Scene, counts_of_phases, phase_scenes, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
+from tests.provenance import command, commit, today
 
 #: The pure files whose bugs the twin can have: what both worlds run.
 ROOMS = ("engine/core", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events", "engine/worker",
@@ -90,9 +92,11 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
 @click.option("--plans", default=40, show_default=True, help="Random faults for a mutant that no scenario sees.")
 @click.option("--resume", is_flag=True, help="Go on with what the file has.")
+@click.option("--publish", is_flag=True, help="Put the figures into the report.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=Path("out/mutation.json"),
               show_default=True)
-def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resume: bool, json_file: Path) -> None:
+def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resume: bool, publish: bool,
+         json_file: Path) -> None:
     """Plant small bugs into the engine's pure files and see which of them the lab sees, in the twin."""
     console = Console(stderr=True)
     names = [file for file in pure_files() if fnmatchcase(file, files)]
@@ -112,6 +116,20 @@ def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resum
             done.append(outcome)
             json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
     _tell(console, summary(done, len(mutants)), json_file)
+    if publish:
+        measured.publish(figures(done, sum(len(mutants_of(file, ROOT)) for file in names)))
+
+
+def figures(outcomes: list[Outcome], of: int) -> measured.MutationFigures:
+    """What the report says of them."""
+    found, parts = summary(outcomes, len(outcomes)), sorted({outcome.file.rpartition("/")[0] for outcome in outcomes})
+    return measured.MutationFigures(
+        command=command("tests.mutation"), commit=commit(), date=today(), of=of, mutants=found["mutants"],
+        killed=found["killed"], trivial=found["trivial"], equivalent=found["equivalent"],
+        unplayed=sum(o.fate is Fate.UNPLAYED and not o.equivalent for o in outcomes),
+        score=measured.Score(**found["score"]), score_without_trivial=measured.Score(**found["score_without_trivial"]),
+        parts={part: measured.Score(**summary([o for o in outcomes if o.file.startswith(f"{part}/")], 0)["score"])
+               for part in parts})
 
 
 def _before(json_file: Path, wanted: set[str]) -> list[Outcome]:

@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import track
 
 from faults.plan import plan_to_json
+from reports import measured
 from scenarios.history.play import Play
 from scenarios.lab.sweep import Finding, Phase, crossings, kinds, neighbours, phases, red, sampled, singles, words
 from scenarios.worlds.sim import play_once
+from tests.provenance import command, commit, today
 
 CHUNK = 32
 
@@ -51,9 +53,10 @@ def _pairs(plays: dict[str, list[Play]], until: float) -> Iterator[Play]:
 @click.option("--pairs", "pairs_s", default=0.0, show_default=True, help="Seconds for pairs of neighbouring crossings.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option("--publish", is_flag=True, help="Put the counts into the report.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/sweep"), show_default=True,
               help="Where the plans of what turned red are put.")
-def main(most: int | None, pairs_s: float, seed: int, jobs: int, out: Path) -> None:
+def main(most: int | None, pairs_s: float, seed: int, jobs: int, publish: bool, out: Path) -> None:
     """Play every fault at every crossing of what an engine does, in the twin, and judge by every promise."""
     console = Console(stderr=True)
     plays = all_singles(most, seed)
@@ -76,4 +79,16 @@ def main(most: int | None, pairs_s: float, seed: int, jobs: int, out: Path) -> N
         (out / f"{number}.json").write_bytes(plan_to_json(alike[0].play.plan))
     click.echo(f"{len(flat)} plays of one fault over {len(plays)} phases, {paired} of two: {len(found)} turned red"
                + (f", their plans in {out}" if found else ""))
+    if publish:
+        measured.publish(figures(plays, paired, len(found)))
     raise SystemExit(1 if found else 0)
+
+
+def figures(plays: dict[str, list[Play]], paired: int, found: int) -> measured.SweepFigures:
+    """What the report says of them."""
+    counts = {phase.name: crossings(phase, play_once) for phase in phases()}
+    return measured.SweepFigures(
+        command=command("tests.sweep"), commit=commit(), date=today(), plays=sum(map(len, plays.values())),
+        pairs=paired, red=found, phases=[
+            measured.PhaseFigures(name=name, places=len(counts[name]), crossings=sum(counts[name].values()),
+                                  plays=len(mine)) for name, mine in plays.items()])
