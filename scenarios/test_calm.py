@@ -10,13 +10,17 @@ from scenarios.guarantees.all import (
     edge_fifo,
     ends_once,
     handshake_order,
+    nothing_grows,
     nothing_left_behind,
+    rests_when_idle,
     ring_exact_prefix,
     tokens_in_order,
     tokens_match_reference,
     workers_in_step,
 )
+from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import Workload, abort, add, recorded
 
 
@@ -34,10 +38,15 @@ KEPT = (
 globals().update(family(__name__, (
     Case("test_nothing_goes_wrong",
          "Eight mixed requests on two workers: long, short, shared prefixes, aborts, one that forces preemption.",
-         Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind)),
+         Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind, nothing_grows)),
     Case("test_nothing_goes_wrong_on_one_rank",
          "The same requests where the worker lives in the core's own process.",
          Plan(), (*KEPT, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_an_idle_engine_rests",
+         "Two requests, then a second in which nobody asks for anything; a subscriber follows.",
+         Plan(), (tokens_in_order, tokens_match_reference, nothing_grows, rests_when_idle), play={
+             "topology": tensor_parallel(2, subscribers=1), "workload": recorded("pair"),
+             "options": Options(rest_s=1.0), "config": lab_config(kv_events={"enable_kv_cache_events": True})}),
     Case("test_nothing_goes_wrong_on_four_ranks",
          "The same requests on four workers.",
          Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind),

@@ -68,6 +68,8 @@ DECIDERS: dict[str, Decider] = {
     "start-ends": Decider("how a start was told to end, deaths before", (_I, _B)),
     "drain": Decider("the signal, and how requests ended", (_P, _C)),
     "two-on-one-host": Decider("what became of the engine beside", (_B, _C)),
+    "nothing-grows": Decider("what the lab sees of each process from outside, before and after", (_B,)),
+    "rests-when-idle": Decider("processor time as the lab sees it from outside; turns of a twin's threads", (_B,)),
     "blocks-conserved": Decider("the core's own books when idle", (_I,), "books that are wrong in the same way"),
     "kv-seq": Decider("numbers as they were handed over, and as subscribers met them", (_I,)),
     "kv-gap-seen": Decider("batches that were published, and what the subscriber took and told", (_I,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: subscriber.0 goes by an identity that nobody knows and asks malformed questions beside its own.
     rude_subscriber: bool = False
     await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
+    rest_s: float = 0.0  # the lab asks for nothing for so long when the workload is done
     long_runtime_dir: bool = False
     plain: bool = False  # no fault layer at all; nothing is recorded
 
@@ -74,6 +76,33 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     killed_by_lab: bool = False  # the lab had to: the process outlived its bound
 
 
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process holds at a moment. A process of the twin has neither memory nor processor time of its own."""
+
+    threads: int
+    descriptors: int  # of the twin: its sockets and ring ends
+    memory_bytes: int | None = None  # resident; not where a device's library loads itself when it is first used
+    processor_s: float | None = None  # since it was born
+    turns: int | None = None  # of the twin: how often its threads went on
+
+
+class Moment(StrEnum):
+    """When the lab looks at what processes hold."""
+
+    READY = "ready"  # engine and subscribers are there, and nobody has asked for anything
+    DONE = "done"  # all that was asked has ended
+    RESTED = "rested"  # `Options.rest_s` later
+    QUIET = "quiet"  # the subscribers have left, too
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    life: int
+    moment: Moment
+    at: float
+    holds: Holdings
+
+
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """What the lab saw of an engine beside the first one."""
 
@@ -93,5 +122,6 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     longest_starvation_s: float = 0.0  # the heartbeat process's longest gap beyond its period
     guard_expired: bool = False  # the play was ended by the lab's guard: a hang, or a starved machine
     beside: list[Beside] = []  # engines beside the first
+    measured: list[Measured] = []  # processes that were there at those moments
     restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
     failure: str | None = None  # the harness itself failed: exit code 3

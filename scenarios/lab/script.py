@@ -21,7 +21,7 @@ import msgspec
 
 from engine.config import Bounds
 from engine.topology import Client, Engine, Node, Topology, core
-from scenarios.history.play import Beside, Options
+from scenarios.history.play import Beside, Holdings, Measured, Moment, Options
 from scenarios.lab.settings import listeners_s
 
 #: What a client says to the lab, and the lab to a client. The lab's silence (EOF) means: end at once.
@@ -63,6 +63,9 @@ class Bench(Protocol):
     def living(self, engine: Engine) -> list[str]:
         """Processes of the engine, its clients among them, that are there."""
 
+    def measure(self) -> list[tuple[Node, Holdings]]:
+        """What each process of the play that is there holds."""
+
     def files(self, engine: Engine) -> set[str]:
         """What the engine has in the file system and in shared memory."""
 
@@ -76,6 +79,7 @@ class Seen(msgspec.Struct, kw_only=True):
     leftovers_checked_at: float = 0.0
     restarts: list[dict[str, Any]] = []
     beside: list[Beside] = []
+    measured: list[Measured] = []
 
 
 Script = Generator[Wait, bool, Seen]
@@ -139,14 +143,25 @@ class Rehearsed:
         """The engines are ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         if not self._options.late_subscriber:
             yield from self._start_subscribers()
+        self._measure(Moment.READY)
         self._rounds = 1
         for engine in (*self._others, self._first):
             self._clients[engine.index].tell(GO)
         yield from self._until_done(self._first, 1)
+        self._measure(Moment.DONE)
+        if self._options.rest_s:
+            yield Wait(lambda: False, self._options.rest_s, guards=False)
+            self._measure(Moment.RESTED)
         if self._options.late_subscriber:
             yield from self._start_subscribers()
         if not self._options.kill_all_then_restart:  # else they outlive the engine, and meet its next life
             yield from self._stop_subscribers(self._first)
+        self._measure(Moment.QUIET)
+
+    def _measure(self, moment: Moment) -> None:
+        self._seen.measured += [
+            Measured(node=str(node.first_life), life=node.life, moment=moment, at=self._bench.now(), holds=holds)
+            for node, holds in self._bench.measure()]
 
     def _until_done(self, engine: Engine, times: int) -> Steps:
         actor = self._clients[engine.index]

@@ -31,6 +31,7 @@ from engine.topology import Client, Engine, Node
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
+from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
 from scenarios.lab.follower import following
@@ -41,6 +42,7 @@ from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
+from scenarios.worlds.measure import holdings_of
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
@@ -171,7 +173,7 @@ class RealBench:
             began_at=began, ended_at=self.now(), processes=[w.end() for w in self._watched.values()],
             leftovers=seen.leftovers, leftovers_checked_at=seen.leftovers_checked_at,
             longest_starvation_s=self._starvation_s, guard_expired=self._guard_expired, beside=seen.beside,
-            restarts=seen.restarts)
+            restarts=seen.restarts, measured=seen.measured)
 
     def _perform(self) -> Seen:
         script = Rehearsed(self, self._play.topology, self._config.bounds, self._options).run()
@@ -219,6 +221,12 @@ class RealBench:
 
     def living(self, engine: Engine) -> list[str]:
         return [f"process {w.node} (pid {w.pid})" for w in self._of(engine) if w.ended_at is None]
+
+    def measure(self) -> list[tuple[Node, Holdings]]:
+        on_cpu = not fork_server.has_gpu(self._config.device)
+        found = ((node, holdings_of(watched.pid, with_memory=on_cpu)) for node, watched in self._watched.items()
+                 if watched.ended_at is None)
+        return [(node, holds) for node, holds in found if holds is not None]
 
     def files(self, engine: Engine) -> set[str]:
         return set(engine_files(self._folder_of(engine)))

@@ -17,6 +17,7 @@ import msgspec
 from engine.effects import Loop
 from engine.model_config import ModelConfig, read_model_config
 from engine.topology import Client, Engine, Node, frontend
+from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab.follower import follow, following
 from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
@@ -188,7 +189,7 @@ class SimBench:
         return Lab(
             began_at=0.0, ended_at=self.now(), leftovers=seen.leftovers,
             leftovers_checked_at=seen.leftovers_checked_at, guard_expired=self._guard_expired,
-            restarts=seen.restarts, beside=seen.beside,
+            restarts=seen.restarts, beside=seen.beside, measured=seen.measured,
             processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
                                   exitcode=p.exitcode, killed_by_lab=p.label in self._ended_by_lab)
                        for p in processes])
@@ -242,6 +243,12 @@ class SimBench:
 
     def living(self, engine: Engine) -> list[str]:
         return [f"process {process.label} (pid {process.pid})" for process in self._of(engine) if process.alive]
+
+    def measure(self) -> list[tuple[Node, Holdings]]:
+        return [(process.node, Holdings(
+            threads=sum(not thread.finished for thread in process.threads),
+            descriptors=self._sim.host.network.held_by(process) + len(process.ports.rings), turns=process.turns))
+            for process in self._sim.living() if not process.bystander]
 
     def files(self, engine: Engine) -> set[str]:
         """Also those of its earlier lives, and not the socket files of events, whose addresses the lab chose."""

@@ -93,6 +93,7 @@ class SimProcess:
         self.threads: list[SimThread] = []
         self.alive = True
         self.running = True  # alive and not stopped
+        self.turns = 0  # how often its threads went on
         self.leaving = False
         self.cancelled: Exception | None = None
         self.kin = Kin()

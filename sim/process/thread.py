@@ -49,6 +49,7 @@ class Home(Protocol):
     answers: Answers
     label: str
     running: bool  # alive and not stopped
+    turns: int  # how often its threads went on
     recording: bool
     records: list[Record]
 
@@ -182,6 +183,7 @@ class SimThread:
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
         stack, time, process, name = self._stack, self._time, self.process, self.name
+        process.turns += 1
         answers = process.answers
         turns = repeat(None, _LIVELOCK_EFFECTS)
         self.first = True

@@ -52,6 +52,10 @@ class Network:
             self._kernel.after(self._kernel.costs.connect_s, self._dial, socket, link, self._kernel.now)
         return socket
 
+    def held_by(self, owner: SocketOwner) -> int:
+        """Its open sockets and their connections: what costs a real process a descriptor each, or more."""
+        return sum(1 + len(socket.connections) for socket in self._by_owner.get(owner.pid, ()) if not socket.closed)
+
     # -- connections
 
     def _bind(self, socket: SimSocket) -> None:

@@ -77,6 +77,40 @@ OVER_THE_LIMIT = Mutant(
         Edit("engine/core/engine_core.py",
              "elif len(self.scheduler.requests) >= self.config.limits.max_requests:", "elif False:")))
 
+THREAD_PER_REQUEST = Mutant(
+    id="thread-per-request", scenario="test_nothing_goes_wrong",
+    bug="The core starts a thread for each request and keeps it.",
+    breaks=these("nothing-grows"),
+    edits=(Edit(
+        "engine/core/engine_core.py",
+        """        self.scheduler.add_request(Request.from_engine_core_request(request))
+""",
+        """        self.scheduler.add_request(Request.from_engine_core_request(request))
+
+        def watches() -> Loop[None]:
+            while True:
+                yield Take("watched", (yield Now()) + 1.0)
+
+        yield StartThread(f"watch-{request.request_id}", watches())
+"""),
+        Edit("engine/core/engine_core.py", "Take, ThreadFailed\n", "StartThread, Take, ThreadFailed\n")))
+
+NEVER_RESTS = Mutant(
+    id="never-rests", scenario="test_an_idle_engine_rests",
+    bug="An idle core looks at its queue again and again, and never waits.",
+    breaks=these("rests-when-idle"),
+    not_in={"sim": "virtual time stands still for who never waits: the twin calls that a livelock"},
+    edits=(Edit(
+        "engine/core/engine_core.py", "deadline = now + self.config.bounds.heartbeat_s / 2", "deadline = 0.0"),))
+
+HARDLY_RESTS = Mutant(
+    id="hardly-rests", scenario="test_an_idle_engine_rests",
+    bug="An idle core looks at its queue again and again, and hardly waits.",
+    breaks=these("rests-when-idle"),
+    not_in={"engine": "the shortest wait of a real queue is a millisecond, which is rest enough"},
+    edits=(Edit(
+        "engine/core/engine_core.py", "deadline = now + self.config.bounds.heartbeat_s / 2", "deadline = now + 2e-5"),))
+
 # -- known bugs ----------------------------------------------------------------------------------------------------
 
 SILENT_RANK = Mutant(

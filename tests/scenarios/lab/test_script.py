@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.config import Bounds
 from engine.topology import Client, Engine, Node, Topology, core, side_by_side, tensor_parallel
-from scenarios.history.play import Beside, Options
+from scenarios.history.play import Beside, Holdings, Moment, Options
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, GUARD_FACTOR, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import listeners_s
 
@@ -127,8 +127,16 @@ class Bench:
     def _clients(self, engine: Engine) -> list[str]:
         return [name for name in self.actors if name.partition("@")[0] == f"frontend.{engine.index}"]
 
+    def measure(self) -> list[tuple[Node, Holdings]]:
+        return [(core(0), Holdings(threads=len(self.told), descriptors=0))]
+
     def now(self) -> float:
         return self.time
+
+
+def _looks(seen: Seen) -> list[tuple[Moment, float, int]]:
+    """At which moments the lab looked at what processes hold, when, and how much had been said by then."""
+    return [(one.moment, one.at, one.holds.threads) for one in seen.measured]
 
 
 def test_a_calm_play_starts_serves_lets_subscribers_catch_up_and_closes() -> None:
@@ -137,7 +145,14 @@ def test_a_calm_play_starts_serves_lets_subscribers_catch_up_and_closes() -> Non
     assert bench.order() == [
         "frontend.0 born", "subscriber.0 born", "subscriber.1 born", "frontend.0 go", "subscriber.0 stop",
         "subscriber.1 stop", "frontend.0 close"]
-    assert seen == Seen() and bench.time == 0.0 and not bench.waited
+    assert seen == Seen(measured=seen.measured) and bench.time == 0.0 and not bench.waited
+    assert _looks(seen) == [(Moment.READY, 0.0, 3), (Moment.DONE, 0.0, 4), (Moment.QUIET, 0.0, 6)]
+
+
+def test_the_lab_looks_again_when_nobody_has_asked_for_anything_for_a_while() -> None:
+    seen = Bench(tensor_parallel(2), rest_s=1.5).play()
+    assert [look[:2] for look in _looks(seen)] == [
+        (Moment.READY, 0.0), (Moment.DONE, 0.0), (Moment.RESTED, 1.5), (Moment.QUIET, 1.5)]
 
 
 def test_late_subscribers_are_brought_in_when_the_workload_is_done() -> None:

@@ -1,0 +1,111 @@
+"""Promises about what processes hold: threads, descriptors, memory, and processor time when nobody asks for anything.
+
+The lab looks from outside, before the first request and when all that was asked has ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from engine.topology import NodeKind
+from faults.plan import HOLDING_FATES
+from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.history.history import History, kind_of
+from scenarios.history.names import of_life
+from scenarios.history.play import Measured, Moment
+
+CHAPTER = "Death and cleanliness"
+#: Resident memory that a process on a CPU may gain by a workload of the lab.
+MOST_GAINED_BYTES = 64 << 20
+#: Of one core, at rest: waiting with a bound costs a few percent, looking without a pause all of it.
+MOST_AT_REST = 0.1
+#: The same in the twin, where only a thread's turns can be counted: a second.
+MOST_TURNS = 2000.0
+#: A connection of a subscriber may come about after the first look: two sockets, a descriptor each.
+_SOCKETS_OF_A_FOLLOWER = 2
+
+
+def check_nothing_grows(history: History) -> Finding:
+    finding = Finding(history)
+    served = {history.engine_of(o.node).engine for o in history.operations if o.ends}
+    for before, after in _twice(history, Moment.READY, Moment.DONE, Moment.QUIET):
+        node, held, holds = of_life(after.node, after.life), before.holds, after.holds
+        if not _was_ready(history, node, before.at):
+            continue
+        late = _may_connect_late(history, after.node)
+        grown = []
+        if holds.threads > held.threads:
+            grown.append(f"{held.threads} threads before and {holds.threads} after")
+        if holds.descriptors > held.descriptors + late:
+            grown.append(f"{held.descriptors} descriptors before and {holds.descriptors} after")
+        gained = holds.memory_bytes - held.memory_bytes if holds.memory_bytes and held.memory_bytes else 0
+        if gained > MOST_GAINED_BYTES:
+            grown.append(f"{gained >> 20} MiB more than before")
+        if grown:
+            finding.broke("{} holds more than before its work: {}", node, "; ".join(grown), at=after.at, node=node)
+        elif history.engine_of(node).engine in served:
+            finding.witness("{} holds what it held before its work: {} threads, {} descriptors", node, holds.threads,
+                            holds.descriptors, at=after.at, node=node)
+    return finding
+
+
+def check_rests_when_idle(history: History) -> Finding:
+    finding = Finding(history)
+    for before, after in _twice(history, Moment.DONE, Moment.RESTED):
+        node, lasted_s = of_life(after.node, after.life), after.at - before.at
+        if after.holds.processor_s is not None and before.holds.processor_s is not None:
+            share = (after.holds.processor_s - before.holds.processor_s) / lasted_s
+            restless, what = share > MOST_AT_REST, f"{share:.0%} of a core"
+        elif after.holds.turns is not None and before.holds.turns is not None:
+            turns = (after.holds.turns - before.holds.turns) / lasted_s
+            restless, what = turns > MOST_TURNS, f"{turns:.0f} turns a second"
+        else:
+            continue
+        tell = finding.broke if restless else finding.witness
+        tell("{} took {} while nobody asked for anything", node, what, at=after.at, node=node)
+    return finding
+
+
+def _twice(history: History, first: Moment, *later: Moment) -> Iterator[tuple[Measured, Measured]]:
+    """(then, at the last of the later moments) of each process that was there at both."""
+    found: dict[tuple[str, int], dict[Moment, Measured]] = defaultdict(dict)
+    for one in history.lab.measured:
+        found[one.node, one.life][one.moment] = one
+    for mine in found.values():
+        last = next((mine[moment] for moment in reversed(later) if moment in mine), None)
+        if first in mine and last is not None:
+            yield mine[first], last
+
+
+def _was_ready(history: History, node: str, at: float) -> bool:
+    """A process that is held up may not have come so far; and for a subscriber of a dead engine nobody waits."""
+    held = any(r.node == node and r.fate in HOLDING_FATES and r.at <= at < r.over_at for r in history.faults.receipts)
+    return not held and (kind_of(node) != NodeKind.SUBSCRIBER or history.ends.at(history.engine_of(node).core) > at)
+
+
+def _may_connect_late(history: History, node: str) -> int:
+    followers = len(history.play.topology.subscribers)
+    if kind_of(node) == NodeKind.SUBSCRIBER:
+        return _SOCKETS_OF_A_FOLLOWER
+    return _SOCKETS_OF_A_FOLLOWER * followers if kind_of(node) == NodeKind.CORE else 0
+
+
+GUARANTEES = (
+    Guarantee(
+        id="nothing-grows", chapter=CHAPTER, source="this project", check=check_nothing_grows,
+        sentence="When all that was asked has ended, no process holds more threads or descriptors than before the "
+                 "first request, nor on a CPU 64 MiB of memory more.",
+        wrong="starts a thread, or opens a connection, for a request, and keeps it",
+        witness="the lab looked at a process before the first request and when all had ended, and found no more",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="rests-when-idle", chapter=CHAPTER, source="vLLM V1 single-host communication",
+        check=check_rests_when_idle,
+        sentence="While nobody asks for anything, a process takes less than a tenth of a processor core.",
+        wrong="looks at its ring and its queues again and again without a pause",
+        witness="the lab looked at a process twice while nothing was asked of it",
+        envelope=Envelope(outside=(Where(STALLS, why="what is stopped takes no time at all"),)),
+    ),
+)

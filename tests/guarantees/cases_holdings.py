@@ -1,0 +1,134 @@
+"""Histories about what processes hold, before their work, after it, and at rest."""
+
+from faults.plan import Until
+from scenarios.history.play import Holdings, Measured, Moment
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+GROWS, RESTS = "nothing-grows", "rests-when-idle"
+READY, DONE, RESTED, QUIET = Moment
+MIB = 1 << 20
+
+
+def _measured(h: Builder, node: str, *found: tuple[Moment, float, Holdings]) -> Builder:
+    h.lab_values["measured"] = [*h.lab_values.get("measured", ()), *(
+        Measured(node=node, life=0, moment=moment, at=at, holds=holds) for moment, at, holds in found)]
+    return h
+
+
+def _holds(threads: int = 4, descriptors: int = 20, memory: int | None = 100 * MIB) -> Holdings:
+    return Holdings(threads=threads, descriptors=descriptors, memory_bytes=memory)
+
+
+def _grown(before: Holdings, *after: tuple[Moment, Holdings], node: str = "core.0", subscribers: int = 0) -> Builder:
+    h = history(subscribers=subscribers).started().request("a")
+    return _measured(h, node, (READY, 1.0, before), *((moment, 2.0, holds) for moment, holds in after))
+
+
+@accepts(GROWS)
+def the_same_as_before() -> Builder:
+    return _grown(_holds(), (DONE, _holds()), (QUIET, _holds()))
+
+
+@accepts(GROWS)
+def less_than_before_and_a_little_more_memory() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(3, 18, 163 * MIB)))
+
+
+@accepts(GROWS)
+def more_while_subscribers_still_ask_and_not_when_they_have_left() -> Builder:
+    return _grown(_holds(), (DONE, _holds(5, 24)), (QUIET, _holds()))
+
+
+@accepts(GROWS)
+def the_connections_of_a_subscriber_come_late() -> Builder:
+    return _grown(_holds(), (DONE, _holds(descriptors=22)), subscribers=1)
+
+
+@rejects(GROWS)
+def a_thread_more() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(threads=5)))
+
+
+@rejects(GROWS)
+def a_descriptor_more() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=21)))
+
+
+@rejects(GROWS)
+def more_connections_than_subscribers_make() -> Builder:
+    return _grown(_holds(), (DONE, _holds(descriptors=23)), subscribers=1)
+
+
+@rejects(GROWS)
+def a_worker_has_no_subscribers() -> Builder:
+    return _grown(_holds(), (DONE, _holds(descriptors=21)), node="worker.0", subscribers=1)
+
+
+@rejects(GROWS)
+def much_memory_more() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(memory=165 * MIB)))
+
+
+@silent(GROWS)
+def nobody_asked_for_anything() -> Builder:
+    h = history().started()
+    return _measured(h, "core.0", (READY, 1.0, _holds()), (QUIET, 2.0, _holds()))
+
+
+@silent(GROWS)
+def who_died_is_not_compared() -> Builder:
+    return _grown(_holds())
+
+
+@silent(GROWS)
+def who_was_held_up_at_the_first_look_was_not_ready_by_then() -> Builder:
+    h = history().started().fires("stall", "core.0/mark:idle", node="core.0", until=Until(seconds=2.0))
+    first = h.now
+    return _measured(h.wait(1).request("a"), "core.0", (READY, first, _holds(0, 0)), (QUIET, h.now, _holds()))
+
+
+@rejects(GROWS)
+def who_was_hit_before_and_went_on_was_ready() -> Builder:
+    h = history().started().fires("drop", "frontend.0->core.0/requests:receive", node="core.0").wait(1)
+    first = h.now
+    return _measured(h.request("a"), "core.0", (READY, first, _holds()), (QUIET, h.now + 1, _holds(threads=5)))
+
+
+@silent(GROWS)
+def nobody_waits_for_the_subscriber_of_a_dead_engine() -> Builder:
+    h = history(subscribers=1).started().request("a").fires("kill", "core.0/mark:idle").ends("core.0").wait(0.1)
+    return _measured(h, "subscriber.0", (READY, h.now, _holds(0, 0)), (QUIET, h.now + 1, _holds()))
+
+
+def _rests(before: Holdings, after: Holdings) -> Builder:
+    return _measured(history().started().request("a"), "core.0", (DONE, 2.0, before), (RESTED, 4.0, after))
+
+
+def _took(seconds: float | None = None, turns: int | None = None) -> Holdings:
+    return Holdings(threads=4, descriptors=20, processor_s=seconds, turns=turns)
+
+
+@accepts(RESTS)
+def a_tenth_of_a_core() -> Builder:
+    return _rests(_took(1.0), _took(1.19))
+
+
+@accepts(RESTS)
+def some_turns_of_a_twin() -> Builder:
+    return _rests(_took(turns=100), _took(turns=4000))
+
+
+@rejects(RESTS)
+def more_than_a_tenth_of_a_core() -> Builder:
+    return _rests(_took(1.0), _took(1.21))
+
+
+@rejects(RESTS)
+def as_many_turns_as_one_that_never_waits() -> Builder:
+    return _rests(_took(turns=100), _took(turns=4200))
+
+
+@silent(RESTS)
+def nobody_looked_twice() -> Builder:
+    return _measured(history().started().request("a"), "core.0", (DONE, 2.0, _took(1.0)))
