@@ -21,8 +21,9 @@ def _holds(threads: int = 4, descriptors: int = 20, memory: int | None = 100 * M
 
 
 def _grown(before: Holdings, *after: tuple[Moment, Holdings], node: str = "core.0", subscribers: int = 0) -> Builder:
-    h = history(subscribers=subscribers).started().request("a")
-    return _measured(h, node, (READY, 1.0, before), *((moment, 2.0, holds) for moment, holds in after))
+    h = history(subscribers=subscribers).started().crosses("core.0/mark:idle")
+    first = h.now
+    return _measured(h.request("a"), node, (READY, first, before), *((moment, h.now, holds) for moment, holds in after))
 
 
 @accepts(GROWS)
@@ -43,6 +44,23 @@ def more_while_subscribers_still_ask_and_not_when_they_have_left() -> Builder:
 @accepts(GROWS)
 def the_connections_of_a_subscriber_come_late() -> Builder:
     return _grown(_holds(), (DONE, _holds(descriptors=22)), subscribers=1)
+
+
+def _looked_at_before_it_was_idle(threads: int) -> Builder:
+    h = history().started()
+    first = h.now
+    h.crosses("core.0/mark:idle").request("a")
+    return _measured(h, "core.0", (READY, first, _holds()), (QUIET, h.now, _holds(threads)))
+
+
+@accepts(GROWS)
+def the_thread_that_a_core_starts_when_it_has_said_that_it_is_ready() -> Builder:
+    return _looked_at_before_it_was_idle(5)
+
+
+@rejects(GROWS)
+def two_threads_when_it_has_said_that_it_is_ready() -> Builder:
+    return _looked_at_before_it_was_idle(6)
 
 
 @rejects(GROWS)
@@ -90,7 +108,8 @@ def who_was_held_up_at_the_first_look_was_not_ready_by_then() -> Builder:
 
 @rejects(GROWS)
 def who_was_hit_before_and_went_on_was_ready() -> Builder:
-    h = history().started().fires("drop", "frontend.0->core.0/requests:receive", node="core.0").wait(1)
+    h = history().started().crosses("core.0/mark:idle")
+    h.fires("drop", "frontend.0->core.0/requests:receive", node="core.0").wait(1)
     first = h.now
     return _measured(h.request("a"), "core.0", (READY, first, _holds()), (QUIET, h.now + 1, _holds(threads=5)))
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from engine.topology import NodeKind
+from engine.topology import Mark, NodeKind
 from faults.plan import HOLDING_FATES
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import History, kind_of
+from scenarios.history.history import FOREVER, History, kind_of
 from scenarios.history.names import of_life
 from scenarios.history.play import Measured, Moment
 
@@ -35,7 +35,7 @@ def check_nothing_grows(history: History) -> Finding:
             continue
         late = _may_connect_late(history, after.node)
         grown = []
-        if holds.threads > held.threads:
+        if holds.threads > held.threads + _threads_to_come(history, node, before.at):
             grown.append(f"{held.threads} threads before and {holds.threads} after")
         if holds.descriptors > held.descriptors + late:
             grown.append(f"{held.descriptors} descriptors before and {holds.descriptors} after")
@@ -82,6 +82,14 @@ def _was_ready(history: History, node: str, at: float) -> bool:
     """A process that is held up may not have come so far; and for a subscriber of a dead engine nobody waits."""
     held = any(r.node == node and r.fate in HOLDING_FATES and r.at <= at < r.over_at for r in history.faults.receipts)
     return not held and (kind_of(node) != NodeKind.SUBSCRIBER or history.ends.at(history.engine_of(node).core) > at)
+
+
+def _threads_to_come(history: History, node: str, at: float) -> int:
+    """A core says that it is ready, and then starts the thread that reads requests; its first idle look comes later."""
+    if kind_of(node) != NodeKind.CORE:
+        return 0
+    idle = (record.at for name, record in history.marks(Mark.IDLE.value) if name == node)
+    return int(next(idle, FOREVER) > at)
 
 
 def _may_connect_late(history: History, node: str) -> int:
