@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import exits, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import delay, exits, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -18,6 +18,7 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.workloads import add, recorded, utility
 
+REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
 #: Behind two requests that run, so many outputs that the core has them in its hands when it goes.
 MANY_OUTPUTS = recorded("eight-mixed").then(add(*range(8)), steps=2).then(utility("ping", "x" * 100, times=2000))
@@ -59,6 +60,12 @@ globals().update(family(__name__, (
          "SIGTERM while requests run: they finish, the notice comes behind their last tokens.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)),
          (drain, dead_notice, tokens_match_reference, nothing_left_behind),
+         play={"options": Options(await_death_s=5.0)}),
+    Case("test_request_comes_while_the_core_drains",
+         "A request arrives when the core has been told to leave: it is refused, those that run finish.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=3),
+              delay(REQUESTS, nth=8, match={"type": "ADD"}, until=until(marked("core.0", Mark.DRAINING)))),
+         (drain, dead_notice, ends_once, tokens_match_reference, nothing_left_behind),
          play={"options": Options(await_death_s=5.0)}),
     Case("test_frontend_dies",
          "The frontend is killed in the middle of its streams: its engine goes with it.",

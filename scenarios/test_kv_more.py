@@ -24,10 +24,15 @@ QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
 
 
+#: `eight-mixed` makes as many batches, always.
+LAST = 33
 #: What befalls a replay is the same for few batches and for many; few say it sooner.
 HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
 
 globals().update(family(__name__, (
+    Case("test_last_batch_is_lost",
+         "Nothing comes live behind the lost batch: the subscriber learns of it by asking in the silence.",
+         plan(drop(KV, nth=LAST)), HEALED),
     Case("test_replay_request_is_lost",
          "A batch does not come, and neither does the question for it: the question is put again.",
          plan(drop(KV, nth=5), drop(QUESTIONS, nth=2)), HEALED),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import sys
 
-from engine.topology import tensor_parallel
-from faults.plan import corrupt, cut, delay, drop, duplicate, hang, plan, reorder, truncate, until
+from engine.topology import Mark, tensor_parallel
+from faults.plan import corrupt, cut, delay, drop, duplicate, hang, marked, plan, reorder, stall, truncate, until
 from scenarios.guarantees.all import (
     abort_is_final,
     bad_frame_isolated,
     bad_request_isolated,
+    blocks_conserved,
     edge_fifo,
     ends_once,
     hwm0_no_loss,
@@ -52,6 +53,11 @@ globals().update(family(__name__, (
          "One message of outputs never arrives: no stream shows a hole, each ends as a clean prefix or whole.",
          plan(drop(OUTPUTS, nth=12)),
          (lost_request_is_bounded, tokens_in_order, ends_once), play=SOON_GIVEN_UP),
+    Case("test_output_is_lost_and_the_core_stands_still",
+         "A message of outputs is lost, and the core stops for a while: what was given up meanwhile it frees at once.",
+         plan(drop(OUTPUTS, nth=5), stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=11,
+                                          until=until(seconds=1.2))),
+         (lost_request_is_bounded, tokens_in_order, ends_once, blocks_conserved)),
     Case("test_output_is_doubled",
          "One message of outputs arrives twice: its tokens are delivered once.",
          plan(duplicate(OUTPUTS, nth=12)),

@@ -105,7 +105,7 @@ class Follower:
     def left_at(self) -> float:
         """When it stopped following."""
         bye = self.history.by_node("bye").get(self.node)
-        end = bye[0].at if bye else self.history.last[self.node].at
+        end = bye[0].at if bye else self.history.ended_at
         return min(end, self.history.ends.at(self.node))
 
 

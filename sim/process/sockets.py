@@ -65,6 +65,9 @@ class SocketPort:
         return self._send_now(thread, frames, peer, digest)
 
     def _send_now(self, thread: SimThread, frames: list[Any], peer: Any, digest: str) -> None:
+        for frame in frames:
+            if type(frame) is not bytes:
+                digest = ""  # a buffer: its bytes are those that it has when they arrive
         try:
             self.socket.send(frames, peer, digest)
         except Unroutable:

@@ -29,6 +29,10 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     not_in: dict[str, str] = {}
 
     @property
+    def broken_guarantees(self) -> frozenset[str]:
+        return frozenset(part.partition("/")[0] for part in self.breaks)
+
+    @property
     def worlds(self) -> tuple[str, ...]:
         return tuple(world for world in WORLDS if world not in self.not_in)
 
@@ -168,7 +172,7 @@ INPUT_THREAD_DIES_IN_SILENCE = Mutant(
 EXTERNAL_ID = Mutant(
     id="H44", scenario="test_abort_comes_behind_a_new_request_of_the_same_id",
     bug="A request has its caller's id inside, too: a late abort of the old one kills the new one.",
-    breaks=these("ends-once"), along=these("lost-request-is-bounded"),
+    breaks=these("ends-once/forgets", "abort-is-final/reuse"), along=these("lost-request-is-bounded"),
     edits=(Edit("engine/frontend/session.py", 'internal_id = f"{request_id}-{self._suffix()}"',
                 "internal_id = request_id"),))
 
@@ -264,7 +268,7 @@ OVERFLOW_BY_ARRIVAL = Mutant(
 OVERFLOW_FORGOTTEN = Mutant(
     id="overflow-forgotten", scenario="test_overflow_payload_comes_late",
     bug="A wait that runs out between flag and payload forgets that a payload is owed.",
-    breaks=these("tokens-match-reference"),
+    breaks=these("ring-overflow-ordered/time-out", "tokens-match-reference"),
     edits=(Edit("engine/ipc/queue.py",
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n',
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n'

@@ -97,4 +97,48 @@ RANK_NOT_SAID = Mutant(
                 "    rank = data_parallel_rank if batch.data_parallel_rank is None else batch.data_parallel_rank\n",
                 "    rank = 0\n"),))
 
+NUMBERED_WHEN_SENT = Mutant(
+    id="numbered-when-sent", scenario="test_publisher_thread_is_stalled_and_its_queue_full",
+    bug="A batch that finds the queue full gets no number: what was dropped leaves no gap.",
+    breaks=these("kv-seq/numbers"), along=these("kv-mirror-true", "kv-replay-complete"),
+    edits=(Edit("engine/kv_events/publisher/log.py",
+                "        self._numbered = number + 1\n        return number, room\n",
+                "        self._numbered = number + room\n        return number, room\n"),))
+
+RESTART_UNSEEN = Mutant(
+    id="restart-unseen", scenario="test_publisher_is_killed_and_started_again",
+    bug="All lives of a publisher call themselves the same.",
+    breaks=these("kv-seq/restart"), along=these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
+    edits=(Edit("engine/kv_events/publisher/life.py", "epoch=round(wall * 1e6) if epoch is None else epoch",
+                "epoch=1"),))
+
+NEVER_ASKS_IN_SILENCE = Mutant(
+    id="never-asks-in-silence", scenario="test_last_batch_is_lost",
+    bug="A subscriber that hears nothing more does not ask whether there is something.",
+    breaks=these("kv-gap-seen/silence"), along=these("kv-mirror-true", "kv-replay-complete"),
+    edits=(Edit("engine/kv_events/subscriber/question.py",
+                "        self._poll_at = now + self._poll_s\n", "        self._poll_at = now + 1e6\n"),))
+
+APPLIED_BEFORE_THE_REPLAY = Mutant(
+    id="applied-before-the-replay", scenario="test_live_batches_go_on_during_a_replay",
+    bug="Live batches are applied while the replay of those before them is still on its way.",
+    breaks=these("kv-replay-complete/interleave"), along=these("kv-mirror-true", "kv-gap-too-old", "kv-gap-seen"),
+    edits=(
+        UNGUARDED,
+        Edit("engine/kv_events/subscriber/follower.py",
+             "                self.order.hold(number, batch, \"live\")\n",
+             "                if number > self.order.next:\n"
+             "                    self._out.append(Applied(number, batch, \"live\"))\n"
+             "                self.order.hold(number, batch, \"live\")\n"),
+        Edit("engine/kv_events/subscriber/follower.py",
+             "from engine.kv_events.reports import Malformed,",
+             "from engine.kv_events.reports import Applied, Malformed,")))
+
+OLD_GAP_PASSED_OVER = Mutant(
+    id="old-gap-passed-over", scenario="test_gap_is_older_than_the_window",
+    bug="A subscriber goes on with the oldest batch that is left, as if nothing were missing before it.",
+    breaks=these("kv-gap-too-old"), along=these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
+    edits=(Edit("engine/kv_events/subscriber/order.py",
+                "        self._out.append(Unrecoverable(self.next, last, reason))\n", ""), UNGUARDED))
+
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

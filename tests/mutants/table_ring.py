@@ -33,4 +33,37 @@ WAITS_FOR_THE_DEAD = Mutant(
              "    if process.cancelled is not None and effect.deadline is not None:\n"
              "        raise process.cancellation()")))
 
+FIRST_READER = Mutant(
+    id="first-reader", scenario="test_reader_stalls_until_the_ring_is_full",
+    bug="A writer waits until one of its readers has read the chunk, and then writes over it.",
+    breaks=these("ring-no-overwrite"),
+    along=these("ring-exact-prefix", "workers-in-step", "rpc-matched", "tokens-match-reference", "edge-fifo"),
+    edits=(
+        Edit("engine/ipc/ring.py", "        return not flags[0] or 0 not in flags\n",
+             "        return not flags[0] or 1 in flags[1:]\n"),
+        Edit("engine/ipc/ring.py", "        if flags[0] and 0 in flags:\n",
+             "        if flags[0] and 1 not in flags[1:]:\n")))
+
+FAILS_OPEN = Mutant(
+    id="fails-open", scenario="test_silent_rank_raises",
+    bug="An engine goes on after a rank has failed, as if only the step had been lost.",
+    breaks=these("rpc-any-rank-fails-fast/closed"),
+    edits=(
+        Edit("engine/core/engine_core.py",
+             "        result = yield from self.executor.execute_model(scheduled)\n",
+             "        try:\n"
+             "            result = yield from self.executor.execute_model(scheduled)\n"
+             "        except RpcError:\n"
+             "            self.scheduler.abort_requests(list(scheduled.num_scheduled_tokens))\n"
+             "            return\n"),))
+
+SPARED_RANK = Mutant(
+    id="spared-rank", scenario="test_nothing_goes_wrong",
+    bug="A rank does not execute what it has not to answer.",
+    breaks=these("workers-in-step"), along=these("tokens-match-reference", "ring-bounded-wait"),
+    edits=(Edit("engine/worker/worker_loop.py",
+                "        yield Observe(\"rpc\", _described(call_id, method, args))\n",
+                "        if output_rank not in (None, rank):\n            continue\n"
+                "        yield Observe(\"rpc\", _described(call_id, method, args))\n"),))
+
 RING_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -7,6 +7,7 @@ from collections import Counter
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
+from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
 from scenarios.history.history import Fate, History
 
 #: Calls by which a client has the scheduler pause, run some steps and go on.
@@ -41,9 +42,11 @@ def check_bad_frame_isolated(history: History) -> Finding:
     on_outputs = any("/outputs:" in hit.site for hit in hits)
     paused = _left_paused(history)
     failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.over_at >= first
-              and o.error != "BadRequestError" and not (o.error == "RequestTimeoutError" and o.node in paused)]
-    if not on_outputs and not planned and len(failed) > max(len(bad), len(hits)):
-        finding.broke("{} requests failed of {} bad frames", len(failed), max(len(bad), len(hits)),
+              and not (o.error == BAD_REQUEST and (o.accepted is None or may_not_fit(history, o)))
+              and not (o.error == "RequestTimeoutError" and o.node in paused)]
+    # What the workload sends beside its requests is none of them; a frame that was hit may have been one.
+    if not on_outputs and not planned and len(failed) > len(hits):
+        finding.broke("{} requests failed, and {} of their frames were bad", len(failed), len(hits),
                       at=failed[-1].ended_at, node=failed[-1].node)
     for node, record in bad:
         served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.over_at > record.at), None)

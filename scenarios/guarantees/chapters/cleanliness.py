@@ -136,6 +136,7 @@ def check_start_ends(history: History) -> Finding:
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
         else:
+            _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
         if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
@@ -165,6 +166,17 @@ def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | N
 def _is_named(data: dict[str, Any]) -> bool:
     """A named error is one of ours: it says what happened, an escaped KeyError does not."""
     return bool(data.get("error")) and bool(data.get("reason")) and not hasattr(builtins, data["error"])
+
+
+def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: EngineLife) -> None:
+    """A child that is gone is not waited for: its start fails when the others have been ended."""
+    history = finding.history
+    gone = [death for death in history.ends.values() if death.planned and history.engine_of(death.node) == engine
+            and kind_of(death.node) in ("core", "worker") and death.at < end.at]
+    for death in gone[:1]:
+        finding.took("failing the start after the death of {}", death.node, at=end.at, node=death.node,
+                     bound=history.bounds.cleanup_s, measured=end.at - death.at - history.faults.frozen_s(
+                         caller, death.at, end.at, engine.core))
 
 
 def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None:

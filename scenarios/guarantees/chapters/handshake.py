@@ -7,6 +7,9 @@ from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Wher
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
 
+#: What a core sends before there is work for it: an empty frame, HELLO, READY.
+_GREETINGS = 3
+
 
 def check_handshake_order(history: History) -> Finding:
     finding = Finding(history)
@@ -35,6 +38,7 @@ def check_handshake_order(history: History) -> Finding:
 
 def _judge_first_work(finding: Finding, frontend: str) -> None:
     history = finding.history
+    _judge_first_request(finding, frontend)
     for flow in history.flows(Channel.REQUESTS):
         if flow.source != frontend or not flow.sends:
             continue
@@ -42,12 +46,25 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
         back = f"{flow.target}->{frontend}"
         heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
         announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
-        if heard < 2:
-            finding.broke("work was sent to {} after {} of its two handshake messages", flow.target, heard,
+        if heard < _GREETINGS:
+            finding.broke("work was sent to {} after {} of its {} handshake messages", flow.target, heard, _GREETINGS,
                           at=first.at, node=frontend)
         if not announced:
             finding.broke("work was sent to {} before it announced itself on the input socket", flow.target,
                           at=first.at, node=frontend)
+
+
+def _judge_first_request(finding: Finding, frontend: str) -> None:
+    """A request is taken in when all handshake messages of the core were read, also one that cannot be sent."""
+    history = finding.history
+    first = next(iter(history.by_node("accepted").get(frontend, ())), None)
+    if first is None:
+        return
+    engine = history.engine_of(frontend)
+    heard = sum(r.number < first.number for r in history.receives(f"{engine.core}->{frontend}/handshake"))
+    if heard < _GREETINGS:
+        finding.broke("request {!r} was taken in after {} of the {} handshake messages of {}", first.data["request"],
+                      heard, _GREETINGS, engine.core, at=first.at, node=frontend)
 
 
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:

@@ -28,6 +28,7 @@ from scenarios.history.followers import (
     window_floor,
 )
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
+from scenarios.history.names import base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
@@ -62,6 +63,8 @@ def check_kv_seq(history: History) -> Finding:
             finding.witness("{} knew by their numbers which batches it had not heard live", follower.node,
                             node=follower.node)
         lives = follower.publishers
+        if len(lives) > 1 and not follower.restarts:
+            _judge_untold_restart(finding, follower, lives[-1])
         if len(lives) > 1 and follower.followed(lives[0], lives[-1]):
             if follower.restarts:
                 finding.witness("{} told a restart from a gap", follower.node, at=follower.restarts[0].at,
@@ -70,6 +73,18 @@ def check_kv_seq(history: History) -> Finding:
                 finding.broke("{} followed a publisher into its next life without noticing", follower.node,
                               node=follower.node)
     return finding
+
+
+def _judge_untold_restart(finding: Finding, follower: Follower, publisher: str) -> None:
+    """Who has heard of the life before tells of the next one when its first batch has come."""
+    history = finding.history
+    edge = f"{base(publisher)}->{base(follower.node)}/{Channel.KV.value}"
+    sent = {record.digest for record in history.records(publisher) if record.site == f"{edge}:send"}
+    came = next((r for r in history.records(follower.node) if r.site == f"{edge}:receive" and r.digest in sent
+                 and "fate" not in r.data), None)
+    if came is not None and follower.batches and follower.batches[0].number < came.number:
+        finding.broke("{} was not told that {} is another life of its publisher, though it heard of it",
+                      follower.node, publisher, at=came.at, node=follower.node)
 
 
 def check_kv_gap_seen(history: History) -> Finding:

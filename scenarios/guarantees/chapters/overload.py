@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import FOREVER, Fate, History, kind_of
+from scenarios.guarantees.fitting import may_not_fit
+from scenarios.history.history import FOREVER, Fate, History, Operation, kind_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.
@@ -30,6 +31,10 @@ def check_memory_bounded(history: History) -> Finding:
             elif used >= NEAR * limit:
                 finding.witness("{} held {} {} of at most {}", node, used, what, limit, at=record.at, node=node)
     for operation in history.operations:
+        if operation.outcome == Outcome.FAILED and operation.accepted is None and not _is_wrong(history, operation) \
+                and _open_at(history, operation) >= limits.max_requests:
+            finding.broke("request {!r} was one too many and failed by {}, instead of being refused",
+                          operation.request, operation.error, at=operation.ended_at, node=operation.node)
         if operation.outcome != Outcome.REFUSED:
             continue
         if not operation.error or not operation.ends[0].data.get("reason"):
@@ -50,6 +55,23 @@ def _most_open(history: History, node: str) -> int:
         now += step
         most = max(most, now)
     return most
+
+
+def _open_at(history: History, late: Operation) -> int:
+    """How many requests its caller had open when it asked for this one."""
+    assert late.call is not None
+    called = late.call.number
+    return sum(o.node == late.node and o.accepted is not None and o.accepted.number < called
+               and not (o.ends and o.ends[0].number < called) for o in history.operations)
+
+
+def _is_wrong(history: History, operation: Operation) -> bool:
+    """Whether it fails for a reason of its own: nobody called it, its id is in use, or it does not fit."""
+    call = operation.call
+    return call is None or may_not_fit(history, operation) or any(
+        o is not operation and (o.node, o.request) == (operation.node, operation.request) and o.call is not None
+        and o.call.number < call.number and not (o.ends and o.ends[0].number < call.number)
+        for o in history.operations)
 
 
 def check_no_foreign_code(history: History) -> Finding:

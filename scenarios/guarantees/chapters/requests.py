@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
-
 from engine.messages import Outcome
-from engine.topology import Channel
+from engine.topology import Channel, Mark
 from scenarios.guarantees.base import (
     ALL_FATES,
     DAMAGE,
@@ -20,10 +17,16 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.history.history import FOREVER, Fate, History, Operation
+from scenarios.guarantees.chapters.tokens import check_tokens_in_order, check_tokens_match_reference
+from scenarios.guarantees.fitting import BAD_REQUEST, never_fits
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
 CHAPTER = "Requests and tokens"
-BAD_REQUEST = "BadRequestError"
+
+#: A step may be about to begin when the thread beside it has read an abort: the one behind it knows.
+_STEPS_TO_HEAR = 1
+#: Threads of a real process take turns.
+_STEPS_TO_HEAR_ON_A_BUSY_MACHINE = 8
 
 _CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
@@ -53,87 +56,6 @@ def check_ends_once(history: History) -> Finding:
     return finding
 
 
-def check_tokens_in_order(history: History) -> Finding:
-    finding = Finding(history)
-    for operation in history.operations:
-        expected = 0
-        for delivery in operation.deliveries:
-            offset = delivery.data["offset"]
-            if offset != expected:
-                finding.broke("request {!r}: tokens from {} were delivered where {} was next", operation.request,
-                              offset, expected, at=delivery.at, node=operation.node)
-                break
-            expected = offset + len(delivery.data["tokens"])
-        if operation.after_end:
-            finding.broke("request {!r}: tokens were delivered after its end", operation.request,
-                          at=operation.after_end[0].at, node=operation.node)
-        if operation.call is None and operation.deliveries:
-            finding.broke("tokens for request {!r}, which nobody called", operation.request,
-                          at=operation.deliveries[0].at, node=operation.node)
-    for node, records in history.by_node("tokens").items():
-        streams = {record.data["request"] for record in records}
-        if len(streams) > 1:
-            switches = sum(a.data["request"] != b.data["request"] for a, b in pairwise(records))
-            if switches >= len(streams):  # fewer: one stream after the other
-                finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
-                                switches, node=node)
-    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
-    for hit in hits:
-        if any(o.deliveries and o.began_at < hit.at for o in history.operations):
-            finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
-    return finding
-
-
-def check_tokens_match_reference(history: History) -> Finding:
-    finding = Finding(history)
-    recorded = {request.get("index", position): request
-                for position, request in enumerate(history.play.workload.get("requests", ()))}
-    for operation in history.operations:
-        request = recorded.get(operation.index)
-        if request is None or not _is_greedy(request):
-            continue
-        reference, tokens = list(request["reference_token_ids"]), operation.tokens
-        if tokens != reference[:len(tokens)]:
-            wrong = next((n for n, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b), len(reference))
-            finding.broke("request {!r}: token {} is {}, the reference has {}", operation.request, wrong,
-                          tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
-                          at=operation.ended_at, node=operation.node)
-        elif operation.outcome == Outcome.FINISHED:
-            if len(tokens) != len(reference):
-                finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
-                              len(reference), at=operation.ended_at, node=operation.node)
-            elif _wrong_finish(operation, request):
-                finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
-                              operation.ends[0].data.get("finish_reason"), request["finish_reason"],
-                              at=operation.ended_at, node=operation.node)
-            elif len(tokens) > 1:
-                finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
-                                len(tokens), at=operation.ended_at, node=operation.node)
-        elif operation.outcome == Outcome.ENGINE_DEAD:
-            _judge_cut_short(finding, operation)
-    return finding
-
-
-def _judge_cut_short(finding: Finding, operation: Operation) -> None:
-    """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
-    history = finding.history
-    end = history.unprovoked_end(history.engine_of(operation.node))
-    if end is not None:
-        tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
-        tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],
-             at=operation.ended_at, node=operation.node)
-
-
-def _is_greedy(request: dict[str, Any]) -> bool:
-    return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
-        "temperature")
-
-
-def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:
-    wanted, got = request.get("finish_reason"), operation.ends[0].data.get("finish_reason")
-    return wanted is not None and got is not None and str(wanted) != str(got)
-
-
 def check_abort_is_final(history: History) -> Finding:
     finding = Finding(history)
     used: dict[tuple[str, str], Operation] = {}
@@ -149,7 +71,20 @@ def check_abort_is_final(history: History) -> Finding:
             finding.broke("request {!r} was aborted and yet delivered tokens", operation.request,
                           at=operation.after_end[0].at, node=operation.node)
         _judge_freed(finding, operation, "aborted")
+    _judge_ids(finding)
     return finding
+
+
+def _judge_ids(finding: Finding) -> None:
+    """An ABORT names the id inside: one that is given twice lets it reach a request that nobody aborted."""
+    for node, records in finding.history.by_node("accepted").items():
+        known: set[str] = set()
+        for record in records:
+            internal = record.data.get("internal", "")
+            if internal in known:
+                finding.broke("request {!r} is called {!r} inside, as one before it was", record.data["request"],
+                              internal, at=record.at, node=node)
+            known.add(internal)
 
 
 def _judge_reuse(finding: Finding, earlier: Operation, operation: Operation) -> None:
@@ -193,6 +128,10 @@ def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
         if added is None:
             continue
         freed = next((r for r in history.by_node("freed").get(node, ()) if r.data.get("request") == internal), None)
+        if _is_unheeded(history, operation, node, mine, freed):
+            finding.broke("request {!r} was {} while {} held it, and {} computed on", operation.request, why, node,
+                          node, at=operation.ended_at, node=node)
+            continue
         idle = next((r for r in history.by_node("blocks").get(node, ()) if r.at > max(operation.over_at, added.at)
                      and not r.data.get("requests")), None)
         if freed is None:
@@ -207,8 +146,47 @@ def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
                             why, at=freed.at, node=node)
 
 
+def _is_unheeded(history: History, operation: Operation, core: str, mine: list[Record], freed: Record | None) -> bool:
+    """Whether the core went on with a request of which it was told, while it held it, that nobody waits for it.
+
+    It frees a request by an abort, or says that it does not hold it any more.
+    """
+    engine, told = history.engine_of(core), operation.over_at
+    if any(record.data.get("action") == "abort" for record in mine) or history.engine_of(operation.node) != engine:
+        return False
+    held_until = freed.at if freed is not None else FOREVER
+    if any(record.data.get("action") == "unknown-abort" and record.at < held_until for record in mine):
+        return True
+    leaves = min([history.ends.at(core), history.closing_at(engine), history.ended_at,
+                  *(record.at for record in history.by_node("dying").get(core, ()))])
+    if min(held_until, leaves) <= told or _never_came(history, engine):
+        return False
+    if any(record.data.get("action") == "unknown-abort" for record in mine):
+        return False
+    return _steps_since_told(history, operation, core, min(held_until, leaves)) > (
+        _STEPS_TO_HEAR if history.simulated else _STEPS_TO_HEAR_ON_A_BUSY_MACHINE)
+
+
+def _steps_since_told(history: History, operation: Operation, core: str, until: float) -> int:
+    """How many steps the core began when it had read what its client sent last before the end was told."""
+    flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.source == operation.node), None)
+    end = operation.ends[0].number
+    read = max((receive.at for send, receive in flow.pairs if send.number < end), default=None) if flow else None
+    return 0 if read is None else sum(
+        node == core and read < mark.at < until for node, mark in history.marks(Mark.STEP.value))
+
+
+def _never_came(history: History, engine: EngineLife) -> bool:
+    """Whether the plan has lost, changed or held back what that engine's client sent."""
+    fates = LOSSES | DAMAGE | {Fate.DELAY, Fate.REORDER}
+    return any("/requests:" in hit.site and history.engine_of(hit.node) == engine for hit in history.faults.hit(*fates))
+
+
 def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
+    for operation in history.operations:
+        if never_fits(history, operation) and operation.accepted and not history.faults.receipts:
+            _judge_bad(finding, operation)
     bad = [o for o in history.operations if o.error == BAD_REQUEST]
     if not bad:
         return finding
@@ -237,6 +215,18 @@ def check_bad_request_isolated(history: History) -> Finding:
                             operation.ends[0].data.get("reason"), served.request, at=operation.ended_at,
                             node=operation.node)
     return finding
+
+
+def _judge_bad(finding: Finding, operation: Operation) -> None:
+    """What does not fit into the whole cache fails, and its caller reads by how much."""
+    assert operation.call is not None
+    prompt, node = operation.call.data["prompt"], operation.node
+    if operation.error != BAD_REQUEST:
+        finding.broke("request {!r}, whose {} tokens can never fit, ended {} ({}) instead of failing alone",
+                      operation.request, prompt, operation.outcome, operation.error, at=operation.ended_at, node=node)
+    elif str(prompt) not in operation.ends[0].data.get("reason", ""):
+        finding.broke("request {!r} failed without a message that says why: its {} tokens can never fit",
+                      operation.request, prompt, at=operation.ended_at, node=node)
 
 
 def check_lost_request_is_bounded(history: History) -> Finding:

@@ -105,20 +105,28 @@ def check_ring_no_overwrite(history: History) -> Finding:
                     finding.broke("message {} of {} was written over message {}, which {} had not read", position,
                                   flow.name, position - chunks, flow.target, at=reset.at, node=flow.source)
                     break
-        sends = history.sends_by_position(flow)
-        for receive in flow.receives:
-            position = receive.data["position"]
-            later = sends.get(position + chunks)
-            if later and receive.digest == later[-1].digest and sends.get(position) and \
-                    receive.digest != sends[position][-1].digest:
-                finding.broke("{} read message {} of {} where {} had stood", flow.target, position + chunks, flow.name,
-                              position, at=receive.at, node=flow.target)
+        _judge_read_over(finding, flow, chunks)
         for node, full in history.marks(Mark.RING_FULL.value):
             if node == flow.source and names_channel(full.data.get("ring"), flow.edge.channel) and any(
                     receive.at > full.at for receive in flow.receives):
                 finding.witness("the ring {} was full, its writer waited, and {} read on", flow.name, flow.target,
                                 at=full.at, node=node)
     return finding
+
+
+def _judge_read_over(finding: Finding, flow: Flow, chunks: int) -> None:
+    """What a reader took out of a chunk is its own message, and none that was written into that chunk later."""
+    sends = finding.history.sends_by_position(flow)
+    last = max(sends, default=-1)
+    for receive in flow.receives:
+        position = receive.data["position"]
+        if position not in sends or receive.digest in [send.digest for send in sends[position]]:
+            continue
+        over = next((later for later in range(position + chunks, last + 1, chunks)
+                     if later in sends and receive.digest == sends[later][-1].digest), None)
+        if over is not None:
+            finding.broke("{} read message {} of {} where {} had stood", flow.target, over, flow.name, position,
+                          at=receive.at, node=flow.target)
 
 
 def names_channel(ring: str | None, channel: Channel) -> bool:
@@ -133,7 +141,10 @@ def check_ring_overflow_ordered(history: History) -> Finding:
         if not overflowed:
             continue
         good = prefix_breaks(finding, flow)
-        _judge_lost_overflow(finding, flow, sends, [p for p in overflowed if p >= len(flow.receives)])
+        missing = [p for p in overflowed if p >= len(flow.receives)]
+        _judge_lost_overflow(finding, flow, sends, missing)
+        if len(flow.receives) in missing:
+            _judge_passed_over(finding, flow, sends[len(flow.receives)][-1])
         late = [r for r in history.faults.hit(Fate.DELAY, Fate.REORDER, Fate.DUPLICATE, channel="overflow")
                 if r.node == flow.target]
         for position in overflowed:
@@ -171,6 +182,19 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
         if waited > bound:
             finding.broke("message {} of {} overflowed and was not read within {:g} s", position, flow.name, bound,
                           at=sent.at, node=flow.target, bound=bound, measured=waited)
+
+
+def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
+    """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
+    history, position = finding.history, sent.data["position"]
+    late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
+    since = max([hit.over_at for hit in late], default=sent.at + history.bounds.detection_s)
+    for wait in history.by_node("queue-wait").get(flow.target, ()):
+        if wait.data.get("outcome") == "timeout" and names_channel(wait.data.get("ring"), flow.edge.channel) \
+                and wait.data["began"] > since:
+            finding.broke("{} waited for message {} of {} in vain, although its payload was there", flow.target,
+                          position, flow.name, at=wait.at, node=flow.target)
+            return
 
 
 GUARANTEES = (

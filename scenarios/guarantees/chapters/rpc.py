@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
+from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import rank_of
 
@@ -132,7 +133,11 @@ def check_rpc_any_rank_fails_fast(history: History) -> Finding:
             if not finding.took("ending the call in which {} raised", node, bound=bound, at=failed.at, node=core,
                                 measured=failed.at - raised.at - _held_up_s(history, raised.at, failed.at)):
                 continue
-            if not _fails_closed(history, engine, raised.at):
+            step = _next_step(history, core, failed)
+            if step is not None:
+                finding.broke("{} raised, and {} went on with call {}", node, core, step.data["call"], at=step.at,
+                              node=core)
+            elif not _fails_closed(history, engine, raised.at):
                 _judge_open(finding, node, raised, engine)
             elif call is not None and call.data.get("output_rank") != rank_of(node):
                 finding.witness("{}, whose answer nobody waited for, raised, and the call ended after {:.4f} s", node,
@@ -162,6 +167,11 @@ def _fails_closed(history: History, engine: EngineLife, since: float) -> bool:
     return history.told_at(engine, since) is not None
 
 
+def _next_step(history: History, core: str, failed: Record) -> Record | None:
+    return next((call for call in history.by_node("rpc-call").get(core, ())
+                 if call.number > failed.number and call.data.get("method") == "execute_model"), None)
+
+
 def _judge_open(finding: Finding, node: str, raised: Record, engine: EngineLife) -> None:
     history = finding.history
     bound = history.bounds.linger_s + history.bounds.detection_s
@@ -189,6 +199,8 @@ def check_workers_in_step(history: History) -> Finding:
                                   other[place] if place < len(other) else "nothing", node=node,
                                   at=history.by_node("rpc")[node][place].at)
                     break
+        for node in workers:
+            _judge_spared(finding, node, core)
         answers = {record.data["call"]: record.data.get("output_rank") for record in calls}
         silent = sum(answers.get(call) is not None and answers[call] != rank_of(node)
                      for node, mine in workers.items() for call in mine)
@@ -196,6 +208,27 @@ def check_workers_in_step(history: History) -> Finding:
             finding.witness("{} calls were executed in the same order by workers that had not to answer", silent,
                             times=silent)
     return finding
+
+
+def _judge_spared(finding: Finding, node: str, core: str) -> None:
+    """A worker executes each call that it takes out of the ring before it takes the next one, or waits for it."""
+    history = finding.history
+    if history.faults.hit(*DAMAGE):
+        return  # what cannot be read cannot be executed
+    waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if wait.data.get("ring") == "rpc"]
+    taken = history.receives(f"{core}->{node}/{Channel.RPC.value}")
+    open_one: Record | None = None
+    for record in sorted([*taken, *history.by_node("rpc")[node], *waits], key=attrgetter("number")):
+        if record.site == "rpc":
+            open_one = None
+        elif record.site == "queue-wait" and (open_one is None or record.data["began"] <= open_one.at):
+            continue  # the wait that found it is over when it is taken
+        elif open_one is not None:
+            finding.broke("{} took message {} of the ring and did not execute it", node, open_one.data["position"],
+                          at=open_one.at, node=node)
+            return
+        else:
+            open_one = record
 
 
 GUARANTEES = (

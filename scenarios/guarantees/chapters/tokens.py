@@ -1,0 +1,128 @@
+"""Judges of what a stream delivered: each token once, in its place, to its own request, and the right one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from engine.messages import Outcome
+from scenarios.guarantees.base import Finding
+from scenarios.history.history import Fate, History, Operation
+
+
+def check_tokens_in_order(history: History) -> Finding:
+    finding = Finding(history)
+    references = _references(history)
+    for operation in history.operations:
+        _judge_places(finding, operation, references)
+        expected = 0
+        for delivery in operation.deliveries:
+            offset = delivery.data["offset"]
+            if offset != expected:
+                finding.broke("request {!r}: tokens from {} were delivered where {} was next", operation.request,
+                              offset, expected, at=delivery.at, node=operation.node)
+                break
+            expected = offset + len(delivery.data["tokens"])
+        if operation.after_end:
+            finding.broke("request {!r}: tokens were delivered after its end", operation.request,
+                          at=operation.after_end[0].at, node=operation.node)
+        if operation.call is None and operation.deliveries:
+            finding.broke("tokens for request {!r}, which nobody called", operation.request,
+                          at=operation.deliveries[0].at, node=operation.node)
+    for node, records in history.by_node("tokens").items():
+        streams = {record.data["request"] for record in records}
+        if len(streams) > 1:
+            switches = sum(a.data["request"] != b.data["request"] for a, b in pairwise(records))
+            if switches >= len(streams):  # fewer: one stream after the other
+                finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
+                                switches, node=node)
+    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
+    for hit in hits:
+        if any(o.deliveries and o.began_at < hit.at for o in history.operations):
+            finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
+    return finding
+
+
+def _recorded(history: History) -> dict[Any, dict[str, Any]]:
+    """What is on record of the greedy requests of the workload, by index."""
+    requests = {request.get("index", position): request
+                for position, request in enumerate(history.play.workload.get("requests", ()))}
+    return {index: request for index, request in requests.items() if _is_greedy(request)}
+
+
+def _references(history: History) -> dict[Any, list[int]]:
+    return {index: list(request["reference_token_ids"]) for index, request in _recorded(history).items()}
+
+
+def _judge_places(finding: Finding, operation: Operation, references: dict[Any, list[int]]) -> None:
+    """Where a delivery belongs is told by its tokens, not by who delivers it: to which stream, and to which place."""
+    reference, at = references.get(operation.index), 0
+    if reference is None:
+        return
+    for delivery in operation.deliveries:
+        tokens = delivery.data["tokens"]
+        if tokens != reference[at:at + len(tokens)]:
+            place = _found_in(reference, tokens)
+            other = next((index for index, theirs in references.items()
+                          if index != operation.index and _found_in(theirs, tokens) is not None), None)
+            if place is not None:
+                finding.broke("request {!r}: the tokens from {} were delivered where those from {} were next",
+                              operation.request, place, at, at=delivery.at, node=operation.node)
+            elif other is not None:
+                finding.broke("request {!r}: tokens of request {} were delivered to it", operation.request, other,
+                              at=delivery.at, node=operation.node)
+            return
+        at += len(tokens)
+
+
+def _found_in(reference: list[int], tokens: list[int]) -> int | None:
+    return next((place for place in range(len(reference)) if reference[place:place + len(tokens)] == tokens), None)
+
+
+def check_tokens_match_reference(history: History) -> Finding:
+    finding = Finding(history)
+    recorded = _recorded(history)
+    for operation in history.operations:
+        request = recorded.get(operation.index)
+        if request is None:
+            continue
+        reference, tokens = list(request["reference_token_ids"]), operation.tokens
+        if tokens != reference[:len(tokens)]:
+            wrong = next((n for n, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b), len(reference))
+            finding.broke("request {!r}: token {} is {}, the reference has {}", operation.request, wrong,
+                          tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
+                          at=operation.ended_at, node=operation.node)
+        elif operation.outcome == Outcome.FINISHED:
+            if len(tokens) != len(reference):
+                finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
+                              len(reference), at=operation.ended_at, node=operation.node)
+            elif _wrong_finish(operation, request):
+                finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
+                              operation.ends[0].data.get("finish_reason"), request["finish_reason"],
+                              at=operation.ended_at, node=operation.node)
+            elif len(tokens) > 1:
+                finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
+                                len(tokens), at=operation.ended_at, node=operation.node)
+        elif operation.outcome == Outcome.ENGINE_DEAD:
+            _judge_cut_short(finding, operation)
+    return finding
+
+
+def _judge_cut_short(finding: Finding, operation: Operation) -> None:
+    """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
+    history = finding.history
+    end = history.unprovoked_end(history.engine_of(operation.node))
+    if end is not None:
+        tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
+        tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],
+             at=operation.ended_at, node=operation.node)
+
+
+def _is_greedy(request: dict[str, Any]) -> bool:
+    return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
+        "temperature")
+
+
+def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:
+    wanted, got = request.get("finish_reason"), operation.ends[0].data.get("finish_reason")
+    return wanted is not None and got is not None and str(wanted) != str(got)

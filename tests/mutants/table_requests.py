@@ -1,0 +1,130 @@
+"""Bugs in what a caller is told of a request: its tokens, its end, and why it was not served."""
+
+from __future__ import annotations
+
+from tests.mutants.plant import Edit
+from tests.mutants.table import Mutant, these
+
+ABORT_UNTOLD = Mutant(
+    id="abort-untold", scenario="test_nothing_goes_wrong",
+    bug="A caller who aborts a request is not told that it has ended.",
+    breaks=these("ends-once/forgets"), along=these("lost-request-is-bounded", "nothing-left-behind"),
+    edits=(Edit("engine/frontend/session.py",
+                "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
+                "        self._end(live, FinishReason.ABORT)\n"
+                "        return [], [encode_abort([live.internal_id])]\n"),))
+
+ABORT_TOLD_TWICE = Mutant(
+    id="abort-told-twice", scenario="test_nothing_goes_wrong",
+    bug="An abort is told when it is asked for, and once more when it has been sent.",
+    breaks=these("ends-once/twice"),
+    edits=(Edit("engine/frontend/session.py",
+                "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
+                "        return [self._end(live, FinishReason.ABORT)] * 2, [encode_abort([live.internal_id])]\n"),))
+
+AS_IT_COMES = Mutant(
+    id="as-it-comes", scenario="test_outputs_swap",
+    bug="A stream takes each output as it comes, however many tokens stand before it.",
+    breaks=these("tokens-in-order/order", "tokens-match-reference"),
+    edits=(Edit("engine/frontend/session.py", "            if output.num_preceding > live.have:\n",
+                "            if output.num_preceding > live.have and False:\n"),
+           Edit("engine/frontend/session.py",
+                "output.new_token_ids[known:] if known else output.new_token_ids", "output.new_token_ids")))
+
+DOUBLES_DELIVERED = Mutant(
+    id="doubles-delivered", scenario="test_output_is_doubled",
+    bug="A doubled message of outputs is delivered twice.",
+    breaks=these("tokens-in-order/once", "tokens-match-reference"),
+    edits=(Edit("engine/frontend/session.py",
+                "output.new_token_ids[known:] if known else output.new_token_ids", "output.new_token_ids"),))
+
+SOMEBODY_ELSES = Mutant(
+    id="somebody-elses", scenario="test_nothing_goes_wrong",
+    bug="Outputs find their stream by the first letters of their request's id.",
+    breaks=these("tokens-in-order/whose"), along=these("tokens-match-reference", "ends-once"),
+    edits=(Edit("engine/frontend/session.py",
+                "            live = self._by_internal.get(output.request_id)\n",
+                "            live = next((each for name, each in self._by_internal.items()\n"
+                "                         if name[0] == output.request_id[0]), None)\n"),))
+
+NO_REASON = Mutant(
+    id="no-reason", scenario="test_request_that_cannot_be_served",
+    bug="A request that cannot be served fails with a message that says nothing.",
+    breaks=these("bad-request-isolated/why"),
+    edits=(Edit("engine/frontend/session.py",
+                "            return BadRequestError(live.request_id, str(output.stop_reason), may",
+                "            return BadRequestError(live.request_id, \"invalid\", may"),))
+
+CHECKS_END_THE_CORE = Mutant(
+    id="checks-end-the-core", scenario="test_request_that_cannot_be_served",
+    bug="A request that cannot be served raises where all are taken in, and the core ends by it.",
+    breaks=these("bad-request-isolated/alone"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/core/scheduler.py",
+                "            request.finish(RequestStatus.FINISHED_ERROR, reason)\n            self._failed[",
+                "            raise ValueError(reason)\n            self._failed["),))
+
+WAITS_FOR_EVER = Mutant(
+    id="waits-for-ever", scenario="test_request_is_lost",
+    bug="A client waits for a request's first output without an end.",
+    breaks=these("lost-request-is-bounded/wait", "ends-once/forgets"), along=these("nothing-left-behind"),
+    edits=(Edit("engine/frontend/session.py", "            elif silent_s > self.bounds.request_s:\n",
+                "            elif silent_s > 1e9:\n"),))
+
+EFFECT_UNTOLD = Mutant(
+    id="effect-untold", scenario="test_request_is_lost",
+    bug="A request that got no answer fails as if it had certainly had no effect.",
+    breaks=these("lost-request-is-bounded/effect"),
+    edits=(Edit("engine/frontend/session.py",
+                "                live.request_id, text, may_have_taken_effect=True)))\n",
+                "                live.request_id, text)))\n"),))
+
+GIVEN_UP_IN_SILENCE = Mutant(
+    id="given-up-in-silence", scenario="test_output_is_lost_and_the_core_stands_still",
+    bug="A client that gives a request up does not tell the core, which computes it to its end.",
+    breaks=these("lost-request-is-bounded/freed"),
+    edits=(Edit("engine/frontend/session.py", "        return deliveries, [encode_abort(late)] if late else []\n",
+                "        return deliveries, []\n"),))
+
+COMPUTES_ON = Mutant(
+    id="computes-on", scenario="test_nothing_goes_wrong",
+    bug="A request that runs is not ended by an abort: its blocks are kept until it has finished.",
+    breaks=these("abort-is-final/freed"),
+    edits=(Edit("engine/core/engine_core.py",
+                "request in self.scheduler.abort_requests(request_ids)}\n",
+                "request in self.scheduler.abort_requests(\n"
+                "            [each for each in request_ids if each in self.scheduler.waiting])}\n"),))
+
+ABORT_UNHEARD = Mutant(
+    id="abort-unheard", scenario="test_nothing_goes_wrong",
+    bug="An abort is read and forgotten.",
+    breaks=these("abort-is-final/freed"),
+    edits=(Edit("engine/core/engine_core.py", "            yield from self._abort(item.request_ids)\n",
+                "            pass\n"),))
+
+NAMELESS_REFUSAL = Mutant(
+    id="nameless-refusal", scenario="test_more_requests_than_admitted",
+    bug="A request beyond the limit fails like one that is wrong.",
+    breaks=these("memory-bounded/named"),
+    edits=(Edit("engine/frontend/session.py",
+                "            raise RefusedError(request_id, f\"{len(self._by_id)} requests",
+                "            raise BadRequestError(request_id, f\"{len(self._by_id)} requests"),))
+
+WRONG_BLOCK = Mutant(
+    id="wrong-block", scenario="test_nothing_goes_wrong",
+    bug="A block that was found by its content is put into the table of a request in the wrong place.",
+    breaks=these("tokens-match-reference/blocks"),
+    not_in={"sim": "the twin's model knows the answers; it reads no cache"},
+    edits=(Edit("engine/core/kv_cache.py",
+                "            self._tables[request.request_id] = [*computed_blocks, *taken]\n",
+                "            self._tables[request.request_id] = [*taken, *computed_blocks]\n"),))
+
+PARTIAL_SUM = Mutant(
+    id="partial-sum", scenario="test_nothing_goes_wrong",
+    bug="One of the sums over all ranks is left out.",
+    breaks=these("tokens-match-reference/sum"),
+    not_in={"sim": "the twin's model knows the answers; it adds nothing"},
+    edits=(Edit("engine/worker/layers.py",
+                "        total = self.group.all_reduce(functional.linear(x, self.weight))\n",
+                "        total = functional.linear(x, self.weight)\n"),))
+
+REQUEST_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
