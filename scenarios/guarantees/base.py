@@ -159,23 +159,38 @@ class Finding:
 
 
 class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise. `wrong` names the engine that each witness would have caught."""
+    """One promise. `wrong` names the engine that each witness would have caught: "one that ..."
+
+    Where the sentence promises several things, there is one such engine for each half, by a short name. Each has been
+    planted in each world, and was seen red (tests/mutants), but where the promise says that a world is blind.
+    """
 
     id: str
     sentence: str
     source: str
     chapter: str
-    wrong: str
+    wrong: str | dict[str, str]
     witness: str  # what counts as one, in words
     envelope: Envelope
     check: Callable[[History], Finding]
     applies: Callable[[Play], bool] = lambda play: True
     is_law: bool = False  # judged first, whatever the plan did and the scenario promises
+    blind_in: dict[str, str] = {}  # by world, or `half in world`: why it cannot have that engine, or not see it
 
     @property
     def name(self) -> str:
         """As a Python name: `ends_once`."""
         return self.id.replace("-", "_")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its id, or `id/half` of each half."""
+        return (self.id,) if isinstance(self.wrong, str) else tuple(f"{self.id}/{half}" for half in self.wrong)
+
+    def blindness(self, part: str, world: str) -> str | None:
+        """Why no engine that breaks this part is seen in that world; None where one is."""
+        half = part.partition("/")[2]
+        return self.blind_in.get(f"{half} in {world}" if half else world)
 
 
 def timer_s(bounds: Bounds, seconds: float) -> float:

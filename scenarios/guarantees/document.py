@@ -17,6 +17,8 @@ What Ringtwin promises about its engine, and how each promise is judged. This pa
   never red.
 - **Witness**: an occasion on which the *wrong engine* that is named would have failed. A run without one says nothing
   about the promise and is UNTESTED.
+- **Wrong engine**: each was planted in each world and seen red by this promise (`tests/mutants`). Where a sentence
+  promises several things there is one for each half. **Blind** says where a world cannot have it, or not see it, and why.
 - **Bounds** come from the configuration that the run recorded (`engine/config.py`, `Bounds`). A time-out may be told
   `heartbeat_s + detection_s` after it is over. Longer is BROKEN; on real processes it is UNKNOWN where the lab's own
   heartbeat was late by as much.
@@ -69,8 +71,17 @@ def _section(entry: Guarantee) -> str:
     return (f"### {entry.id}\n\n{entry.sentence}\n\n"
             f"- Envelope: {describe(entry.envelope)}\n"
             f"- Witness: {entry.witness}.\n"
-            f"- Wrong engine: one that {entry.wrong}.\n"
+            f"{_wrong_engines(entry)}"
             f"- Source: {entry.source}.\n")
+
+
+def _wrong_engines(entry: Guarantee) -> str:
+    if isinstance(entry.wrong, str):
+        engines = f"- Wrong engine: one that {entry.wrong}.\n"
+    else:
+        engines = "- Wrong engines:\n" + "".join(f"  - `{half}`: one that {wrong}.\n"
+                                                 for half, wrong in entry.wrong.items())
+    return engines + "".join(f"- Blind, `{where}`: {why}.\n" for where, why in entry.blind_in.items())
 
 
 def describe(envelope: Envelope) -> str:

@@ -58,7 +58,7 @@ FORGOTTEN_REQUEST = Mutant(
 UNPICKLES = Mutant(
     id="unpickles-requests", scenario="test_frames_that_are_no_requests",
     bug="What cannot be decoded as a request is unpickled.",
-    breaks=these("no-foreign-code", "nothing-without-cause"),
+    breaks=these("no-foreign-code/unpickled", "nothing-without-cause"),
     along=these("bad-frame-isolated", "tokens-match-reference", "hwm0-no-loss"),
     edits=(Edit(
         "engine/wire/codec.py",
@@ -75,7 +75,7 @@ UNPICKLES = Mutant(
 OVER_THE_LIMIT = Mutant(
     id="over-the-limit", scenario="test_more_requests_than_admitted",
     bug="The client admits whatever comes, and its core as well.",
-    breaks=these("memory-bounded"),
+    breaks=these("memory-bounded/bound"),
     edits=(
         Edit("engine/frontend/session.py", "if len(self._by_id) >= self.limits.max_requests:", "if False:"),
         Edit("engine/core/engine_core.py",
@@ -120,7 +120,7 @@ HARDLY_RESTS = Mutant(
 SILENT_RANK = Mutant(
     id="H17", scenario="test_silent_rank_raises",
     bug="Only the rank whose answer counts reports that it failed; the failure of another one is a time-out of all.",
-    breaks=these("rpc-any-rank-fails-fast"),
+    breaks=these("rpc-any-rank-fails-fast/at-once"),
     edits=(Edit(
         "engine/worker/worker_loop.py",
         """            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
@@ -135,7 +135,7 @@ INHERITED_PIPE_ENDS = Mutant(
     id="H25", scenario="test_frontend_dies",
     bug="Forked children keep the pipe ends of their parent, so the pipe that tells of its death never reads EOF.",
     not_in={"sim": "who inherits which descriptor is a fact of fork; the twin's processes share nothing"},
-    breaks=these("no-orphans", "nothing-left-behind"),
+    breaks=these("no-orphans/inherited", "nothing-left-behind/survivor"),
     edits=(
         Edit("engine/process/children.py",
              "    for end in _own_ends:\n        end.close()\n    _own_ends.clear()\n", ""),
@@ -151,20 +151,22 @@ INHERITED_PIPE_ENDS = Mutant(
 NO_SENTINEL = Mutant(
     id="H32", scenario="test_core_dies_in_mid_step",
     bug="The frontend does not watch the core's process: it waits for a notice that a killed core cannot send.",
-    breaks=these("death-is-told", "health-is-true"),
+    breaks=these("death-is-told/pending", "health-is-true/dead"),
     edits=(Edit("engine/frontend/life.py", "        self.watched = (self.core,)\n", ""),))
 
 INPUT_THREAD_DIES = Mutant(
     id="H36", scenario="test_frames_that_are_no_requests",
     bug="A frame that cannot be decoded ends the thread that reads the socket, and with it the core.",
-    breaks=these("bad-frame-isolated"), along=these("tokens-match-reference", "no-foreign-code"),
+    breaks=these("bad-frame-isolated/process", "no-foreign-code/crash"),
+    along=these("tokens-match-reference", "no-foreign-code"),
     edits=(Edit("engine/core/io_loops.py", "        except BadFrameError as error:\n",
                 "        except ZeroDivisionError as error:\n"),))
 
 INPUT_THREAD_DIES_IN_SILENCE = Mutant(
     id="H36-in-silence", scenario="test_frames_that_are_no_requests",
     bug="The same, and nobody looks after the thread: the core lives on until it is missed, and no request arrives.",
-    breaks=these("bad-frame-isolated", "hwm0-no-loss"), along=these("tokens-match-reference", "no-foreign-code"),
+    breaks=these("bad-frame-isolated/process", "hwm0-no-loss"),
+    along=these("tokens-match-reference", "no-foreign-code"),
     edits=(
         *INPUT_THREAD_DIES.edits,
         Edit("engine/core/life.py", "beside(name, loop, told=INPUT)", "beside(name, loop)")))
@@ -179,7 +181,7 @@ EXTERNAL_ID = Mutant(
 HANDSHAKE_FOR_EVER = Mutant(
     id="H88", scenario="test_hello_is_lost",
     bug="Neither side of the handshake has a deadline: one lost message, and the start never ends.",
-    breaks=these("start-ends", "handshake-order"), along=these("nothing-left-behind"),
+    breaks=these("start-ends/bound", "handshake-order/bound"), along=these("nothing-left-behind"),
     edits=(
         Edit("engine/wire/handshake.py", "        got = yield Receive((HANDSHAKE,), deadline)\n",
              "        got = yield Receive((HANDSHAKE,), None)\n"),
@@ -190,20 +192,20 @@ LONG_PATH = Mutant(
     id="H91", scenario="test_runtime_directory_has_a_long_name",
     bug="Sockets lie where the user's temporary directory is, however long its name.",
     not_in={"sim": "a socket's address has no length in the twin, and its engines have no directory"},
-    breaks=these("start-ends"),
+    breaks=these("start-ends/named"),
     edits=(Edit("engine/process/runtime_dir.py", 'return folder if longest <= _SUN_PATH_BYTES else Path("/tmp")',
                 "return folder"),))
 
 NO_SWEEP = Mutant(
     id="H92", scenario="test_everything_is_killed_and_started_again_beside_a_neighbour",
     bug="A start does not remove what a killed engine has left, so /dev/shm fills up.",
-    breaks=these("nothing-left-behind"),
+    breaks=these("nothing-left-behind/restart"),
     edits=(Edit("engine/frontend/life.py", "            yield SweepFiles()\n", ""),))
 
 SKIPPED_SLOT = Mutant(
     id="H01", scenario="test_reader_stalls_until_the_ring_is_full",
     bug="A writer that finds its chunk in use goes on to the next one.",
-    breaks=these("ring-exact-prefix"),
+    breaks=these("ring-exact-prefix/order"),
     along=these("ring-no-overwrite", "workers-in-step", "edge-fifo", "rpc-matched", "tokens-match-reference"),
     edits=(Edit(
         "engine/ipc/ring.py", "        return not flags[0] or 0 not in flags\n",
@@ -227,13 +229,13 @@ NO_RECHECK = Mutant(
 EXPIRED_DEADLINE = Mutant(
     id="H19", scenario="test_payload_of_an_answer_is_lost",
     bug="A deadline that has passed already means: wait for ever.",
-    breaks=these("ring-bounded-wait"),
+    breaks=these("ring-bounded-wait/deadline"),
     edits=(Edit("engine/ipc/queue.py", "_AT_ONCE = 0.0\n", "_AT_ONCE = None\n"),))
 
 REPLIES_BY_TURN = Mutant(
     id="H20", scenario="test_reader_stalls_until_the_ring_is_full",
     bug="A reply answers the oldest open call, whichever call it names.",
-    breaks=these("rpc-matched", "tokens-match-reference"),
+    breaks=these("rpc-matched", "tokens-match-reference/end"),
     edits=(Edit("engine/executor/calls.py",
                 "        call = self._open.get(call_id)\n        if call is None and call_id < 0 and self._open:\n",
                 "        call = None\n        if self._open:\n"),))
@@ -241,7 +243,7 @@ REPLIES_BY_TURN = Mutant(
 ABORT_BEFORE_BLOCKS = Mutant(
     id="H51", scenario="test_nothing_goes_wrong",
     bug="The clean-up of an abort takes for granted that the request has blocks.",
-    breaks=these("tokens-match-reference"),
+    breaks=these("tokens-match-reference/end"),
     edits=(Edit("engine/core/scheduler.py",
                 """                del self.waiting[request_id]
             self._end(""",
@@ -254,13 +256,13 @@ ABORT_BEFORE_BLOCKS = Mutant(
 NO_LINGER = Mutant(
     id="no-linger", scenario="test_core_exits_behind_a_slow_reader",
     bug="The core closes its output socket without linger, whatever is configured.",
-    breaks=these("dead-notice"),
+    breaks=these("dead-notice/linger"),
     edits=(Edit("engine/wire/wiring.py", "linger_s=config.sockets.output_linger_s", "linger_s=0.0"),))
 
 OVERFLOW_BY_ARRIVAL = Mutant(
     id="overflow-by-arrival", scenario="test_overflow_payloads_overtake_each_other",
     bug="The next payload beside the ring is taken for the one that is owed.",
-    breaks=these("ring-overflow-ordered", "ring-exact-prefix", "workers-in-step"),
+    breaks=these("ring-overflow-ordered/place", "ring-exact-prefix/order", "workers-in-step"),
     along=these("tokens-match-reference"),
     edits=(Edit("engine/ipc/queue.py", "            self._payloads[position] = parts\n",
                 "            self._unmarked.append(parts)\n"),))
@@ -268,7 +270,7 @@ OVERFLOW_BY_ARRIVAL = Mutant(
 OVERFLOW_FORGOTTEN = Mutant(
     id="overflow-forgotten", scenario="test_overflow_payload_comes_late",
     bug="A wait that runs out between flag and payload forgets that a payload is owed.",
-    breaks=these("ring-overflow-ordered/time-out", "tokens-match-reference"),
+    breaks=these("ring-overflow-ordered/time-out", "tokens-match-reference/end"),
     edits=(Edit("engine/ipc/queue.py",
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n',
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n'
@@ -277,7 +279,7 @@ OVERFLOW_FORGOTTEN = Mutant(
 REPLAY_IGNORED = Mutant(
     id="replay-ignored", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="The publisher answers every request for a replay with nothing.",
-    breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
+    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
                 "        first = len(batches)\n"),))
@@ -285,7 +287,7 @@ REPLAY_IGNORED = Mutant(
 REPLAY_NOT_ASKED = Mutant(
     id="replay-not-asked", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="A subscriber that sees a hole does not ask for what it lacks.",
-    breaks=these("kv-replay-complete"), along=these("kv-mirror-true"),
+    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true"),
     edits=(Edit("engine/kv_events/subscriber/follower.py",
                 "                self._out.append(questions.ask(self.next, known, order.arrivals, now))\n",
                 "                question = questions.ask(self.next, known, order.arrivals, now)\n"
@@ -295,7 +297,7 @@ REPLAY_NOT_ASKED = Mutant(
 BLOCKS_KEPT = Mutant(
     id="blocks-kept-on-abort", scenario="test_nothing_goes_wrong",
     bug="The blocks of an aborted request stay its own for ever.",
-    breaks=these("blocks-conserved"), along=these("abort-is-final"),
+    breaks=these("blocks-conserved/freed"), along=these("abort-is-final"),
     edits=(Edit("engine/core/scheduler.py", "        self.cache.free(request)\n        del self.requests",
                 "        if status is not RequestStatus.FINISHED_ABORTED:\n            self.cache.free(request)\n"
                 "        del self.requests"),))
@@ -303,7 +305,7 @@ BLOCKS_KEPT = Mutant(
 NO_RESET = Mutant(
     id="flag-not-reset", scenario="test_writer_stops_between_data_and_flag",
     bug="A write does not take the old flag back first: with the readers' flags cleared, the chunk looks published.",
-    breaks=these("ring-exact-prefix"),
+    breaks=these("ring-exact-prefix/whole"),
     edits=(Edit("engine/ipc/ring.py", "        memory[written] = 0\n", ""),))
 
 MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -73,7 +73,7 @@ STEPS_WITHOUT_DEADLINE = Mutant(
 NOBODY_WATCHES_THE_PARENT = Mutant(
     id="nobody-watches-the-parent", scenario="test_frontend_dies",
     bug="A core does not look after the process that has started it.",
-    breaks=these("no-orphans", "nothing-left-behind/survivor"),
+    breaks=these("no-orphans/unwatched", "nothing-left-behind/survivor"),
     edits=(Edit("engine/core/life.py", "        yield beside(\"parent-watch\", self._watch_parent())\n", ""),))
 
 FILES_LEFT = Mutant(
@@ -115,6 +115,13 @@ FAILED_CHILD_IGNORED = Mutant(
              "        plan=plan(kill(\"worker.1\", at=marked(\"worker.1\", Mark.LOADING))))\n",
              "        config=lab_config(bounds={\"startup_s\": 8.0}),\n"
              "        plan=plan(kill(\"worker.1\", at=marked(\"worker.1\", Mark.LOADING))))\n")))
+
+NAMELESS_START = Mutant(
+    id="nameless-start", scenario="test_worker_dies_while_loading",
+    bug="A start that fails ends with whatever was met on the way.",
+    breaks=these("start-ends/named"),
+    edits=(Edit("engine/frontend/life.py", "            raise (yield from self._why_start_failed()) from None\n",
+                "            raise KeyError(str(self.core)) from None\n"),))
 
 LEAVES_AT_ONCE = Mutant(
     id="leaves-at-once", scenario="test_core_is_asked_to_leave",

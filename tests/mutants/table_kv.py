@@ -18,7 +18,7 @@ UNGUARDED = Edit(
 TOPIC_DROPPED = Mutant(
     id="H68", scenario="test_replayed_batch_is_lost",
     bug="Replayed batches lack the topic frame that live ones have: whoever reads four frames reads none of them.",
-    breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
+    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "            yield [b\"\", self.topic, number_frame(number), payload]\n",
                 "            yield [b\"\", number_frame(number), payload]\n"),))
@@ -39,7 +39,7 @@ PUBLISHING_BLOCKS = Mutant(
 GAP_IGNORED = Mutant(
     id="H73", scenario="test_connection_of_a_subscriber_is_cut",
     bug="A subscriber takes the next batch that comes, whatever its number.",
-    breaks=these("kv-gap-seen", "kv-replay-complete", "kv-mirror-true"), along=these("kv-gap-too-old"),
+    breaks=these("kv-gap-seen/next", "kv-replay-complete/exact", "kv-mirror-true"), along=these("kv-gap-too-old"),
     edits=(
         UNGUARDED,
         Edit("engine/kv_events/subscriber/follower.py", "                self.order.see(number)\n",
@@ -73,7 +73,7 @@ LOSS_KEPT_FROM_MIRROR = Mutant(
 MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     id="malformed-request-ends-replays", scenario="test_replay_requests_by_a_stranger_are_none",
     bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
-    breaks=these("kv-replay-complete"), along=these("kv-mirror-true", "kv-gap-seen"),
+    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true", "kv-gap-seen"),
     edits=(Edit("engine/kv_events/publisher/replays.py",
                 """                yield from tell("bad-frame", {"edge": inbox, "error": str(error)})
         if turns""",
@@ -84,7 +84,7 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
 RANK_FORGOTTEN = Mutant(
     id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
     bug="The addresses of events are not moved by the rank: two ranks bind one path, and the second takes it over.",
-    breaks=these("kv-ranks-apart"), along=these("kv-gap-seen"),
+    breaks=these("kv-ranks-apart/whole"), along=these("kv-gap-seen"),
     edits=(Edit("engine/wire/wiring.py",
                 "    if data_parallel_rank == 0:\n        return endpoint\n    if not endpoint",
                 "    return endpoint\n    if not endpoint"),))
@@ -92,7 +92,7 @@ RANK_FORGOTTEN = Mutant(
 RANK_NOT_SAID = Mutant(
     id="rank-not-said", scenario="test_one_of_two_ranks_dies[1]",
     bug="Every rank calls itself rank 0 in its batches: who follows several cannot tell whose block is whose.",
-    breaks=these("kv-ranks-apart"),
+    breaks=these("kv-ranks-apart/own"),
     edits=(Edit("engine/kv_events/codec.py",
                 "    rank = data_parallel_rank if batch.data_parallel_rank is None else batch.data_parallel_rank\n",
                 "    rank = 0\n"),))
@@ -140,5 +140,16 @@ OLD_GAP_PASSED_OVER = Mutant(
     breaks=these("kv-gap-too-old"), along=these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/subscriber/order.py",
                 "        self._out.append(Unrecoverable(self.next, last, reason))\n", ""), UNGUARDED))
+
+BLOCK_GIVEN_TWICE = Mutant(
+    id="block-given-twice", scenario="test_nothing_goes_wrong",
+    bug="The last block that is handed out stays among the free ones.",
+    breaks=these("blocks-conserved/owner"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/core/block_pool.py", "            taken.append(block)\n        return taken\n",
+                "            taken.append(block)\n"
+                "        if taken:\n"
+                "            self._free[taken[-1]] = None\n"
+                "            self._free.move_to_end(taken[-1], last=False)\n"
+                "        return taken\n"),))
 
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

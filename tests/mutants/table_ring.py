@@ -11,7 +11,7 @@ from tests.mutants.table import Mutant, these
 FLAG_BEFORE_DATA = Mutant(
     id="H03", scenario="test_writer_stops_at_a_store[data]",
     bug="The flag can be seen before the data, as if the machine had swapped the stores.",
-    breaks=these("ring-exact-prefix"),
+    breaks=these("ring-exact-prefix/whole"),
     along=these("workers-in-step", "tokens-match-reference", "rpc-matched"),
     not_in={"engine": "readers that look within the same microsecond end the play before its fault; when is chance"},
     edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + READERS + FENCE + WRITTEN + DATA + FENCE),))
@@ -19,7 +19,7 @@ FLAG_BEFORE_DATA = Mutant(
 WAITS_FOR_THE_DEAD = Mutant(
     id="H09", scenario="test_reader_dies_while_the_writer_waits_for_it",
     bug="A writer that finds no room waits without a deadline, and a reader's death does not end that.",
-    breaks=these("ring-bounded-wait", "death-is-told"),
+    breaks=these("ring-bounded-wait/dead-reader", "death-is-told/pending"),
     along=these("health-is-true"),
     edits=(
         Edit("engine/ipc/queue.py", "self._look, self._sleep, deadline, self.no_room, self.stats)",

@@ -9,16 +9,10 @@ import pytest
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.lab.catalogue import catalogue
 from scenarios.worlds.registry import can_play
-from tests.mutants import table
+from tests.mutants.catalogue import MUTANTS, seen_red
 from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
 from tests.mutants.table import WORLDS, Mutant
-from tests.mutants.table_delivery import DELIVERY_MUTANTS
-from tests.mutants.table_ends import ENDS_MUTANTS
-from tests.mutants.table_kv import KV_MUTANTS
-from tests.mutants.table_requests import REQUEST_MUTANTS
-from tests.mutants.table_ring import RING_MUTANTS
 
-MUTANTS = (*table.MUTANTS, *KV_MUTANTS, *RING_MUTANTS, *DELIVERY_MUTANTS, *REQUEST_MUTANTS, *ENDS_MUTANTS)
 #: Judges every play, and may see in front of it what any bug does.
 LAW = "nothing-without-cause"
 PLAYS = [(mutant, world) for mutant in MUTANTS for world in mutant.worlds]
@@ -87,6 +81,24 @@ def test_every_mutant_names_a_scenario_and_guarantees_that_exist() -> None:
         assert mutant.scenario in names
         assert mutant.worlds and mutant.breaks
         assert mutant.broken_guarantees | mutant.along <= set(GUARANTEES)
+        assert mutant.breaks <= {part for guarantee in GUARANTEES.values() for part in guarantee.parts}
+
+
+def test_every_promise_has_its_wrong_engine_in_each_world() -> None:
+    """Each half of each promise was seen broken by an engine that breaks it, or the promise says why a world cannot."""
+    assert [f"{part} in {world}" for part, worlds in seen_red().items() for world, seen in worlds.items()
+            if not seen] == []
+
+
+def test_nobody_is_blind_for_what_it_sees() -> None:
+    for guarantee in GUARANTEES.values():
+        places = {f"{half} in {world}" if half else world for part in guarantee.parts for world in WORLDS
+                  for half in (part.partition("/")[2],)}
+        assert guarantee.blind_in.keys() <= places
+        for part in guarantee.parts:
+            for world in WORLDS:
+                if guarantee.blindness(part, world) is not None:
+                    assert not any(part in mutant.breaks and world in mutant.worlds for mutant in MUTANTS)
 
 
 def test_no_two_mutants_share_an_id() -> None:

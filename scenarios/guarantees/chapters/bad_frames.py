@@ -71,7 +71,10 @@ GUARANTEES = (
         id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
         sentence="A malformed, truncated or unknown frame is answered, or logged and dropped; it never kills a "
                  "process or another request.",
-        wrong="lets the decoder's exception end the thread that reads the socket",
+        wrong={
+            "process": "lets the decoder's exception end the thread that reads the socket",
+            "request": "gives up everybody after a frame that it cannot read",
+        },
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),

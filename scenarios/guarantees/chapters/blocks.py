@@ -37,7 +37,10 @@ GUARANTEES = (
     Guarantee(
         id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
         sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
-        wrong="forgets the blocks of a request that was aborted or preempted",
+        wrong={
+            "owner": "gives one block to two requests",
+            "freed": "forgets the blocks of a request that was aborted or preempted",
+        },
         witness="the core looked at its books when idle, after requests had held blocks",
         envelope=Envelope(outside=(MEMORY,)),
     ),

@@ -284,7 +284,13 @@ GUARANTEES = (
     Guarantee(
         id="no-orphans", chapter=CHAPTER, source="vLLM V1 executor", check=check_no_orphans,
         sentence="When a parent dies in any way, all its descendants exit within the bound.",
-        wrong="lets children inherit each other's ends of the death pipe, which then never closes",
+        wrong={
+            "unwatched": "does not look after the process that has started it",
+            "inherited": "lets children inherit each other's ends of the death pipe, which then never closes",
+        },
+        blind_in={
+            "inherited in sim": "who inherits which descriptor is a fact of fork; the twin's processes share nothing",
+        },
         witness="a parent died by a fault and a descendant that outlived it left within the bound",
         envelope=Envelope(), applies=has_descendants,
     ),
@@ -295,7 +301,11 @@ GUARANTEES = (
                  "port, temporary file) remains after the bound. After SIGKILL of all, only what start-up names "
                  "remains; the next start succeeds and removes what belongs to no living owner, never a live "
                  "neighbour's.",
-        wrong="removes its segments and socket files only on a clean exit",
+        wrong={
+            "survivor": "removes its segments and socket files only on a clean exit",
+            "restart": "does not look at its start for what the dead have left",
+            "neighbour": "sweeps up what belongs to a living neighbour",
+        },
         witness="segments or paths were made, or a process died by a fault, and a search found nothing; or the next "
                 "start removed what the dead had left",
         envelope=Envelope(outside=(_CALLER_STOPS,)),
@@ -303,14 +313,21 @@ GUARANTEES = (
     Guarantee(
         id="start-ends", chapter=CHAPTER, source="vLLM V1 engine core", check=check_start_ends,
         sentence="Start-up ends in ready or in a named error within the bound; one failed child fails all.",
-        wrong="waits for READY without a deadline, and does not look whether the child is still there",
+        wrong={
+            "bound": "waits for READY without a deadline",
+            "named": "fails with whatever it stumbled over",
+            "all": "does not look whether the child is still there",
+        },
         witness="a process died or a handshake message was lost or late during start-up, and it ended",
         envelope=Envelope(outside=(_CALLER,)),
     ),
     Guarantee(
         id="drain", chapter=CHAPTER, source="vLLM", check=check_drain,
         sentence="On SIGTERM new requests are refused; running ones finish or are aborted by the deadline.",
-        wrong="leaves at SIGTERM with the work in its hands",
+        wrong={
+            "running": "leaves at SIGTERM with the work in its hands",
+            "refuse": "takes in new work when it was told to leave",
+        },
         witness="a request was running when the core got SIGTERM and finished or was aborted by the deadline, or a "
                 "new one was refused",
         envelope=Envelope(outside=(

@@ -263,7 +263,12 @@ GUARANTEES = (
         sentence="A core that leaves through an exception, SIGTERM or sys.exit delivers ENGINE_CORE_DEAD within its "
                  "linger to a frontend that reads, after every output already queued, and outputs received before "
                  "the death reach their streams first.",
-        wrong="leaves without closing its sockets, so what is queued dies with it, or does not speak at all",
+        wrong={
+            "linger": "leaves without closing its sockets, so what is queued dies with it",
+            "notice": "does not speak at all",
+            "behind": "lets the notice overtake outputs",
+            "streams": "ends the streams before it has read their outputs",
+        },
         witness="a core left on its own feet and its notice arrived behind everything it had queued",
         envelope=Envelope(outside=(
             _CALLER_FOR_GOOD, MEMORY,
@@ -276,7 +281,10 @@ GUARANTEES = (
         id="death-is-told", chapter=CHAPTER, source="vLLM V1 engine core", check=check_death_is_told,
         sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
                  "and every later call with EngineDeadError within the detection bound.",
-        wrong="learns of deaths only from the notice that a dying process sends",
+        wrong={
+            "pending": "learns of deaths only from the notice that a dying process sends",
+            "later": "takes in what is asked of it when the engine is dead",
+        },
         witness="a process died while a request was pending, or a call came after it",
         envelope=Envelope(outside=(_CALLER,)),
     ),
@@ -284,14 +292,20 @@ GUARANTEES = (
         id="stall-is-told", chapter=CHAPTER, source="vLLM", check=check_stall_is_told,
         sentence="A process with work that stops making progress (stopped, hanging, in a stuck collective), the core "
                  "included, is noticed within its deadline and treated as dead.",
-        wrong="believes in every process whose id is alive, and waits for a step without a deadline",
+        wrong={
+            "core": "believes in every process whose id is alive",
+            "worker": "waits for a step without a deadline",
+        },
         witness="a process with work pending stood still for longer than its bound and its callers were told",
         envelope=Envelope(outside=(_CALLER,)),
     ),
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
         sentence="Dead or hung for longer than the detection bound is never reported healthy.",
-        wrong="answers from what it last heard, not from whether the process is there",
+        wrong={
+            "dead": "answers from what it last heard, not from whether the process is there",
+            "hung": "takes a process that stands still for a healthy one",
+        },
         witness="health was asked after a death or a stall began, and was bad",
         envelope=Envelope(outside=(_CALLER,)),
     ),

@@ -197,7 +197,7 @@ GUARANTEES = (
         sentence="With no high-water mark on both ends and both processes alive and connected, every request frame "
                  "and every output frame that was sent is received exactly once, whatever the burst and however slow "
                  "the reader.",
-        wrong="leaves libzmq's default high-water mark of 1,000 on one end",
+        wrong="leaves a high-water mark on its sockets, and drops what is beyond",
         witness="more than 1,000 frames stood unread at once on an edge",
         envelope=Envelope(outside=(
             Where(MESSAGE, sites="*/requests:receive", why="the plan itself loses, doubles or changes"),
@@ -211,7 +211,7 @@ GUARANTEES = (
     Guarantee(
         id="edge-fifo", chapter=CHAPTER, source=SOURCE, check=check_edge_fifo,
         sentence="Frames of one edge arrive in the order in which they were sent.",
-        wrong="reads one socket from two threads, or takes the newest frame first",
+        wrong="takes the newest frame first",
         witness="a frame was read while its successor was already under way on the same edge",
         envelope=Envelope(outside=(
             Where(ORDERINGS | {Fate.DUPLICATE}, sites="*:receive", why="the plan itself changes the order"),
@@ -232,7 +232,7 @@ GUARANTEES = (
         id="frames-intact", chapter=CHAPTER, source=SOURCE, check=check_frames_intact,
         sentence="What is decoded is what was encoded: no buffer is reused or freed while the socket may still send "
                  "it.",
-        wrong="watches only the tracker of a message's last frame and reuses the buffer of its first",
+        wrong="reuses a buffer that the socket has still to send",
         witness="a frame of 64 KiB and more (or a ring message that overflowed) was still under way when its sender "
                 "went on, and arrived whole",
         envelope=Envelope(outside=(

@@ -86,8 +86,11 @@ GUARANTEES = (
         sentence="No work is sent before READY; a peer that never answers, or never announces itself on the input "
                  "socket, ends in a named error within the start-up bound; both sides agree on the number of blocks "
                  "and on the parallel configuration.",
-        wrong="takes HELLO for READY, so the frontend does not know what the core measured, or waits for READY for "
-              "ever",
+        wrong={
+            "order": "takes HELLO for READY and sends its work",
+            "bound": "waits for READY for ever",
+            "agreement": "does not know what the core has measured",
+        },
         witness="both sides told the same number of blocks, or a start-up ended in spite of a lost or late handshake "
                 "message",
         envelope=Envelope(outside=(

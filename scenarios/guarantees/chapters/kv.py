@@ -280,7 +280,10 @@ GUARANTEES = (
         sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "
                  "queue or not encodable keeps its number and counts as unrecoverable; a restart is told apart from "
                  "a gap.",
-        wrong="numbers a batch when it is sent, or anew for each connection, so what was dropped leaves no gap",
+        wrong={
+            "numbers": "numbers a batch when it is sent, so what was dropped leaves no gap",
+            "restart": "calls all its lives the same",
+        },
         witness="a batch was dropped and kept its number, a subscriber joined late or lost some, or a publisher was "
                 "restarted",
         envelope=Envelope(outside=(_DAMAGED,)),
@@ -289,7 +292,10 @@ GUARANTEES = (
         id="kv-gap-seen", chapter=CHAPTER, source=SOURCE, check=check_kv_gap_seen, applies=has_subscribers,
         sentence="A subscriber knows of every loss (slow reader, late join, cut connection): by the next batch, or in "
                  "silence within its poll of the replay socket.",
-        wrong="takes the next batch as it comes",
+        wrong={
+            "next": "takes the next batch as it comes",
+            "silence": "does not ask when it hears nothing more",
+        },
         witness="batches did not come live and the subscriber said so",
         envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _PUBLISHER, _ANY_DEATH)),
     ),
@@ -298,7 +304,10 @@ GUARANTEES = (
         applies=has_subscribers,
         sentence="After a gap inside the window, replay yields exactly the missing batches, in order, then the end "
                  "marker; live and replayed batches never interleave into a wrong state.",
-        wrong="applies live batches while the replay is still on its way, or stops one batch short",
+        wrong={
+            "exact": "leaves batches out of its answer",
+            "interleave": "applies live batches while the replay is still on its way",
+        },
         witness="missing batches were replayed and applied in their place",
         envelope=Envelope(outside=(_SUBSCRIBER, _DAMAGED, _ANSWER_DAMAGED, _PUBLISHER, _ANY_DEATH)),
     ),

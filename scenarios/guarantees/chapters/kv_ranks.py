@@ -121,7 +121,10 @@ GUARANTEES = (
         id="kv-ranks-apart", chapter=CHAPTER, source=SOURCE, check=check_kv_ranks_apart, applies=has_subscribers,
         sentence="A subscriber of one data-parallel rank sees batches of this rank only, and a loss, a replay or the "
                  "death of one rank leaves its neighbours' streams whole.",
-        wrong="forgets to move its addresses by its rank, so two ranks publish at one",
+        wrong={
+            "own": "does not say in its batches which rank it is",
+            "whole": "forgets to move its addresses by its rank, so two ranks publish at one",
+        },
         witness="two ranks of one base endpoint published, and the subscribers of both heard batches",
         envelope=Envelope(outside=(_DAMAGED, _ANSWER_DAMAGED)),
     ),

@@ -104,7 +104,10 @@ GUARANTEES = (
         id="memory-bounded", chapter=CHAPTER, source="vLLM V1 ZMQ reliability analysis", check=check_memory_bounded,
         sentence="No high-water mark moves the bound elsewhere: admission limits keep the memory of frontend and core "
                  "under the configured bound with any consumer, and excess requests are refused by name.",
-        wrong="relies on sockets without a high-water mark and admits whatever comes",
+        wrong={
+            "bound": "relies on sockets without a high-water mark and admits whatever comes",
+            "named": "fails what is one too many like what is wrong",
+        },
         witness="a request was refused by name, or a limit was nearly reached",
         envelope=Envelope(),
     ),
@@ -112,7 +115,10 @@ GUARANTEES = (
         id="no-foreign-code", chapter=CHAPTER, source="vLLM", check=check_no_foreign_code,
         sentence="No byte from a network socket is ever unpickled unless CURVE authenticated the peer; malformed "
                  "input at any socket is an error, not a crash.",
-        wrong="falls back to unpickling what it cannot decode",
+        wrong={
+            "unpickled": "falls back to unpickling what it cannot decode",
+            "crash": "ends by malformed input",
+        },
         witness="a malformed frame arrived at a socket and was dropped",
         envelope=Envelope(outside=(
             Where(PROCESS, why="a process goes down for another reason"),

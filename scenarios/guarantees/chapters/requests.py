@@ -270,7 +270,13 @@ GUARANTEES = (
         id="ends-once", chapter=CHAPTER, source="vLLM V1 engine core", check=check_ends_once,
         sentence="Every accepted request gets exactly one terminal outcome: finished, aborted, failed, refused or "
                  "engine-dead.",
-        wrong="forgets, or ends twice, whatever does not simply finish",
+        wrong={
+            "forgets": "forgets whatever does not simply finish",
+            "twice": "ends a request by what it was asked and by what the core says, too",
+        },
+        blind_in={
+            "twice in engine": "a stream that has ended takes nothing more, so its reader gets one end",
+        },
         witness="a request ended otherwise than by finishing",
         envelope=Envelope(outside=(_CALLER,)),
     ),
@@ -278,7 +284,15 @@ GUARANTEES = (
         id="tokens-in-order", chapter=CHAPTER, source="vLLM V1 engine core", check=check_tokens_in_order,
         sentence="Streamed tokens of a request arrive once each, in order, never after its end, never from another "
                  "request.",
-        wrong="hands every output to its stream as it comes, without looking at whose it is and how many precede it",
+        wrong={
+            "once": "delivers what comes twice twice",
+            "order": "hands every output to its stream as it comes, however many tokens precede it",
+            "after-end": "hands on what comes when a stream has ended",
+            "whose": "does not look whose an output is",
+        },
+        blind_in={
+            "after-end in engine": "a stream that has ended takes nothing more, so its reader gets no token",
+        },
         witness="streams were delivered interleaved, or an output frame was lost, doubled, late or swapped in the "
                 "middle of one",
         envelope=Envelope(outside=(
@@ -289,7 +303,15 @@ GUARANTEES = (
         id="tokens-match-reference", chapter=CHAPTER, source="vLLM", check=check_tokens_match_reference,
         sentence="Greedy tokens equal what transformers' generate gives on the same checkpoint; under a fault a "
                  "stream is equal, or a clean prefix that ends in an error or an abort.",
-        wrong="reads a wrong block of the cache, or leaves out one rank's partial sum",
+        wrong={
+            "blocks": "reads a wrong block of the cache",
+            "sum": "leaves out one rank's partial sum",
+            "end": "cuts a stream short, or adds to it",
+        },
+        blind_in={
+            "blocks in sim": "the twin's model knows the answers and reads no cache",
+            "sum in sim": "the twin's model knows the answers and adds nothing",
+        },
         witness="a greedy request of two tokens and more finished equal to its reference",
         envelope=Envelope(outside=(
             Where(frozenset({Fate.CORRUPT}), why="the wire has no checksum: changed bytes may be other tokens"),
@@ -299,7 +321,14 @@ GUARANTEES = (
         id="abort-is-final", chapter=CHAPTER, source="vLLM", check=check_abort_is_final,
         sentence="Once the client's stream has ended by abort, no output of that request appears and its blocks "
                  "become free; reuse of a request id never lets an old abort kill a new request.",
-        wrong="uses the caller's id inside the core, or keeps computing what was aborted",
+        wrong={
+            "silent": "goes on with the stream of what was aborted",
+            "freed": "keeps computing what was aborted",
+            "reuse": "uses the caller's id inside the core",
+        },
+        blind_in={
+            "silent in engine": "a stream that has ended takes nothing more, so its reader gets no token",
+        },
         witness="the core freed a request that it held when it was aborted, or an old ABORT came after its id was in "
                 "use again",
         envelope=Envelope(outside=(
@@ -311,7 +340,10 @@ GUARANTEES = (
     Guarantee(
         id="bad-request-isolated", chapter=CHAPTER, source="vLLM", check=check_bad_request_isolated,
         sentence="A request that cannot be served fails alone, with a message that says why.",
-        wrong="lets the exception of one request's checks end the thread that reads them all",
+        wrong={
+            "alone": "lets the exception of one request's checks end the thread that reads them all",
+            "why": "fails it with a message that says nothing",
+        },
         witness="a bad request failed by name and a request that ended later was served",
         envelope=Envelope(outside=(Where(ALL_FATES - {Fate.DUPLICATE, Fate.DELAY, Fate.REORDER},
                                          why="others may fail for another reason"),)),
@@ -321,7 +353,11 @@ GUARANTEES = (
         check=check_lost_request_is_bounded,
         sentence="If a request or output frame is lost, the client's wait ends within the client time-out with an "
                  "error that says that the request may have taken effect; the core frees it on abort.",
-        wrong="waits for a lost frame for ever",
+        wrong={
+            "wait": "waits for a lost frame for ever",
+            "effect": "says that a request without an answer had no effect",
+            "freed": "lets the core compute what was given up",
+        },
         witness="a request failed by time-out after one of its frames was lost",
         envelope=Envelope(outside=(_CALLER,)),
     ),

@@ -202,7 +202,10 @@ GUARANTEES = (
         id="ring-exact-prefix", chapter=CHAPTER, source=SOURCE, check=check_ring_exact_prefix, applies=has_workers,
         sentence="Every reader sees an exact prefix of what was written: whole messages, in order, none lost, none "
                  "twice, wherever any process dies.",
-        wrong="moves on to another chunk when the next one is not ready, or raises the flag before the data is there",
+        wrong={
+            "order": "moves on to another chunk when the next one is not ready",
+            "whole": "raises the flag before the data is there",
+        },
         witness="the ring went round at least once, or a process died or stopped at one of the ring's stores",
         envelope=Envelope(outside=(MEMORY, _OVERFLOW_LOST)),
     ),
@@ -219,7 +222,10 @@ GUARANTEES = (
         sentence="A message of at least the chunk size goes by socket and keeps its place among the others; a burst "
                  "of them with a stalled reader loses none; a time-out between flag and payload loses and misplaces "
                  "none.",
-        wrong="reads on in the ring while a payload is still under way, or takes the next payload for it",
+        wrong={
+            "place": "takes the next payload for the one that is owed",
+            "time-out": "forgets at a time-out that a payload is owed, and reads on in the ring",
+        },
         witness="a message that overflowed was read in its place although its successor was there first, its payload "
                 "came late, or a wait for it had timed out",
         envelope=Envelope(outside=(MEMORY, _OVERFLOW_LOST)),

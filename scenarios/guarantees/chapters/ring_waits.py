@@ -186,7 +186,10 @@ GUARANTEES = (
         id="ring-bounded-wait", chapter=CHAPTER, source=SOURCE, check=check_ring_bounded_wait, applies=has_workers,
         sentence="No wait on a ring outlives its deadline; a writer facing a dead reader fails with a named error, "
                  "and an expired deadline never turns into \"for ever\".",
-        wrong="hands a negative rest of time to a poll that takes it for \"for ever\"",
+        wrong={
+            "deadline": 'hands a negative rest of time to a poll that takes it for "for ever"',
+            "dead-reader": "waits for room that only a dead reader could make",
+        },
         witness="a wait ended within its bound by its deadline, by cancellation or by the death of its peer",
         envelope=Envelope(),
     ),

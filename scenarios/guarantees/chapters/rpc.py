@@ -244,7 +244,10 @@ GUARANTEES = (
         applies=has_workers,
         sentence="An exception on any rank, not only the output rank, ends the call with that error at once, and the "
                  "engine fails closed.",
-        wrong="lets only the output rank report a failure, so the others' is noticed by the step deadline",
+        wrong={
+            "at-once": "lets only the output rank report a failure, so the others' is noticed by the step deadline",
+            "closed": "goes on with the next step",
+        },
         witness="a rank that had not to answer raised, the call ended at once and the engine told its callers",
         envelope=Envelope(outside=(
             MEMORY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from engine.messages import Outcome
@@ -61,22 +61,37 @@ def _judge_places(finding: Finding, operation: Operation, references: dict[Any, 
         return
     for delivery in operation.deliveries:
         tokens = delivery.data["tokens"]
-        if tokens != reference[at:at + len(tokens)]:
-            place = _found_in(reference, tokens)
-            other = next((index for index, theirs in references.items()
-                          if index != operation.index and _found_in(theirs, tokens) is not None), None)
-            if place is not None:
-                finding.broke("request {!r}: the tokens from {} were delivered where those from {} were next",
-                              operation.request, place, at, at=delivery.at, node=operation.node)
-            elif other is not None:
-                finding.broke("request {!r}: tokens of request {} were delivered to it", operation.request, other,
-                              at=delivery.at, node=operation.node)
-            return
-        at += len(tokens)
+        if tokens == reference[at:at + len(tokens)]:
+            at += len(tokens)
+            continue
+        right = _in_common(tokens, reference[at:])
+        at += right
+        strange = tokens[right:]
+        place, known = _found_in(reference, strange)
+        other = max((index for index in references if index != operation.index), default=None,
+                    key=lambda index: _found_in(references[index], strange)[1])
+        if other is not None and _found_in(references[other], strange)[1] > known:
+            finding.broke("request {!r}: tokens of request {} were delivered to it", operation.request, other,
+                          at=delivery.at, node=operation.node)
+        elif known:
+            finding.broke("request {!r}: the tokens from {} were delivered where those from {} were next",
+                          operation.request, place, at, at=delivery.at, node=operation.node)
+        return
 
 
-def _found_in(reference: list[int], tokens: list[int]) -> int | None:
-    return next((place for place in range(len(reference)) if reference[place:place + len(tokens)] == tokens), None)
+def _in_common(tokens: list[int], others: list[int]) -> int:
+    """How many they begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, others, strict=False)))
+
+
+def _found_in(reference: list[int], tokens: list[int]) -> tuple[int, int]:
+    """(where, how many): the longest beginning of `tokens` that stands in the reference."""
+    best = 0, 0
+    for place in range(len(reference)):
+        known = _in_common(tokens, reference[place:])
+        if known > best[1]:
+            best = place, known
+    return best
 
 
 def check_tokens_match_reference(history: History) -> Finding:
