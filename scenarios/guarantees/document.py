@@ -18,7 +18,8 @@ What Ringtwin promises about its engine, and how each promise is judged. This pa
 - **Witness**: an occasion on which the *wrong engine* that is named would have failed. A run without one says nothing
   about the promise and is UNTESTED.
 - **Wrong engine**: each was planted in each world and seen red by this promise (`tests/mutants`). Where a sentence
-  promises several things there is one for each half. **Blind** says where a world cannot have it, or not see it, and why.
+  promises several things there is one for each half. **Blind** says where a world cannot have it, or not see it, and
+  why.
 - **Bounds** come from the configuration that the run recorded (`engine/config.py`, `Bounds`). A time-out may be told
   `heartbeat_s + detection_s` after it is over. Longer is BROKEN; on real processes it is UNKNOWN where the lab's own
   heartbeat was late by as much.

@@ -41,6 +41,9 @@ def these(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
+#: A real play that hangs is ended when its promises are broken, and not later by what a start may take.
+SHORT_GUARD = Edit("scenarios/lab/script.py", "bounds.drain_s) + bounds.startup_s\n", "bounds.drain_s)\n")
+
 # -- the law of every play ------------------------------------------------------------------------------------------
 
 FORGOTTEN_REQUEST = Mutant(

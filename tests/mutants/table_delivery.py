@@ -14,7 +14,7 @@ HIGH_WATER_MARK = Mutant(
              "sockets.router_mandatory,", "send_hwm=16000,\n                   mandatory=False,"),
         Edit("engine/wire/wiring.py", "receive_hwm=config.sockets.request_hwm", "receive_hwm=16000"),
         # Not a minute of a real play.
-        Edit("scenarios/test_transport.py", "\"request_s\": 60.0", "\"request_s\": 10.0")))
+        Edit("scenarios/test_transport.py", "\"request_s\": 60.0", "\"request_s\": 25.0")))
 
 NEWEST_FIRST = Mutant(
     id="newest-first", scenario="test_burst_each_way_with_pausing_readers",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.plant import Edit
-from tests.mutants.table import Mutant, these
+from tests.mutants.table import SHORT_GUARD, Mutant, these
 
 NO_NOTICE = Mutant(
     id="no-notice", scenario="test_core_raises_behind_a_full_queue",
@@ -63,12 +63,16 @@ PULSE_UNHEARD = Mutant(
 STEPS_WITHOUT_DEADLINE = Mutant(
     id="steps-without-deadline", scenario="test_worker_is_stopped",
     bug="The core waits for a step without a deadline.",
-    breaks=these("stall-is-told/worker"), along=these("ring-bounded-wait", "health-is-true"),
+    breaks=these("stall-is-told/worker"),
+    along=these("ring-bounded-wait", "health-is-true", "ends-once", "lost-request-is-bounded"),
     edits=(
+        SHORT_GUARD,
         Edit("engine/executor/calls.py", "        if not call.done and now >= call.deadline:\n",
              "        if not call.done and now >= call.deadline + 60:\n"),
         Edit("engine/executor/multiproc.py", "yield WaitBell(CORE_BELL, call.deadline)",
-             "yield WaitBell(CORE_BELL, None)")))
+             "yield WaitBell(CORE_BELL, None)"),
+        # The second witness: the core's own standstill.
+        *PULSE_UNHEARD.edits))
 
 NOBODY_WATCHES_THE_PARENT = Mutant(
     id="nobody-watches-the-parent", scenario="test_frontend_dies",

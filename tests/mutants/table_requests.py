@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.mutants.plant import Edit
-from tests.mutants.table import Mutant, these
+from tests.mutants.table import SHORT_GUARD, Mutant, these
 
 ABORT_UNTOLD = Mutant(
     id="abort-untold", scenario="test_nothing_goes_wrong",
     bug="A caller who aborts a request is not told that it has ended.",
     breaks=these("ends-once/forgets"), along=these("lost-request-is-bounded", "nothing-left-behind"),
-    edits=(Edit("engine/frontend/session.py",
+    edits=(SHORT_GUARD, Edit(
+        "engine/frontend/session.py",
                 "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
                 "        self._end(live, FinishReason.ABORT)\n"
                 "        return [], [encode_abort([live.internal_id])]\n"),))
@@ -68,7 +69,7 @@ WAITS_FOR_EVER = Mutant(
     id="waits-for-ever", scenario="test_request_is_lost",
     bug="A client waits for a request's first output without an end.",
     breaks=these("lost-request-is-bounded/wait", "ends-once/forgets"), along=these("nothing-left-behind"),
-    edits=(Edit("engine/frontend/session.py", "            elif silent_s > self.bounds.request_s:\n",
+    edits=(SHORT_GUARD, Edit("engine/frontend/session.py", "            elif silent_s > self.bounds.request_s:\n",
                 "            elif silent_s > 1e9:\n"),))
 
 EFFECT_UNTOLD = Mutant(

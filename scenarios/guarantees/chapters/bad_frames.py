@@ -43,7 +43,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
     paused = _left_paused(history)
     failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.over_at >= first
               and not (o.error == BAD_REQUEST and (o.accepted is None or may_not_fit(history, o)))
-              and not (o.error == "RequestTimeoutError" and o.node in paused)]
+              and not (o.error == "RequestTimeoutError" and (o.node in paused or _lost_others(history)))]
     # What the workload sends beside its requests is none of them; a frame that was hit may have been one.
     if not on_outputs and not planned and len(failed) > len(hits):
         finding.broke("{} requests failed, and {} of their frames were bad", len(failed), len(hits),
@@ -59,6 +59,12 @@ def check_bad_frame_isolated(history: History) -> Finding:
 def _left_paused(history: History) -> set[str]:
     """Clients whose call that steers the scheduler failed, by a frame of its own: their requests wait as they asked."""
     return {node for node, r in history.observed("utility") if r.data["method"] in _STEERING and r.data["failure"]}
+
+
+def _lost_others(history: History) -> bool:
+    """Whether the plan has lost or held back other messages, too, for which somebody waited."""
+    fates = (Fate.DROP, Fate.CUT, Fate.DELAY, Fate.REORDER)
+    return any(history.faults.hit(*fates, channel=channel) for channel in ("requests", "outputs"))
 
 
 def _raw_frames(history: History) -> int:

@@ -188,7 +188,7 @@ def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
     """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
     history, position = finding.history, sent.data["position"]
     late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
-    since = max([hit.over_at for hit in late], default=sent.at + history.bounds.detection_s)
+    since = max([hit.at + hit.lasted_s for hit in late], default=sent.at + history.bounds.detection_s)
     for wait in history.by_node("queue-wait").get(flow.target, ()):
         if wait.data.get("outcome") == "timeout" and names_channel(wait.data.get("ring"), flow.edge.channel) \
                 and wait.data["began"] > since:

@@ -215,7 +215,7 @@ def _judge_spared(finding: Finding, node: str, core: str) -> None:
     history = finding.history
     if history.faults.hit(*DAMAGE):
         return  # what cannot be read cannot be executed
-    waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if wait.data.get("ring") == "rpc"]
+    waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if "rpc" in (wait.data.get("ring") or "")]
     taken = history.receives(f"{core}->{node}/{Channel.RPC.value}")
     open_one: Record | None = None
     for record in sorted([*taken, *history.by_node("rpc")[node], *waits], key=attrgetter("number")):
