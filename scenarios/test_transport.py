@@ -127,3 +127,11 @@ def test_more_requests_than_admitted(world):
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(limits={"max_requests": 5}))
     run.holds(memory_bounded, tokens_match_reference)
+
+
+def test_more_bytes_than_admitted(world):
+    """Eight requests, long ones among them, for a client that may have 1,300 bytes in flight: some are refused."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        config=lab_config(limits={"max_request_bytes": 1300}))
+    run.holds(memory_bounded, ends_once, tokens_match_reference)

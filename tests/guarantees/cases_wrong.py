@@ -1,5 +1,6 @@
 """Histories of the wrong engines that promises name, as they were seen when such an engine was planted."""
 
+from engine.config import LimitsConfig
 from faults.plan import Until
 from tests.guarantees.build import REQUESTS, RPC, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -85,6 +86,16 @@ def an_id_that_is_in_use_is_refused_as_wrong_where_no_more_are_admitted() -> Bui
         h.called(name)
     return h.observes("frontend.0", "call", request="d", index=1, prompt=2, max_tokens=3).ended(
         "d", "failed", error="BadRequestError", internal="", index=1)
+
+
+@rejects("memory-bounded")
+def longer_prompts_are_in_flight_than_the_limit_allows() -> Builder:
+    return history(limits=LimitsConfig(max_request_bytes=2)).started().called("a").called("b", 1)
+
+
+@silent("memory-bounded")
+def the_same_prompts_one_behind_the_other() -> Builder:
+    return history(limits=LimitsConfig(max_request_bytes=2)).started().request("a").request("b", 1)
 
 
 # -- streams, told by their tokens

@@ -78,7 +78,7 @@ UNPICKLES = Mutant(
 OVER_THE_LIMIT = Mutant(
     id="over-the-limit", scenario="test_more_requests_than_admitted",
     bug="The client admits whatever comes, and its core as well.",
-    breaks=these("memory-bounded/bound"),
+    breaks=these("memory-bounded/requests"),
     edits=(
         Edit("engine/frontend/session.py", "if len(self._by_id) >= self.limits.max_requests:", "if False:"),
         Edit("engine/core/engine_core.py",

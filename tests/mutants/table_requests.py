@@ -112,6 +112,14 @@ ABORT_UNHEARD = Mutant(
     edits=(Edit("engine/core/engine_core.py", "            yield from self._abort(item.request_ids)\n",
                 "            pass\n"),))
 
+BYTES_UNCOUNTED = Mutant(
+    id="bytes-uncounted", scenario="test_more_bytes_than_admitted",
+    bug="The client counts the requests that are in flight, and not their bytes.",
+    breaks=these("memory-bounded/bytes"),
+    edits=(Edit("engine/frontend/session.py",
+                "        if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:\n",
+                "        if False:\n"),))
+
 NAMELESS_REFUSAL = Mutant(
     id="nameless-refusal", scenario="test_more_requests_than_admitted",
     bug="A request beyond the limit fails like one that is wrong.",

@@ -22,12 +22,16 @@ ADDRESS = "ipc:///run/pair"
 
 
 class Pair:
-    """One play: `answers` the frontend got, messages the worker `read`, and the simulation."""
+    """One play: `answers` the frontend got, messages the worker `read`, and the simulation.
+
+    `buffer`: what the frontend sends with each request, and writes to as soon as it is sent.
+    """
 
     def __init__(self, plan: Plan | None = None, *, count: int = 5, seed: int = 0, choices=(), patience_s: float = 0.5,
-                 recheck_s: float = 0.05) -> None:
+                 recheck_s: float = 0.05, buffer: bytearray | None = None) -> None:
         self.sim = Simulation(tensor_parallel(2), plan, seed, choices)
         self.count, self.patience_s, self.recheck_s = count, patience_s, recheck_s
+        self.buffer = buffer
         self.answers: list[bytes] = []
         self.read: list[bytes] = []
         self.asked: list[float] = []
@@ -51,7 +55,9 @@ class Pair:
         assert hello[1:] == (0, [b"hello"])
         for number in range(self.count):
             began = yield Now()
-            yield Send("requests", [b"request %d" % number, bytes(70_000)], 0)
+            yield Send("requests", [b"request %d" % number, bytes(70_000) if self.buffer is None else self.buffer], 0)
+            if self.buffer is not None:
+                self.buffer[0] += 1
             found = yield Receive(("requests",), began + self.patience_s)
             if found is not None:
                 self.answers.append(found[2][0])

@@ -202,6 +202,17 @@ def test_a_lost_doorbell_costs_a_recheck():
     assert 0.001 < arrived[4] - sent[4] <= 0.05
 
 
+def test_a_buffer_that_is_written_to_behind_its_send_arrives_as_it_is_then():
+    """As a socket that does not copy sends it: the digests of the two ends differ."""
+    def ends(pair: Pair) -> list[bool]:
+        sent = [r.digest for r in pair.records("frontend.0") if r.site == f"{REQUESTS}:send"]
+        return [sent[n] == r.digest for n, r in enumerate(
+            r for r in pair.records("core.0") if r.site == f"{REQUESTS}:receive")]
+
+    assert ends(Pair().run()) == [True] * 5
+    assert ends(Pair(buffer=bytearray(70_000)).run()) == [False] * 5
+
+
 def test_a_fault_may_wait_for_another():
     """`after` begins to count once the other fault has fired, in whichever process that was."""
     first = drop(REQUESTS, nth=2)
