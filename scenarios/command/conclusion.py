@@ -70,8 +70,8 @@ def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:
 def promises() -> dict[str, Promise]:
     from scenarios.guarantees.registry import GUARANTEES
 
-    return {entry.id: Promise(id=entry.id, sentence=entry.sentence, source=entry.source, chapter=entry.chapter)
-            for entry in GUARANTEES.values()}
+    return {entry.id: Promise(id=entry.id, sentence=entry.sentence, source=entry.source, chapter=entry.chapter,
+                              blind_in=entry.blind_words) for entry in GUARANTEES.values()}
 
 
 def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None) -> int:

@@ -193,6 +193,17 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
         return self.blind_in.get(f"{half} in {world}" if half else world)
 
 
+    @property
+    def blind_words(self) -> dict[str, str]:
+        """By world: what it does not see there, and why."""
+        found: dict[str, list[str]] = {}
+        for place, reason in self.blind_in.items():
+            half, _, world = place.rpartition(" in ")
+            wrong = self.wrong.get(half) if isinstance(self.wrong, dict) else None
+            found.setdefault(world, []).append(f"an engine that {wrong}: {reason}" if wrong else reason)
+        return {world: "; ".join(reasons) for world, reasons in found.items()}
+
+
 def timer_s(bounds: Bounds, seconds: float) -> float:
     """When a time-out of so many seconds must have been told at the latest.
 

@@ -61,3 +61,11 @@ def test_every_promise_says_which_record_decides_it_and_who_wrote_that() -> None
     assert all(decider.record and decider.writers for decider in DECIDERS.values())
     alone = [name for name, decider in DECIDERS.items() if set(decider.writers) == {Writer.ITSELF}]
     assert len(alone) <= 9, "so many rest on the engine's own word"
+
+
+def test_what_a_promise_does_not_see_is_told_by_world_and_half() -> None:
+    orphans = GUARANTEES["no-orphans"]
+    assert orphans.blind_words == {
+        "sim": "an engine that lets children inherit each other's ends of the death pipe, which then never closes: who "
+               "inherits which descriptor is a fact of fork; the twin's processes share nothing"}
+    assert GUARANTEES["edge-fifo"].blind_words == {}

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from engine.topology import Mark, NodeKind
-from faults.plan import HOLDING_FATES
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, History, kind_of
 from scenarios.history.names import of_life
 from scenarios.history.play import Measured, Moment
+from scenarios.history.receipts import HOLDING_FATES
 
 CHAPTER = "Death and cleanliness"
 #: Resident memory that a process on a CPU may gain by a workload of the lab.
