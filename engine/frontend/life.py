@@ -1,7 +1,7 @@
 """The life of a client of one core (pure): start the core, serve, notice its death, end it.
 
 `start` and `shutdown` are loops that wait. All between them never waits: whoever owns the waiting (asyncio, a caller
-without a loop, the twin) says what arrived and lets time pass. Decided deliveries are handed to `deliver`.
+without a loop, the twin) says what arrived and lets time pass. Decided deliveries are handed to `deliver`, a loop.
 
 Promises
 - Start-up ends in ready or in a named error within its bound; a core that dies on the way is noticed at once.
@@ -69,6 +69,12 @@ def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
     return {"tensor_parallel_size": config.tensor_parallel_size, "data_parallel_size": 1}
 
 
+def nobody(delivery: Delivery) -> Loop[None]:
+    """Takes what nobody waits for."""
+    return
+    yield
+
+
 class ClientLife:
     """Of the client that runs in process `node`; its core has the same number."""
 
@@ -78,7 +84,7 @@ class ClientLife:
         self.config = config
         self.bounds = bounds = config.bounds
         self.session = ClientSession(config.limits, bounds, suffix)
-        self.deliver: Callable[[Delivery], None] = lambda delivery: None
+        self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
         self.num_gpu_blocks = 0
         self.core = core(node.index, node.life)
@@ -183,7 +189,7 @@ class ClientLife:
             raise
         yield Observe("accepted", {"request": request_id, "internal": internal})
         if not (yield from self.send(frames, request=request_id)):
-            self._hand_over(self.session.unroutable(request_id))
+            yield from self._hand_over(self.session.unroutable(request_id))
         return internal
 
     def abort(self, request_id: str) -> Loop[None]:
@@ -192,13 +198,10 @@ class ClientLife:
     def stop(self, request_id: str, stop_reason: str) -> Loop[None]:
         yield from self._take(self.session.stop(request_id, stop_reason))
 
-    def fail(self, request_id: str, error: Exception) -> Loop[None]:
-        yield from self._take(self.session.fail(request_id, error))
-
-    def utility(self, method: str, args: list[Any], timeout_s: float | None = None) -> Loop[int]:
+    def utility(self, method: str, args: list[Any]) -> Loop[int]:
         """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
         now = yield from self._require_core()
-        call_id, frames = self.session.utility(method, args, now, timeout_s)
+        call_id, frames = self.session.utility(method, args, now)
         if not (yield from self.send(frames, utility=method)):
             raise self.session.unroutable_call(call_id)
         return call_id
@@ -227,11 +230,11 @@ class ClientLife:
         deliveries, messages = decided
         for frames in messages:
             yield from self.send(frames)
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
 
-    def _hand_over(self, deliveries: list[Delivery]) -> None:
+    def _hand_over(self, deliveries: list[Delivery]) -> Loop[None]:
         for delivery in deliveries:
-            self.deliver(delivery)
+            yield from self.deliver(delivery)
 
     # -- what happens
 
@@ -244,7 +247,7 @@ class ClientLife:
             edge = Edge(self.core.first_life, self._node.first_life, Channel.OUTPUTS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
             return now
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
         if self.session.notice_read and self.session.dead is None and self._monitor is not None:
             yield Observe("dead-notice", {})
             yield from self._die(self._monitor.on_notice())
@@ -313,7 +316,7 @@ class ClientLife:
         yield Observe("engine-dead", {"reason": reason})
         if not self.session.notice_read and not (yield AwaitEnds((self.core,), 0.0)):
             yield EndChild(self.core, "kill")  # it stands still: nothing else would end it
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
 
     def _in_its_words(self, reason: str) -> Loop[str]:
         """Of a core that is gone or leaves: with what it told its parent, if it did."""
@@ -340,7 +343,7 @@ class ClientLife:
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)
-        self._hand_over(self.session.die("the engine was shut down"))
+        yield from self._hand_over(self.session.die("the engine was shut down"))
         if self.core_process is not None:
             yield from self._end_core()
         yield from self.give_back()

@@ -153,13 +153,6 @@ class ClientSession:
             return [], []
         return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]
 
-    def fail(self, request_id: str, error: Exception) -> tuple[list[Delivery], list[list[bytes]]]:
-        """End a request with an error of the client's own (a consumer that does not read)."""
-        live = self._by_id.get(request_id)
-        if live is None:
-            return [], []
-        return [self._end(live, FinishReason.ERROR, error=error)], [encode_abort([live.internal_id])]
-
     def free_all(self) -> list[list[bytes]]:
         """-> messages by which the core frees whatever is in flight; for the caller nothing changes."""
         return [encode_abort(list(self._by_internal))] if self._by_internal else []
@@ -173,13 +166,12 @@ class ClientSession:
                                             "retry when the engine is healthy")
         return [self._end(live, FinishReason.ERROR, error=error)]
 
-    def utility(self, method: str, args: list[Any], now: float, timeout_s: float | None = None,
-                ) -> tuple[int, list[bytes]]:
+    def utility(self, method: str, args: list[Any], now: float) -> tuple[int, list[bytes]]:
         """-> (call id, frames to send). Raises EngineDeadError."""
         self._require_alive()
         call_id = self._next_call
         self._next_call += 1
-        self._utilities[call_id] = (method, now + (self.bounds.request_s if timeout_s is None else timeout_s))
+        self._utilities[call_id] = (method, now + self.bounds.request_s)
         return call_id, encode_utility(Utility(self.client_index, call_id, method, args))
 
     def unroutable_call(self, call_id: int) -> UnroutableError:

@@ -51,7 +51,8 @@ class Builder:
         self.world, self.tp = world, tp
         self.topology = topology or tensor_parallel(tp, subscribers=subscribers)
         values: dict[str, Any] = {
-            "model": "model", "tensor_parallel_size": tp, "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
+            "model": "model", "tensor_parallel_size": tp, "skip_tokenizer_init": True,
+            "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
             "ring": RingConfig(max_chunks=2, response_chunks=2), "limits": LimitsConfig(max_requests=4),
             "kv_events": KVEventsConfig(enable_kv_cache_events=bool(self.topology.subscribers), buffer_steps=4)}
         self.config = EngineConfig(**{**values, **config})

@@ -11,6 +11,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_law,
     cases_requests,
     cases_ring,
+    cases_text,
     cases_transport,
 )
 from tests.guarantees.cases import CASES, Case

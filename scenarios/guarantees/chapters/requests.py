@@ -99,7 +99,7 @@ def check_tokens_match_reference(history: History) -> Finding:
                           tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
                           at=operation.ended_at, node=operation.node)
         elif operation.outcome == Outcome.FINISHED:
-            if len(tokens) != len(reference):
+            if len(tokens) != len(reference) and not _stopped_by_text(operation, request):
                 finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
                               len(reference), at=operation.ended_at, node=operation.node)
             elif _wrong_finish(operation, request):
@@ -127,6 +127,11 @@ def _judge_cut_short(finding: Finding, operation: Operation) -> None:
 def _is_greedy(request: dict[str, Any]) -> bool:
     return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
         "temperature")
+
+
+def _stopped_by_text(operation: Operation, request: dict[str, Any]) -> bool:
+    """Whether a stop string that was asked for ended it. Where that is, `text-is-of-tokens` knows."""
+    return operation.ends[0].data.get("stop_reason") in (request["sampling_params"].get("stop") or ())
 
 
 def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:
@@ -207,8 +212,27 @@ def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
                             why, at=freed.at, node=node)
 
 
+def _judge_unservable(finding: Finding) -> None:
+    """What the workload says cannot be served is refused by name, before anything of it is sent."""
+    history = finding.history
+    why = {request.get("index", place): request["unservable"]
+           for place, request in enumerate(history.play.workload.get("requests", ())) if request.get("unservable")}
+    for operation in history.operations:
+        reason = why.get(operation.index)
+        if reason is None or not operation.ends:
+            continue
+        if operation.error != BAD_REQUEST or reason not in operation.ends[0].data["reason"]:
+            finding.broke("request {!r} ended {} ({!r}), but it cannot be served: {}", operation.request,
+                          operation.outcome, operation.ends[0].data.get("reason"), reason, at=operation.ended_at,
+                          node=operation.node)
+        elif operation.accepted is not None:
+            finding.broke("request {!r} was sent although it cannot be served", operation.request,
+                          at=operation.accepted.at, node=operation.node)
+
+
 def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
+    _judge_unservable(finding)
     bad = [o for o in history.operations if o.error == BAD_REQUEST]
     if not bad:
         return finding
@@ -320,7 +344,8 @@ GUARANTEES = (
     ),
     Guarantee(
         id="bad-request-isolated", chapter=CHAPTER, source="vLLM", check=check_bad_request_isolated,
-        sentence="A request that cannot be served fails alone, with a message that says why.",
+        sentence="A request that cannot be served fails alone, with a message that says why; what its client can see "
+                 "is refused before anything is sent.",
         wrong="lets the exception of one request's checks end the thread that reads them all",
         witness="a bad request failed by name and a request that ended later was served",
         envelope=Envelope(outside=(Where(ALL_FATES - {Fate.DUPLICATE, Fate.DELAY, Fate.REORDER},

@@ -13,7 +13,7 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import BadRequestError, ConfigError
 from engine.frontend.input_processor import InputProcessor, load_tokenizer
 from engine.frontend.output_processor import OutputProcessor
-from engine.messages import EngineCoreOutput, FinishReason, SamplingParams
+from engine.messages import FinishReason, SamplingParams
 
 MODEL = str(Path(__file__).parents[3] / "scenarios" / "model")
 TOKENIZER = load_tokenizer(MODEL)
@@ -162,7 +162,8 @@ def test_half_a_character_is_shown_only_when_nothing_follows() -> None:
 def test_without_a_tokenizer_there_are_tokens_and_no_text() -> None:
     processor = OutputProcessor(None)
     processor.add(inputs_of(skip_tokenizer_init=True).process("r", [1, 2]))
-    output = processor.on_output("r", EngineCoreOutput("r-internal", [7, 8], 0, FinishReason.LENGTH)).output
+    processor.on_tokens("r", [7, 8])
+    output = processor.on_end("r", FinishReason.LENGTH)
     assert (output.token_ids, output.text, output.finished) == ([7, 8], "", True)
 
 
@@ -170,4 +171,3 @@ def test_tokens_for_a_request_that_has_ended_change_nothing() -> None:
     processor = processor_with(SamplingParams())
     processor.forget("r")
     assert processor.on_tokens("r", [5]) is None
-    assert processor.on_end("r", FinishReason.STOP) is None
