@@ -56,6 +56,9 @@ globals().update(family(__name__, (
          "One message of outputs arrives twice: its tokens are delivered once.",
          plan(duplicate(OUTPUTS, nth=12)),
          (tokens_in_order, tokens_match_reference)),
+    Case("test_output_is_cut_short",
+         "One message of outputs loses its end: it is dropped and told of, and who misses tokens is told so.",
+         plan(truncate(OUTPUTS, nth=12)), (bad_frame_isolated, lost_request_is_bounded, ends_once)),
     Case("test_outputs_swap",
          "Two messages of outputs arrive in the wrong order: the streams are right all the same.",
          plan(reorder(OUTPUTS, nth=12)),
@@ -121,3 +124,11 @@ def test_more_requests_than_admitted(world):
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(limits={"max_requests": 5}))
     run.holds(memory_bounded, tokens_match_reference)
+
+
+def test_more_bytes_than_admitted(world):
+    """Eight requests for a client that may have 600 bytes of requests in flight: some are refused by name."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(
+            limits={"max_request_bytes": 600}))
+    run.holds(memory_bounded, ends_once)

@@ -98,7 +98,7 @@ class EngineCoreClient:
         for _ in range(most):
             message = outputs.try_receive()
             if message is None:
-                self.run(self.life.on_quiet())
+                self.run(self.life.look_at_core())
                 return False
             self.run(self.life.on_message(message[1]))
         return True

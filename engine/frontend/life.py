@@ -79,6 +79,7 @@ class ClientLife:
     """Of the client that runs in process `node`; its core has the same number."""
 
     model: ModelConfig  # from the start on
+    num_gpu_blocks: int
 
     def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str]) -> None:
         self.config = config
@@ -86,7 +87,6 @@ class ClientLife:
         self.session = ClientSession(config.limits, bounds, suffix)
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
-        self.num_gpu_blocks = 0
         self.core = core(node.index, node.life)
         self.files: EngineFiles | None = None
         self._node = node
@@ -219,8 +219,7 @@ class ClientLife:
 
     def _require_core(self) -> Loop[float]:
         """-> now. Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
-        now: float = yield Now()
-        yield from self._look_at_core(now)
+        now = yield from self.look_at_core()
         gone = self._monitor.gone() if self._monitor is not None else None
         if gone is not None and self.session.dead is None:
             raise EngineDeadError((yield from self._in_its_words(gone)))
@@ -266,25 +265,21 @@ class ClientLife:
         yield from self.tick()
         return self._ticked_at
 
-    def on_quiet(self) -> Loop[None]:
-        """All that had arrived was taken: is the core still there?"""
-        yield from self._look_at_core((yield Now()))
-
     def tick(self) -> Loop[None]:
         """Let time pass: the core's death, its heartbeat, the end of a death's grace, then time-outs of the living."""
-        now = yield Now()
+        now = yield from self.look_at_core()
         was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
-        yield from self._look_at_core(now)
         if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late
             yield from self._take(self.session.on_tick(now))
         elif self._workers and (yield from self._core_is_long_dead()):
             yield from self._end_workers()
 
-    def _look_at_core(self, now: float) -> Loop[None]:
-        """Notice that the core is gone or stands still."""
+    def look_at_core(self) -> Loop[float]:
+        """Notice that the core is gone or stands still. -> now"""
+        now: float = yield Now()
         monitor = self._monitor
         if self.session.dead is not None or monitor is None or now == self._looked_at:
-            return
+            return now
         self._looked_at = now
         gone = yield AwaitEnds(self.watched, 0.0)
         if gone:
@@ -295,6 +290,7 @@ class ClientLife:
         if reason is not None and monitor.gone() is not None:
             yield from self._read_what_is_there()
         yield from self._die(reason)
+        return now
 
     def _read_what_is_there(self) -> Loop[None]:
         """Nobody may have read for a while."""
@@ -325,7 +321,7 @@ class ClientLife:
 
     def check_health(self) -> Loop[None]:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
-        yield from self._look_at_core((yield Now()))
+        yield from self.look_at_core()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
         gone = self._monitor.gone() if self._monitor is not None else None

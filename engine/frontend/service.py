@@ -8,9 +8,10 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.frontend.client import EngineCoreClient
-from engine.frontend.input_processor import InputProcessor, Prompt
+from engine.frontend.input_processor import Prompt
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream, Streams
+from engine.frontend.tokenizer import inputs_of
 from engine.messages import SamplingParams
 from engine.ports import Ports
 
@@ -20,7 +21,7 @@ class Service:
 
     def __init__(self, config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> None:
         """Raises ConfigError, StartupError."""
-        self.inputs = InputProcessor.from_config(config)
+        self.inputs = inputs_of(config)
         self.client: Any = EngineCoreClient.make_client(config, asyncio_mode=asyncio_mode, ports=ports)
         self.streams = Streams(self.client.life, self.inputs)
 

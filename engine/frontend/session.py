@@ -98,8 +98,6 @@ class ClientSession:
         self.dead: EngineDeadError | None = None
         self.notice_read = False
         self.bytes_in_flight = 0
-        self.steps_seen = 0
-        self.dropped = 0  # outputs for requests that have ended
         self._suffix = suffix
         self._by_id: dict[str, _Live] = {}
         self._by_internal: dict[str, _Live] = {}
@@ -191,12 +189,10 @@ class ClientSession:
         return self.on_outputs(outputs, now)
 
     def on_outputs(self, outputs: EngineCoreOutputs, now: float) -> list[Delivery]:
-        self.steps_seen = max(self.steps_seen, outputs.step)
         deliveries: list[Delivery] = []
         for output in outputs.outputs:
             live = self._by_internal.get(output.request_id)
-            if live is None:
-                self.dropped += 1
+            if live is None:  # it has ended
                 continue
             live.heard_at = now
             if output.num_preceding > live.have:
@@ -279,15 +275,6 @@ class ClientSession:
         """Sizes of what holds requests and calls: nothing is left in it when all have ended."""
         return {"requests": len(self._by_id), "internal": len(self._by_internal), "bytes": self.bytes_in_flight,
                 "calls": len(self._utilities)}
-
-    def check_integrity(self) -> list[str]:
-        """What is wrong with the books; nothing, if nothing is."""
-        wrong = []
-        if {id(live) for live in self._by_id.values()} != {id(live) for live in self._by_internal.values()}:
-            wrong.append("the two request tables differ")
-        if self.bytes_in_flight != sum(live.encoded_bytes for live in self._by_id.values()):
-            wrong.append("bytes in flight do not add up")
-        return wrong
 
     def _require_alive(self) -> None:
         if self.dead is not None:

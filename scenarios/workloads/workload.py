@@ -144,6 +144,11 @@ class Driver:
         self._finished = False
         self._dead = False
 
+    @property
+    def unanswered(self) -> int:
+        """How many calls have neither an answer nor an error."""
+        return len(self._awaited)
+
     def start(self) -> list[Command]:
         pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []
         return pause + self._next_phase()

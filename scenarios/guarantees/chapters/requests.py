@@ -44,6 +44,9 @@ def check_ends_once(history: History) -> Finding:
             if _caller_lives(history, operation):
                 finding.hangs("request {!r}", operation.request, bound=history.bounds.request_s,
                               since=operation.last_progress_at, node=node)
+        elif operation.accepted and ends[0].data.get("internal", operation.internal) != operation.internal:
+            finding.broke("request {!r} was accepted as {!r} and ended as {!r}", operation.request, operation.internal,
+                          ends[0].data["internal"], at=ends[0].at, node=node)
         elif operation.call is None and operation.accepted is None:
             finding.broke("request {!r} ended without ever having been called", operation.request, at=ends[0].at,
                           node=node)
@@ -70,6 +73,9 @@ def check_tokens_in_order(history: History) -> Finding:
         if operation.call is None and operation.deliveries:
             finding.broke("tokens for request {!r}, which nobody called", operation.request,
                           at=operation.deliveries[0].at, node=operation.node)
+        if history.simulated and not history.faults.receipts and len(operation.deliveries) == 1 < len(operation.tokens):
+            finding.broke("request {!r}: all {} tokens came at once", operation.request, len(operation.tokens),
+                          at=operation.ended_at, node=operation.node)
     for node, records in history.by_node("tokens").items():
         streams = {record.data["request"] for record in records}
         if len(streams) > 1:
@@ -277,6 +283,10 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                               node=node)
             continue
         waited = operation.ended_at - heard
+        if operation.error == "RequestTimeoutError" and waited < (
+                bounds.output_gap_s if operation.deliveries or losses else bounds.request_s):
+            finding.broke("request {!r} was given up {:.3f} s after it was heard of", operation.request, waited,
+                          at=operation.ended_at, node=node)
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,
                             bound=timer_s(bounds, max(bounds.request_s, bounds.output_gap_s)),
                             measured=waited - history.faults.frozen_s(node, heard, operation.ended_at)):
