@@ -23,9 +23,10 @@ globals().update(family(__name__, (
          "Prompts given as text, stop strings across tokens, stop tokens, ends of sequence, halves of characters.",
          Plan(), TOLD),
     Case("test_text_survives_doubled_and_swapped_outputs",
-         "Two messages of outputs arrive twice and two others in each other's place: the text is the same.",
-         plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8), reorder(OUTPUTS, nth=10)), TOLD),
-), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(9))),
+         "Messages of outputs arrive twice, and others in each other's place: the text is the same.",
+         plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
+              reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15)), TOLD),
+), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(11))),
     config=lab_config(skip_tokenizer_init=False)))
 
 

@@ -9,7 +9,8 @@ treats it: with `ignore_eos` it is a token like others, without it is the last t
     {"name", "model", "requests": [{"index", "prompt_token_ids", "sampling_params", "reference_token_ids",
                                     "prompt", "reference"}]}          (the last two, texts, are for readers)
 
-A request may also say what is `asked` instead of its tokens, and why it is `unservable`.
+A request may also say what is `asked` instead of its tokens, why it is `unservable`, and the tokens that end
+an answer.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
     ended = recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 3 <= len(tokens) < 20)
     text, tokens = other["reference"], plain["reference_token_ids"]
     repeated = next(token for token in tokens if tokens.count(token) > 1)
-    first = tokens.index(repeated)
+    first, ends = tokens.index(repeated), [recorder.tokenizer.eos_token_id, PAD]
 
     def asked(request: dict[str, Any], **params: Any) -> dict[str, Any]:
         return {**request, "sampling_params": {**request["sampling_params"], **params}}
@@ -151,11 +152,13 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
         asked(other, stop=[text[-3:] + "#", "#" + text[-2:]]),
         {**cut(asked(plain, stop_token_ids=[repeated]), first + 1), "asked": {
             "prompt_token_ids": plain["prompt_token_ids"]}},
-        asked(ended, stop=["#"]),
+        {**asked(ended, stop=["#"]), "end_token_ids": ends},
+        asked(other, stop=[text[-2:]]),
+        {**plain, "asked": "", "unservable": "the prompt is empty"},
         {"prompt_token_ids": [1, *BYTES[-2:]], "sampling_params": {**sampled, "ignore_eos": True},
          "reference_token_ids": BYTES},
         {"prompt_token_ids": [1, *BYTES[1:3]], "sampling_params": {**sampled, "min_tokens": 2},
-         "reference_token_ids": [PAD, *BYTES[1:5], PAD]},
+         "reference_token_ids": [PAD, *BYTES[1:5], PAD], "end_token_ids": ends},
         {"prompt_token_ids": [1, *tokens[:2]], "sampling_params": {
             **sampled, "ignore_eos": True, "stop_token_ids": [repeated], "min_tokens": 2},
          "reference_token_ids": [tokens[2], repeated, tokens[2], repeated]},

@@ -35,6 +35,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     sampling_params: dict[str, Any]
     reference_token_ids: list[int]
     asked: Any = None  # instead of the tokens: a text, or what is no prompt
+    end_token_ids: list[int] = []  # those of the model that end it
     unservable: str = ""  # why it cannot be served: what its caller must be told
 
     @property

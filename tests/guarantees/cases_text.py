@@ -118,12 +118,27 @@ def a_stop_string_within_the_first_tokens_counts() -> Builder:
 
 @accepts("text-is-of-tokens")
 def the_token_that_ends_a_request_is_no_text() -> Builder:
-    return _ends(_shows(_asked(tokens=3), "on", "one st", None), "one st", "stop", 2)
+    return _ends(_shows(_asked(tokens=3, stop_token_ids=[2]), "on", "one st", None), "one st", "stop", 2)
 
 
 @rejects("text-is-of-tokens")
 def the_token_that_ends_a_request_is_shown() -> Builder:
-    return _ends(_shows(_asked(tokens=3), "on", "one st", None), "one stop", "stop", 2)
+    return _ends(_shows(_asked(tokens=3, stop_token_ids=[2]), "on", "one st", None), "one stop", "stop", 2)
+
+
+@rejects("text-is-of-tokens")
+def a_token_that_ends_a_request_is_passed_over() -> Builder:
+    return _ends(_shows(_asked(stop_token_ids=[2]), *WHOLE, None), "one stop é!")
+
+
+@rejects("text-is-of-tokens")
+def a_token_ends_a_request_that_is_not_to_end_there() -> Builder:
+    return _ends(_shows(_asked(tokens=3, stop_token_ids=[4]), "on", "one st", None), "one st", "stop", 2)
+
+
+@accepts("text-is-of-tokens")
+def a_token_within_the_first_ones_does_not_end_a_request() -> Builder:
+    return _ends(_shows(_asked(stop_token_ids=[0], min_tokens=1), *WHOLE, None), "one stop é!")
 
 
 @silent("text-is-of-tokens")

@@ -17,7 +17,10 @@ BROKEN = "\ufffd"
 class _Asked:
     """What one request asks of its text. `decoded[n]`: what its first n tokens decode to, at once."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
+        params = request.get("sampling_params") or {}
+        self.max_tokens: int | None = params.get("max_tokens")
+        self.ends = {*request.get("end_token_ids", ()), *(params.get("stop_token_ids") or ())}
         self.stop: Sequence[str] = params.get("stop") or ()
         self.min_tokens: int = params.get("min_tokens", 0)
         self.decoded = [""]
@@ -58,7 +61,7 @@ def check_text_is_of_tokens(history: History) -> Finding:
     requests = {request.get("index", place): request
                 for place, request in enumerate(history.play.workload.get("requests", ()))}
     for operation in history.operations:
-        asked = _Asked(requests.get(operation.index, {}).get("sampling_params") or {})
+        asked = _Asked(requests.get(operation.index, {}))
         if _judge_stream(finding, operation, asked) and operation.outcome in (Outcome.FINISHED, Outcome.ABORTED):
             _judge_last_words(finding, operation, asked)
     return finding
@@ -81,6 +84,11 @@ def _judge_last_words(finding: Finding, operation: Operation, asked: _Asked) -> 
     finish, why, text = end.data["finish_reason"], end.data.get("stop_reason"), end.data.get("text", "")
     if finish == str(FinishReason.STOP) and not isinstance(why, str):
         count -= 1  # the token that ends a request is no text
+    ending = [n for n, token in enumerate(operation.tokens) if token in asked.ends and n >= asked.min_tokens]
+    if ending != ([count] if count < len(operation.tokens) else []):
+        finding.broke("request {!r} ended by {!r} after {} tokens, of which those at {} end it", operation.request,
+                      finish, len(operation.tokens), ending, at=end.at, node=operation.node)
+        return
     whole = asked.decoded[count]
     hit = asked.first_stop(whole, count)
     expected = whole if hit is None else whole[:hit[0]]
@@ -99,15 +107,15 @@ def _judge_last_words(finding: Finding, operation: Operation, asked: _Asked) -> 
     elif count > 1 and asked.first_stop(_whole(asked.decoded[count - 1]), count - 1) is not None:
         finding.broke("request {!r} went on after {!r}", operation.request, why, at=end.at, node=operation.node)
     else:
-        _judge_stopped(finding, operation)
+        _judge_stopped(finding, operation, asked)
 
 
-def _judge_stopped(finding: Finding, operation: Operation) -> None:
-    """Its client found a stop string: the core hears of it."""
+def _judge_stopped(finding: Finding, operation: Operation, asked: _Asked) -> None:
+    """Its client found a stop string: the core hears of it, unless it was at its end."""
     history, word = finding.history, operation.ends[0].data["stop_reason"]
     told = any(record.data["request"] == operation.internal and "abort" in record.data["action"]
                for _, record in history.observed("request"))
-    if not told and not history.faults.receipts:
+    if not told and len(operation.tokens) != asked.max_tokens and not history.faults.receipts:
         finding.broke("request {!r} ended by {!r}, and its core was not told", operation.request, word,
                       at=operation.ended_at, node=operation.node)
     else:
