@@ -16,6 +16,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
@@ -67,6 +68,18 @@ globals().update(family(__name__, (
               delay(REQUESTS, nth=8, match={"type": "ADD"}, until=until(marked("core.0", Mark.DRAINING)))),
          (drain, dead_notice, ends_once, tokens_match_reference, nothing_left_behind),
          play={"options": Options(await_death_s=5.0)}),
+    Case("test_core_is_asked_to_leave_and_has_no_time",
+         "SIGTERM, little time to drain, and a request that comes too late: it is refused, the running ones aborted.",
+         plan(delay("frontend.0->core.0/requests", nth=3, match={"type": "ADD"}, until=until(seconds=0.05)),
+              terminate("core.0", at=marked("core.0", Mark.STEP), nth=3)),
+         (drain, dead_notice, ends_once, nothing_left_behind),
+         play={"workload": recorded("long").then(add(0, 1, 2)), "config": lab_config(bounds={"drain_s": 0.1}),
+               "options": Options(await_death_s=5.0)}),
+    Case("test_core_dies_while_a_worker_is_stopped",
+         "A worker is stopped for good when the core is killed: the client ends it.",
+         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12),
+              kill("core.0", at="core.0->worker.0/rpc:receive", nth=12)),
+         (no_orphans, death_is_told, nothing_left_behind)),
     Case("test_frontend_dies",
          "The frontend is killed in the middle of its streams: its engine goes with it.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)),

@@ -31,7 +31,8 @@ PURE = tuple(name for name in TYPED if name.startswith("engine/"))
 #: What waits, tells the time, rolls dice, or reaches the outside.
 WORLDLY = frozenset({
     "asyncio", "ctypes", "datetime", "mmap", "multiprocessing", "os", "random", "secrets", "select", "selectors",
-    "signal", "socket", "subprocess", "tempfile", "threading", "time", "torch", "uuid", "zmq",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time", "tokenizers", "torch", "transformers", "uuid",
+    "zmq",
 })
 #: file -> what it may have all the same, and why.
 EXCEPTIONS = {

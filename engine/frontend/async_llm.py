@@ -20,8 +20,9 @@ from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.frontend.client import end_client
 from engine.frontend.input_processor import Prompt
-from engine.frontend.service import Service, Stream
+from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
+from engine.frontend.streams import Stream
 from engine.messages import RequestOutput, SamplingParams
 from engine.ports import Ports
 

@@ -21,7 +21,6 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.frontend.life import ClientLife
 from engine.frontend.session import ClientSession
-from engine.messages import SamplingParams
 from engine.ports import Ports
 from engine.process.entry import open_ports
 from engine.process.living import EngineProcess
@@ -55,10 +54,10 @@ class EngineCoreClient:
         self.owner_pid = os.getpid()
         self.process = EngineProcess(self.ports)
         self.life = ClientLife(self.ports.node, config, lambda: secrets.token_hex(4))
-        self._run = self.process.run
+        self.run = self.process.run
         _open_clients.add(self)
         try:
-            self._run(self.life.start())
+            self.run(self.life.start())
         except BaseException:
             self.shutdown()
             raise
@@ -82,27 +81,9 @@ class EngineCoreClient:
 
     # -- requests
 
-    def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
-            eos_token_id: int | None = None) -> str:
-        """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
-        return self._run(self.life.add(request_id, prompt_token_ids, params, eos_token_id))
-
-    def abort(self, request_id: str) -> None:
-        self._run(self.life.abort(request_id))
-
-    def stop(self, request_id: str, stop_reason: str) -> None:
-        self._run(self.life.stop(request_id, stop_reason))
-
-    def fail(self, request_id: str, error: Exception) -> None:
-        self._run(self.life.fail(request_id, error))
-
-    def utility(self, method: str, *args: Any, timeout_s: float | None = None) -> int:
-        """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
-        return self._run(self.life.utility(method, list(args), timeout_s))
-
     def send_raw(self, frames: list[Any]) -> None:
         """Send frames as they are: for tests of what the core makes of them."""
-        self._run(self.life.send(frames))
+        self.run(self.life.send(frames))
 
     # -- what happens
 
@@ -117,14 +98,14 @@ class EngineCoreClient:
         for _ in range(most):
             message = outputs.try_receive()
             if message is None:
-                self._run(self.life.on_quiet())
+                self.run(self.life.look_at_core())
                 return False
-            self._run(self.life.on_message(message[1]))
+            self.run(self.life.on_message(message[1]))
         return True
 
     def tick(self) -> None:
         """Let time pass: time-outs, the heartbeat, the end of a death's grace."""
-        self._run(self.life.tick())
+        self.run(self.life.tick())
 
     @property
     def grace_left_s(self) -> float | None:
@@ -134,7 +115,7 @@ class EngineCoreClient:
 
     def check_health(self) -> None:
         """Raises EngineDeadError where the engine is dead or makes no progress. Never waits."""
-        self._run(self.life.check_health())
+        self.run(self.life.check_health())
 
     # -- the end
 
@@ -142,10 +123,10 @@ class EngineCoreClient:
         """End the engine and remove everything it has. Safe to call twice, and on an engine that never started."""
         ending: Loop[None] = self.life.shutdown()
         try:
-            self._run(ending)
+            self.run(ending)
         except BaseException:  # a second Ctrl-C
             ending.close()
-            self._run(self.life.break_off())
+            self.run(self.life.break_off())
             raise
         finally:
             _open_clients.discard(self)
@@ -157,7 +138,7 @@ class SyncMPClient(EngineCoreClient):
     def wait(self, timeout_s: float) -> None:
         """Sleep until something may have happened or the time is over, then take it."""
         if not self.pump():
-            self._run(self.life.serve(self.ports.clock.monotonic() + timeout_s))
+            self.run(self.life.serve(self.ports.clock.monotonic() + timeout_s))
             self.pump()
 
 

@@ -1,32 +1,26 @@
-"""What a caller asks for, checked against the model before anything is sent.
+"""What a caller asks for, checked against the model before anything is sent (pure).
 
 Promises: a request that leaves here can be served; one that cannot fails alone, with a BadRequestError that
 says the numbers. Nothing is clamped in silence: the answer of a request whose `max_tokens` reaches beyond the
 model's length ends there with finish reason `length`, and that is the only limit applied later.
-
-Pure apart from `from_config`, which reads the model directory. Needs no torch; transformers is imported where a
-tokenizer needs more than its tokenizer.json, and never with `skip_tokenizer_init`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import BadRequestError, ConfigError
+from engine.errors import BadRequestError
 from engine.messages import SamplingParams
-from engine.model_config import ModelConfig, max_model_len, read_model_config
+from engine.model_config import ModelConfig, max_model_len
 
 #: Text, token ids, or one of both by name, as vLLM takes them: {"prompt": ...}, {"prompt_token_ids": ...}.
 Prompt = str | Sequence[int] | dict[str, Any]
-
-
-#: Classes that add nothing to tokenizer.json.
-PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+#: What travels as msgpack has 64 bits.
+SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 class ProcessedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,40 +33,6 @@ class ProcessedInput(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_id: int | None
 
 
-class JsonTokenizer:
-    """A tokenizer that is all in its tokenizer.json: what transformers wraps, without its seconds of import."""
-
-    def __init__(self, path: Path) -> None:
-        from tokenizers import Tokenizer
-
-        self.backend_tokenizer = Tokenizer.from_file(str(path))
-        self.backend_tokenizer.no_truncation()
-        self.backend_tokenizer.no_padding()
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": self.backend_tokenizer.encode(text).ids}
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-
-
-def load_tokenizer(directory: str) -> Any:
-    """The directory's own tokenizer, offline. Raises ConfigError where there is none that loads."""
-    path = Path(directory)
-    try:
-        settings = msgspec.json.decode((path / "tokenizer_config.json").read_bytes())
-        if settings.get("tokenizer_class") in PLAIN_CLASSES and (path / "tokenizer.json").exists():
-            return JsonTokenizer(path / "tokenizer.json")
-        # Other classes change what the file says (a <s> in front or not, old rules for spaces).
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # the loaders raise whatever their files made them
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{directory}: the tokenizer cannot be loaded ({reason}); "
-                          "with skip_tokenizer_init prompts are token ids") from None
-
-
 class InputProcessor:
     """Checks requests for one model. `tokenizer` may be None: then prompts are token ids."""
 
@@ -80,12 +40,6 @@ class InputProcessor:
         self.model = model
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len(config, model)
-
-    @classmethod
-    def from_config(cls, config: EngineConfig) -> InputProcessor:
-        """Raises ConfigError where the model directory is not one that can be served."""
-        model = read_model_config(config.model)
-        return cls(config, model, None if config.skip_tokenizer_init else load_tokenizer(config.model))
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> ProcessedInput:
         """Raises BadRequestError naming what cannot be served."""
@@ -146,8 +100,7 @@ class InputProcessor:
             if token >= self.model.vocab_size:
                 raise BadRequestError(request_id, f"stop token id {token} is outside the vocabulary of "
                                                   f"{self.model.vocab_size}")
-        # What travels as msgpack has 64 bits.
         numbers = {"seed": params.seed or 0, "max_tokens": params.max_tokens, "top_k": params.top_k}
         for name, value in numbers.items():
-            if not -(1 << 63) <= value < 1 << 63:
+            if not SMALLEST <= value <= LARGEST:
                 raise BadRequestError(request_id, f"{name} {value} does not fit into 64 bits")

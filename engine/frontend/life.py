@@ -1,7 +1,7 @@
 """The life of a client of one core (pure): start the core, serve, notice its death, end it.
 
 `start` and `shutdown` are loops that wait. All between them never waits: whoever owns the waiting (asyncio, a caller
-without a loop, the twin) says what arrived and lets time pass. Decided deliveries are handed to `deliver`.
+without a loop, the twin) says what arrived and lets time pass. Decided deliveries are handed to `deliver`, a loop.
 
 Promises
 - Start-up ends in ready or in a named error within its bound; a core that dies on the way is noticed at once.
@@ -69,18 +69,24 @@ def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
     return {"tensor_parallel_size": config.tensor_parallel_size, "data_parallel_size": 1}
 
 
+def nobody(delivery: Delivery) -> Loop[None]:
+    """Takes what nobody waits for."""
+    return
+    yield
+
+
 class ClientLife:
     """Of the client that runs in process `node`; its core has the same number."""
 
     model: ModelConfig  # from the start on
+    num_gpu_blocks: int
 
     def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str]) -> None:
         self.config = config
         self.bounds = bounds = config.bounds
         self.session = ClientSession(config.limits, bounds, suffix)
-        self.deliver: Callable[[Delivery], None] = lambda delivery: None
+        self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
-        self.num_gpu_blocks = 0
         self.core = core(node.index, node.life)
         self.files: EngineFiles | None = None
         self._node = node
@@ -183,7 +189,7 @@ class ClientLife:
             raise
         yield Observe("accepted", {"request": request_id, "internal": internal})
         if not (yield from self.send(frames, request=request_id)):
-            self._hand_over(self.session.unroutable(request_id))
+            yield from self._hand_over(self.session.unroutable(request_id))
         return internal
 
     def abort(self, request_id: str) -> Loop[None]:
@@ -192,13 +198,10 @@ class ClientLife:
     def stop(self, request_id: str, stop_reason: str) -> Loop[None]:
         yield from self._take(self.session.stop(request_id, stop_reason))
 
-    def fail(self, request_id: str, error: Exception) -> Loop[None]:
-        yield from self._take(self.session.fail(request_id, error))
-
-    def utility(self, method: str, args: list[Any], timeout_s: float | None = None) -> Loop[int]:
+    def utility(self, method: str, args: list[Any]) -> Loop[int]:
         """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
         now = yield from self._require_core()
-        call_id, frames = self.session.utility(method, args, now, timeout_s)
+        call_id, frames = self.session.utility(method, args, now)
         if not (yield from self.send(frames, utility=method)):
             raise self.session.unroutable_call(call_id)
         return call_id
@@ -216,8 +219,7 @@ class ClientLife:
 
     def _require_core(self) -> Loop[float]:
         """-> now. Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
-        now: float = yield Now()
-        yield from self._look_at_core(now)
+        now = yield from self.look_at_core()
         gone = self._monitor.gone() if self._monitor is not None else None
         if gone is not None and self.session.dead is None:
             raise EngineDeadError((yield from self._in_its_words(gone)))
@@ -227,11 +229,11 @@ class ClientLife:
         deliveries, messages = decided
         for frames in messages:
             yield from self.send(frames)
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
 
-    def _hand_over(self, deliveries: list[Delivery]) -> None:
+    def _hand_over(self, deliveries: list[Delivery]) -> Loop[None]:
         for delivery in deliveries:
-            self.deliver(delivery)
+            yield from self.deliver(delivery)
 
     # -- what happens
 
@@ -244,7 +246,7 @@ class ClientLife:
             edge = Edge(self.core.first_life, self._node.first_life, Channel.OUTPUTS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
             return now
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
         if self.session.notice_read and self.session.dead is None and self._monitor is not None:
             yield Observe("dead-notice", {})
             yield from self._die(self._monitor.on_notice())
@@ -263,25 +265,21 @@ class ClientLife:
         yield from self.tick()
         return self._ticked_at
 
-    def on_quiet(self) -> Loop[None]:
-        """All that had arrived was taken: is the core still there?"""
-        yield from self._look_at_core((yield Now()))
-
     def tick(self) -> Loop[None]:
         """Let time pass: the core's death, its heartbeat, the end of a death's grace, then time-outs of the living."""
-        now = yield Now()
+        now = yield from self.look_at_core()
         was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
-        yield from self._look_at_core(now)
         if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late
             yield from self._take(self.session.on_tick(now))
         elif self._workers and (yield from self._core_is_long_dead()):
             yield from self._end_workers()
 
-    def _look_at_core(self, now: float) -> Loop[None]:
-        """Notice that the core is gone or stands still."""
+    def look_at_core(self) -> Loop[float]:
+        """Notice that the core is gone or stands still. -> now"""
+        now: float = yield Now()
         monitor = self._monitor
         if self.session.dead is not None or monitor is None or now == self._looked_at:
-            return
+            return now
         self._looked_at = now
         gone = yield AwaitEnds(self.watched, 0.0)
         if gone:
@@ -292,6 +290,7 @@ class ClientLife:
         if reason is not None and monitor.gone() is not None:
             yield from self._read_what_is_there()
         yield from self._die(reason)
+        return now
 
     def _read_what_is_there(self) -> Loop[None]:
         """Nobody may have read for a while."""
@@ -313,7 +312,7 @@ class ClientLife:
         yield Observe("engine-dead", {"reason": reason})
         if not self.session.notice_read and not (yield AwaitEnds((self.core,), 0.0)):
             yield EndChild(self.core, "kill")  # it stands still: nothing else would end it
-        self._hand_over(deliveries)
+        yield from self._hand_over(deliveries)
 
     def _in_its_words(self, reason: str) -> Loop[str]:
         """Of a core that is gone or leaves: with what it told its parent, if it did."""
@@ -322,7 +321,7 @@ class ClientLife:
 
     def check_health(self) -> Loop[None]:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
-        yield from self._look_at_core((yield Now()))
+        yield from self.look_at_core()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
         gone = self._monitor.gone() if self._monitor is not None else None
@@ -340,7 +339,7 @@ class ClientLife:
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)
-        self._hand_over(self.session.die("the engine was shut down"))
+        yield from self._hand_over(self.session.die("the engine was shut down"))
         if self.core_process is not None:
             yield from self._end_core()
         yield from self.give_back()

@@ -19,7 +19,7 @@ import msgspec
 
 from engine.frontend.detokenizer import Detokenizer
 from engine.frontend.input_processor import ProcessedInput
-from engine.messages import EngineCoreOutput, FinishReason, RequestOutput
+from engine.messages import FinishReason, RequestOutput
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -45,14 +45,10 @@ class RequestState:
         if inputs.eos_token_id is not None and not params.ignore_eos:
             self._ends.add(inputs.eos_token_id)
 
-    @property
-    def finished(self) -> bool:
-        return self.finish_reason is not None
-
     def add_tokens(self, token_ids: Sequence[int], num_cached_tokens: int = 0) -> str | None:
         """-> the stop string that one of these tokens completed; those after it are left out."""
         self.num_cached_tokens = self.num_cached_tokens or num_cached_tokens
-        if self.finished or (self.detokenizer is not None and self.detokenizer.stopped_by is not None):
+        if self.detokenizer is not None and self.detokenizer.stopped_by is not None:
             return None
         for token in token_ids:
             self.token_ids.append(token)
@@ -64,12 +60,9 @@ class RequestState:
         return None
 
     def finish(self, finish_reason: FinishReason, stop_reason: int | str | None = None) -> None:
-        """The request has ended; only the first end counts.
-
-        A stop string wins over the end that the core saw, and so does one that only the text held back completes.
+        """The request has ended. A stop string wins over the end that the core saw, and so does one that only the
+        text held back completes.
         """
-        if self.finished:
-            return
         self.finish_reason, self.stop_reason = finish_reason, stop_reason
         if self.detokenizer is not None:
             self.detokenizer.finish()
@@ -82,7 +75,8 @@ class RequestState:
             request_id=self.inputs.request_id, prompt=self.inputs.prompt,
             prompt_token_ids=self.inputs.prompt_token_ids, token_ids=self.token_ids.copy(),
             text=self.detokenizer.text if self.detokenizer is not None else "",
-            finished=self.finished, finish_reason=str(self.finish_reason) if self.finish_reason is not None else None,
+            finished=self.finish_reason is not None,
+            finish_reason=str(self.finish_reason) if self.finish_reason is not None else None,
             stop_reason=self.stop_reason, num_cached_tokens=self.num_cached_tokens,
         )
 
@@ -112,22 +106,11 @@ class OutputProcessor:
         return Progress(state.output(), stopped)
 
     def on_end(self, request_id: str, finish_reason: FinishReason, stop_reason: int | str | None = None,
-               ) -> RequestOutput | None:
+               ) -> RequestOutput:
         """-> the last output of a request that finished or was aborted; it is forgotten here."""
-        state = self.requests.pop(request_id, None)
-        if state is None:
-            return None
+        state = self.requests.pop(request_id)
         state.finish(finish_reason, stop_reason)
         return state.output()
-
-    def on_output(self, request_id: str, output: EngineCoreOutput) -> Progress | None:
-        """Both of the above, for callers that have the core's output itself (no session between)."""
-        progress = self.on_tokens(request_id, output.new_token_ids, output.num_cached_tokens)
-        if progress is None or output.finish_reason is None:
-            return progress
-        ended = self.on_end(request_id, output.finish_reason, output.stop_reason)
-        assert ended is not None, "on_tokens found the request"
-        return Progress(ended)
 
     def forget(self, request_id: str) -> None:
         """The request ended with an error: its caller gets that instead of an output."""

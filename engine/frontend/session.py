@@ -98,8 +98,6 @@ class ClientSession:
         self.dead: EngineDeadError | None = None
         self.notice_read = False
         self.bytes_in_flight = 0
-        self.steps_seen = 0
-        self.dropped = 0  # outputs for requests that have ended
         self._suffix = suffix
         self._by_id: dict[str, _Live] = {}
         self._by_internal: dict[str, _Live] = {}
@@ -153,13 +151,6 @@ class ClientSession:
             return [], []
         return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]
 
-    def fail(self, request_id: str, error: Exception) -> tuple[list[Delivery], list[list[bytes]]]:
-        """End a request with an error of the client's own (a consumer that does not read)."""
-        live = self._by_id.get(request_id)
-        if live is None:
-            return [], []
-        return [self._end(live, FinishReason.ERROR, error=error)], [encode_abort([live.internal_id])]
-
     def free_all(self) -> list[list[bytes]]:
         """-> messages by which the core frees whatever is in flight; for the caller nothing changes."""
         return [encode_abort(list(self._by_internal))] if self._by_internal else []
@@ -173,13 +164,12 @@ class ClientSession:
                                             "retry when the engine is healthy")
         return [self._end(live, FinishReason.ERROR, error=error)]
 
-    def utility(self, method: str, args: list[Any], now: float, timeout_s: float | None = None,
-                ) -> tuple[int, list[bytes]]:
+    def utility(self, method: str, args: list[Any], now: float) -> tuple[int, list[bytes]]:
         """-> (call id, frames to send). Raises EngineDeadError."""
         self._require_alive()
         call_id = self._next_call
         self._next_call += 1
-        self._utilities[call_id] = (method, now + (self.bounds.request_s if timeout_s is None else timeout_s))
+        self._utilities[call_id] = (method, now + self.bounds.request_s)
         return call_id, encode_utility(Utility(self.client_index, call_id, method, args))
 
     def unroutable_call(self, call_id: int) -> UnroutableError:
@@ -199,12 +189,10 @@ class ClientSession:
         return self.on_outputs(outputs, now)
 
     def on_outputs(self, outputs: EngineCoreOutputs, now: float) -> list[Delivery]:
-        self.steps_seen = max(self.steps_seen, outputs.step)
         deliveries: list[Delivery] = []
         for output in outputs.outputs:
             live = self._by_internal.get(output.request_id)
-            if live is None:
-                self.dropped += 1
+            if live is None:  # it has ended
                 continue
             live.heard_at = now
             if output.num_preceding > live.have:
@@ -287,15 +275,6 @@ class ClientSession:
         """Sizes of what holds requests and calls: nothing is left in it when all have ended."""
         return {"requests": len(self._by_id), "internal": len(self._by_internal), "bytes": self.bytes_in_flight,
                 "calls": len(self._utilities)}
-
-    def check_integrity(self) -> list[str]:
-        """What is wrong with the books; nothing, if nothing is."""
-        wrong = []
-        if {id(live) for live in self._by_id.values()} != {id(live) for live in self._by_internal.values()}:
-            wrong.append("the two request tables differ")
-        if self.bytes_in_flight != sum(live.encoded_bytes for live in self._by_id.values()):
-            wrong.append("bytes in flight do not add up")
-        return wrong
 
     def _require_alive(self) -> None:
         if self.dead is not None:

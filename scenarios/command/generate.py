@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.frontend.async_llm import AsyncLLM
-from engine.frontend.input_processor import InputProcessor
+from engine.frontend.tokenizer import inputs_of
 from engine.messages import SamplingParams
 from scenarios.command import checks
 
@@ -26,7 +26,7 @@ def stream(model: Path, prompt: str, tp: int, device: str, sampling: dict[str, A
         raise checks.BadInputError(str(error)) from None
     checks.servable(model, tp, device)
     config = EngineConfig(model=str(model), tensor_parallel_size=tp, device=device)  # type: ignore[arg-type]
-    InputProcessor.from_config(config).process("prompt", prompt, params)
+    inputs_of(config).process("prompt", prompt, params)
     checks.enough_shared_memory(config.ring, tp)
     llm = AsyncLLM(config)
     try:

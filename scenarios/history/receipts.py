@@ -33,10 +33,15 @@ class Receipt(NamedTuple):
     told_by: str  # who wrote it down: the process that crossed the site
 
     @property
+    def holds(self) -> bool:
+        """Whether it holds up a process, a thread or a message for a while."""
+        return self.fate in HOLDING_FATES
+
+    @property
     def held_for_ever(self) -> bool:
         """A planned delay that should have ended and did not: nothing after it says anything about progress."""
         ends = self.fate == Fate.DELAY or (self.fault is not None and self.fault.until is not None)
-        return self.fate in HOLDING_FATES and ends and self.released_at is None
+        return self.holds and ends and self.released_at is None
 
     def may_end_the_engine(self, step_s: float) -> bool:
         """Whether it explains that an engine with this deadline for a step ended by itself."""

@@ -80,6 +80,8 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),
         Phase(name="a prefix hit", topology=_TWO, workload=twice),
         Phase(name="a preemption", topology=_TWO, config=lab_config(cache={"num_gpu_blocks": 8}), workload=pair),
+        Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
+              workload=recorded("texts").then(add(1, 2, 7))),
         Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
             add(0), utility("ping", "x", times=12), steps=2).then(abort(0))),
         Phase(name="a reset", topology=_TWO, workload=pair.then(_FEW, steps=3).then(

@@ -48,14 +48,16 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: an id that is in use, a prompt that is empty or larger than the whole cache."""
+    """By the workload: it says so itself, the id is in use, or the prompt is empty or larger than the whole cache."""
     operation = incident.operation
     if operation is None:
         return False
     if any(other.request == operation.request for other in _open_before(history, operation)):
         return True
-    prompt, cache = _recorded(history, operation).get("prompt_token_ids", ()), history.play.config.cache
-    return not prompt or (cache.num_gpu_blocks is not None and len(prompt) >= cache.num_gpu_blocks * cache.block_size)
+    recorded, cache = _recorded(history, operation), history.play.config.cache
+    prompt = recorded.get("prompt_token_ids", ())
+    return bool(recorded.get("unservable")) or not prompt or (
+        cache.num_gpu_blocks is not None and len(prompt) >= cache.num_gpu_blocks * cache.block_size)
 
 
 def _more_than_admitted(history: History, incident: Incident) -> bool:

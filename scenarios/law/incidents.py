@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from engine.messages import Outcome
+from engine.topology import NodeKind
 from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
 from scenarios.history.names import of_life
 
@@ -42,6 +43,7 @@ class Sort(StrEnum):
     KV_READER = "a subscriber missed something"
     WRONG = "a process found itself wrong"
     KEPT = "something was kept of what was over"
+    SILENT = "a process kept silent about what it is to tell"
 
 
 class Incident(NamedTuple):
@@ -84,7 +86,7 @@ _LEAVING = ("dying", "bye", "parent-gone")
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
     found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
-             *_of_tables(history))
+             *_of_tables(history), *_of_silence(history))
     return sorted(found, key=_when)
 
 
@@ -156,6 +158,28 @@ def _of_tables(history: History) -> Iterator[Incident]:
         pending = any(o.node == node and not (o.ends and o.ends[0].number < record.number) for o in history.operations)
         if not pending and any(record.data.get("kept", {}).values()):
             yield Incident(Sort.KEPT, node, record.at, f"closes, and kept {record.data['kept']}", None, record)
+
+
+def _of_silence(history: History) -> Iterator[Incident]:
+    """A client that leaves on its own feet has told how it began, how it closed, and of its engine's end, which it told
+    its callers; each refusal of its own tells the load. Its callers have an answer to each call.
+    """
+    for node, records in history.by_node("bye").items():
+        if kind_of(node) != NodeKind.FRONTEND:
+            continue
+        at, refused = records[-1].at, _refused_by_itself(history, node)
+        dead = any(o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted for o in history.operations)
+        for name, least in (("starting", 1), ("born", 1), ("closing", 1), ("closed", 1), ("engine-dead", int(dead)),
+                            ("load", refused)):
+            if len(history.by_node(name).get(node, ())) < least:
+                yield Incident(Sort.SILENT, node, at, f"{node} left and had not said {name!r} {least} times")
+    for node, record in history.observed("over"):
+        if record.data["unanswered"]:
+            yield Incident(Sort.UNHEARD, node, record.at, f"{record.data['unanswered']} calls were never answered")
+
+
+def _refused_by_itself(history: History, node: str) -> int:
+    return sum(o.node == node and o.outcome == Outcome.REFUSED and o.accepted is None for o in history.operations)
 
 
 def _all_is_told(history: History, core: str, worker: str, at: float) -> bool:

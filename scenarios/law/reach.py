@@ -41,7 +41,13 @@ class Reach(NamedTuple):
     def explains(self, history: History, receipt: Receipt, incident: Incident) -> bool:
         return (incident.sort in self.sorts and receipt.fate in self.fates and fnmatchcase(receipt.node, self.nodes)
                 and fnmatchcase(receipt.site, self.sites) and incident.at >= receipt.at
-                and self.whom(history, receipt, incident))
+                and not _outlives(receipt, incident) and self.whom(history, receipt, incident))
+
+
+def _outlives(receipt: Receipt, incident: Incident) -> bool:
+    """A client tells its callers of the end of its engine, and goes on: its own end is by what befell it."""
+    return (incident.sort is Sort.DEATH and kind_of(incident.node) == NodeKind.FRONTEND
+            and receipt.node != incident.node)
 
 
 # -- whom -----------------------------------------------------------------------------------------------------
@@ -73,6 +79,12 @@ def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident
     """A request that found no connection, within the time that noticing a death may take."""
     return (incident.operation is not None and incident.operation.error == "UnroutableError"
             and incident.at <= receipt.at + history.bounds.detection_s and of_its_engine(history, receipt, incident))
+
+
+def of_its_engine_by_name(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that the engine itself ended."""
+    return (incident.operation is not None and incident.operation.error == "RequestError"
+            and of_its_engine(history, receipt, incident))
 
 
 def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -107,8 +119,13 @@ def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bo
 
 
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """A message of outputs is about all requests that were open when it was struck."""
+    """A message of outputs is about all requests that were open when it was struck. What comes twice harms nobody, nor
+    what comes before a gap is given up.
+    """
     operation = incident.operation
+    if incident.sort in _LOSS and (receipt.fate == Fate.DUPLICATE or (
+            receipt.fate in (Fate.REORDER, Fate.DELAY) and receipt.lasted_s < history.bounds.output_gap_s)):
+        return False
     return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= receipt.at)
 
 
@@ -129,6 +146,8 @@ REACH: tuple[Reach, ...] = (
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in, and ends what is late"),
+    Reach("the core gives up what it drains", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
+          of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
     Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),

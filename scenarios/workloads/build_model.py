@@ -165,6 +165,8 @@ def save(model, tokenizer, target: Path) -> None:
     partial = target.with_name(target.name + ".part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    # As large models have it: several tokens end an answer.
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     # The tokenizer is pretty-printed by its library; compact JSON is less than half of it.

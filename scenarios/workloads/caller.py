@@ -1,17 +1,19 @@
 """The caller of a play (pure): asks what its driver says, and writes down what it was told. Both worlds run it.
 
-Whoever runs it says what happened (`tokens`, `ended`, `answered`), asks for the health every `PROBE_S` (`probe`),
+Whoever runs it says what happened (`hear`, `ended`, `answered`), asks for the health every `PROBE_S` (`probe`),
 and when the workload is `finished` lets it look once more (`look_back`). What it asks goes to an `AskedEngine`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.effects import Loop, Now, Observe
 from engine.errors import EngineDeadError, RingtwinError, UnroutableError
+from engine.frontend.input_processor import Prompt
 from engine.frontend.session import outcome_of_error
-from engine.messages import FinishReason, Outcome, SamplingParams
+from engine.messages import FinishReason, Outcome, RequestOutput, SamplingParams
 from scenarios.workloads.workload import Command, Driver, RecordedRequest, Workload
 
 #: How often the health is asked for while the workload runs.
@@ -21,7 +23,7 @@ PROBE_S = 0.05
 class AskedEngine(Protocol):
     """An engine as its caller asks it. Whatever comes later is told to the caller."""
 
-    def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
+    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
         """-> the id it has inside. Raises errors of `engine.errors`."""
 
     def abort(self, name: str) -> Loop[None]: ...
@@ -36,8 +38,21 @@ class AskedEngine(Protocol):
     def errored(self) -> bool: ...
 
 
+class Heard:
+    """What a caller has heard of one request. `internal` is empty where it was not accepted."""
+
+    def __init__(self, name: str, internal: str = "") -> None:
+        self.name = name
+        self.internal = internal
+        self.token_ids: list[int] = []
+        self.last: RequestOutput | None = None
+
+
 class Caller:
-    def __init__(self, workload: Workload, asked: AskedEngine) -> None:
+    """`decode`: the tokenizer's own, where text is asked for; so the judges know what tokens mean."""
+
+    def __init__(self, workload: Workload, asked: AskedEngine, decode: Callable[[list[int]], str] | None) -> None:
+        self._decode = decode
         self._driver = Driver(workload)
         self._first: RecordedRequest = workload.requests[0]
         self._asked = asked
@@ -71,9 +86,9 @@ class Caller:
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
                                "max_tokens": request.params.max_tokens})
         try:
-            self._internal[name] = yield from self._asked.add(name, request.prompt_token_ids, request.params)
+            self._internal[name] = yield from self._asked.add(name, request.prompt, request.params)
         except RingtwinError as error:
-            yield from self.ended(name, "", None, error)
+            yield from self.ended(Heard(name), error)
 
     def _call(self, command: Command) -> Loop[None]:
         try:
@@ -83,20 +98,36 @@ class Caller:
 
     # -- what it is told
 
-    def tokens(self, name: str, internal: str, offset: int, token_ids: list[int]) -> Loop[None]:
-        yield Observe("tokens", {"request": name, "internal": internal, "offset": offset, "tokens": token_ids})
+    def hear(self, heard: Heard, output: RequestOutput) -> Loop[None]:
+        """What is new of the tokens: outputs are cumulative. One that takes something back begins anew."""
+        have, heard.last = heard.token_ids, output
+        offset = len(have) if output.token_ids[:len(have)] == have else 0
+        if len(output.token_ids) > offset or offset < len(have):
+            heard.token_ids = output.token_ids
+            yield Observe("tokens", {"request": heard.name, "internal": heard.internal, "offset": offset,
+                                     "tokens": output.token_ids[offset:], **self._text_of(output, offset)})
 
-    def ended(self, name: str, internal: str, finish: FinishReason | str | None, error: Exception | None) -> Loop[None]:
+    def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
+        """What is shown, and what all tokens up to each of the new ones decode to at once."""
+        if self._decode is None:
+            return {}
+        have = output.token_ids
+        told = {"decoded": [self._decode(have[:n + 1]) for n in range(offset, len(have))]}
+        return told if output.finished else {"text": output.text, **told}
+
+    def ended(self, heard: Heard, error: Exception | None) -> Loop[None]:
+        last = heard.last
+        finish = last.finish_reason if last is not None and error is None else None
         outcome = outcome_of_error(error) if error is not None else (
-            Outcome.ABORTED if str(finish) == str(FinishReason.ABORT) else Outcome.FINISHED)
+            Outcome.ABORTED if finish == str(FinishReason.ABORT) else Outcome.FINISHED)
         yield Observe("end", {
-            "request": name, "internal": internal, "outcome": outcome.value, "reason": str(error or ""),
-            "finish_reason": str(finish) if finish is not None and error is None else None,
+            "request": heard.name, "internal": heard.internal, "outcome": outcome.value, "reason": str(error or ""),
+            "finish_reason": finish,
             "error": type(error).__name__ if error is not None else "",
-            "may_have_taken_effect": getattr(error, "may_have_taken_effect", False)})
+            "may_have_taken_effect": getattr(error, "may_have_taken_effect", False), **_last_words(last)})
         if isinstance(error, EngineDeadError):
             yield from self._learn_of_death()
-        yield from self._do(self._driver.ended(name))
+        yield from self._do(self._driver.ended(heard.name))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> Loop[None]:
         yield Observe("utility", {"method": command.method, "result": result, "failure": str(failure or "")})
@@ -120,6 +151,7 @@ class Caller:
 
     def look_back(self) -> Loop[None]:
         """Nothing is open: a dead engine must say so to a later call."""
+        yield Observe("over", {"unanswered": self._driver.unanswered})
         if self._asked.errored:
             began, error = (yield Now()), ""
             try:
@@ -137,3 +169,15 @@ class Caller:
         except EngineDeadError as error:
             reason = str(error)
         yield Observe("health", {"healthy": not reason, "reason": reason})
+
+
+def _last_words(last: RequestOutput | None) -> dict[str, Any]:
+    """What the last output says beside its tokens, where there is something."""
+    if last is None:
+        return {}
+    told: dict[str, Any] = {"text": last.text} if last.text else {}
+    if last.stop_reason is not None:
+        told["stop_reason"] = last.stop_reason
+    if last.num_cached_tokens:
+        told["cached"] = last.num_cached_tokens
+    return told

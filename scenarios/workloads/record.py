@@ -8,6 +8,9 @@ treats it: with `ignore_eos` it is a token like others, without it is the last t
 
     {"name", "model", "requests": [{"index", "prompt_token_ids", "sampling_params", "reference_token_ids",
                                     "prompt", "reference"}]}          (the last two, texts, are for readers)
+
+A request may also say what is `asked` instead of its tokens, why it is `unservable`, and the tokens that end
+an answer.
 """
 
 from __future__ import annotations
@@ -118,6 +121,81 @@ def sixty_four(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, 
     return [recorder.record(prompts.of(50 if prefixes[i % 4] else 4, 130, prefixes[i % 4]), 16) for i in range(64)]
 
 
+#: Tokens of a byte or two: an end of 次, which the prompt begins; é, →, an end without a beginning; a beginning of 次.
+BYTES = [97, 130, 105, 264, 161, 231, 243, 105, 165, 108]
+PAD = 0
+
+
+def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+    """Prompts given as text, stop strings that begin and end within tokens, stop tokens, the end of sequence, and
+    characters of several tokens. What is sampled has no reference: the twin's model takes what stands there.
+    """
+    plain = recorder.record(prompts.of(12, 24), 16, fits=lambda tokens: len(set(tokens)) < len(tokens))
+    other = recorder.record(prompts.of(12, 24), 16)
+    ended = recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 3 <= len(tokens) < 20)
+    text, tokens = other["reference"], plain["reference_token_ids"]
+    repeated = next(token for token in tokens if tokens.count(token) > 1)
+    first, ends = tokens.index(repeated), [recorder.tokenizer.eos_token_id, PAD]
+
+    def asked(request: dict[str, Any], **params: Any) -> dict[str, Any]:
+        return {**request, "sampling_params": {**request["sampling_params"], **params}}
+
+    def cut(request: dict[str, Any], count: int) -> dict[str, Any]:
+        return {**request, "reference_token_ids": request["reference_token_ids"][:count]}
+
+    sampled = {"temperature": 50.0, "seed": 3, "max_tokens": len(BYTES)}
+    words = {**other, "asked": other["prompt"].removeprefix("<s>")}
+    return [
+        {**plain, "asked": {"prompt": plain["prompt"].removeprefix("<s>")}},
+        asked(words, stop=[text[9:17], text[12:15] + "#", text[30:34]]),
+        asked(other, stop=[text[5:8], text[3:8], text[20:27]], min_tokens=4),
+        asked(other, stop=[text[-3:] + "#", "#" + text[-2:]]),
+        {**cut(asked(plain, stop_token_ids=[repeated]), first + 1), "asked": {
+            "prompt_token_ids": plain["prompt_token_ids"]}},
+        {**asked(ended, stop=["#"]), "end_token_ids": ends},
+        asked(other, stop=[text[-2:]]),
+        {**plain, "asked": "", "unservable": "the prompt is empty"},
+        {"prompt_token_ids": [1, *BYTES[-2:]], "sampling_params": {**sampled, "ignore_eos": True},
+         "reference_token_ids": BYTES},
+        {"prompt_token_ids": [1, *BYTES[1:3]], "sampling_params": {**sampled, "min_tokens": 2},
+         "reference_token_ids": [PAD, *BYTES[1:5], PAD], "end_token_ids": ends},
+        {"prompt_token_ids": [1, *tokens[:2]], "sampling_params": {
+            **sampled, "ignore_eos": True, "stop_token_ids": [repeated], "min_tokens": 2},
+         "reference_token_ids": [tokens[2], repeated, tokens[2], repeated]},
+    ]
+
+
+def unservable(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+    """What cannot be served where prompts are token ids and a request has at most 34 tokens, each by its name, and
+    the largest and smallest that can be.
+    """
+    short, full = recorder.record(prompts.of(12, 12), 8), recorder.record(prompts.of(33, 33), 1)
+    vocabulary = len(recorder.tokenizer)
+
+    def bad(why: str, asked: Any = None, **params: Any) -> dict[str, Any]:
+        request = {**short, "sampling_params": {**short["sampling_params"], **params}, "unservable": why}
+        return request if asked is None else {**request, "asked": asked}
+
+    def odd(prompt: list[int], **params: Any) -> dict[str, Any]:
+        return {"prompt_token_ids": prompt, "reference_token_ids": [5, 6], "sampling_params": {
+            "max_tokens": 2, "ignore_eos": True, "temperature": 1.0, **params}}
+
+    return [
+        short, {**full, "sampling_params": {"max_tokens": 16, "ignore_eos": True}},
+        bad("the prompt is empty", []),
+        bad("with at least one token of output", [*full["prompt_token_ids"], 5]),
+        bad(f"token id {vocabulary} at place 1", [5, vocabulary, 6]),
+        bad("token id -1 at place 2", [5, 6, -1]),
+        bad("token 1 of the prompt", [5, "x"]), bad("token 0 of the prompt", [True]),
+        bad("got int", 5), bad("needs 'prompt' or 'prompt_token_ids'", {"text": "x"}),
+        bad("runs without a tokenizer", "the ring"), bad("runs without a tokenizer", {"prompt": "the ring"}),
+        bad("stop strings need a tokenizer", stop=["x"]),
+        bad(f"stop token id {vocabulary}", stop_token_ids=[vocabulary]),
+        bad("seed", seed=1 << 63), bad("top_k", top_k=1 << 63), bad("max_tokens", max_tokens=1 << 63),
+        odd([0, vocabulary - 1], stop_token_ids=[vocabulary - 1], seed=(1 << 63) - 1), odd([7, 0], seed=-(1 << 63)),
+    ]
+
+
 WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]]] = {
     "eight-mixed": eight_mixed,
     "eight-even": even(8, 16),
@@ -125,6 +203,8 @@ WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]
     "pair": even(2, 16),
     "long": even(4, 100),
     "sixty-four": sixty_four,
+    "texts": texts,
+    "unservable": unservable,
 }
 
 

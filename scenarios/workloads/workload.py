@@ -20,17 +20,27 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.frontend.input_processor import Prompt
 from engine.messages import SamplingParams
 from engine.topology import Engine
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
 
-class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked, and what is to come of it."""
+
     index: int
     prompt_token_ids: list[int]
     sampling_params: dict[str, Any]
     reference_token_ids: list[int]
+    asked: Any = None  # instead of the tokens: a text, or what is no prompt
+    end_token_ids: list[int] = []  # those of the model that end it
+    unservable: str = ""  # why it cannot be served: what its caller must be told
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.prompt_token_ids if self.asked is None else self.asked
 
     @property
     def params(self) -> SamplingParams:
@@ -134,6 +144,11 @@ class Driver:
         self._steps_ticket: int | None = None
         self._finished = False
         self._dead = False
+
+    @property
+    def unanswered(self) -> int:
+        """How many calls have neither an answer nor an error."""
+        return len(self._awaited)
 
     def start(self) -> list[Command]:
         pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,13 +19,15 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.errors import RingtwinError
 from engine.frontend.async_llm import AsyncLLM
+from engine.frontend.input_processor import Prompt
+from engine.frontend.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import Mark, frontend
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller
+from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command, Workload
 
 
@@ -73,8 +76,8 @@ class AskedLLM:
         self.tasks: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
 
-    def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
-        stream = self._llm.start(name, prompt_token_ids, params)
+    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
+        stream = self._llm.start(name, prompt, params)
         self.tasks.add(asyncio.create_task(self.told.consume(name, stream)))
         return stream.internal_id
         yield  # a loop without effects is a loop all the same
@@ -118,7 +121,9 @@ class CallerProcess:
         self._play = play
         self._asked = AskedLLM(llm)
         self._asked.told = self
-        self._caller = Caller(play.workload, self._asked)
+        self._decode = None if play.config.skip_tokenizer_init else partial(
+            load_tokenizer(play.config.model).decode, skip_special_tokens=True)
+        self._caller = Caller(play.workload, self._asked, self._decode)
         self._changed = asyncio.Event()
         self._left = False
 
@@ -136,7 +141,7 @@ class CallerProcess:
 
     async def _serve(self) -> None:
         """The workload, once."""
-        self._caller = Caller(self._play.workload, self._asked)
+        self._caller = Caller(self._play.workload, self._asked, self._decode)
         probe = asyncio.create_task(self._probe_health())
         self._tell(self._caller.begin())
         while not (self._caller.finished or self._left):
@@ -172,15 +177,13 @@ class CallerProcess:
             await asyncio.sleep(self._llm.client.tick_s)
 
     async def consume(self, name: str, stream: Any) -> None:
-        have, last, failure = 0, None, None
+        heard, failure = Heard(name, stream.internal_id), None
         try:
-            async for last in stream:
-                if len(last.token_ids) > have:
-                    self._tell(self._caller.tokens(name, stream.internal_id, have, last.token_ids[have:]))
-                    have = len(last.token_ids)
+            async for output in stream:
+                self._tell(self._caller.hear(heard, output))
         except RingtwinError as error:
             failure = error
-        self._tell(self._caller.ended(name, stream.internal_id, last.finish_reason if last else None, failure))
+        self._tell(self._caller.ended(heard, failure))
 
     def answered(self, command: Command, done: asyncio.Future[Any]) -> None:
         failure = done.exception()

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from engine.config import EngineConfig
 from engine.effects import Loop
+from engine.frontend.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
 from engine.topology import Client, Engine, Node, frontend
 from scenarios.history.play import Holdings
@@ -26,6 +28,7 @@ from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.sim_caller import ORDERS, client_main
+from scenarios.worlds.sim_text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.model import Given
 from sim.process.answers.belongings import files_of
@@ -42,10 +45,13 @@ EVENT_PORTS = (5557, 5657)
 
 
 class RecordedModel:
-    """Answers from the workload's reference tokens. A token that was not recorded is the end of sequence, or 0."""
+    """Answers from the workload's reference tokens, the longest of a prompt. A token that was not recorded is the end
+    of sequence, or 0.
+    """
 
     def __init__(self, workload: Workload, layers: int, eos_token_id: int | None) -> None:
-        self._references = {tuple(r.prompt_token_ids): r.reference_token_ids for r in workload.requests}
+        shortest_first = sorted(workload.requests, key=lambda request: len(request.reference_token_ids))
+        self._references = {tuple(r.prompt_token_ids): r.reference_token_ids for r in shortest_first}
         self.collectives = 2 * layers
         self.eos_token_id = eos_token_id
         self.last_token = eos_token_id or 0
@@ -216,10 +222,14 @@ class SimBench:
         workload = workload_of(self._workload, engine)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
-                p, config, workload, actor.say, self._options.await_death_s, self._sim.given.model.eos_token_id))
+                p, config, workload, actor.say, self._options.await_death_s, self._inputs(config)))
         actor = SimActor(process, self._wake)
         self._clients.setdefault(engine.index, []).append(process)
         return actor
+
+    def _inputs(self, config: EngineConfig) -> InputProcessor:
+        tokenizer = None if config.skip_tokenizer_init else RecordedTokenizer(config.model, self._workload)
+        return InputProcessor(config, self._sim.given.model_config, tokenizer)
 
     def start_subscriber(self, node: Node, engine: Engine) -> SimSubscriber:
         what = following(config_of(self._config, engine), engine.index, node.index,

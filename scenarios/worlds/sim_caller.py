@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from engine.config import EngineConfig
 from engine.effects import Loop, MarkPoint, Now, Observe, Take
 from engine.errors import RingtwinError
+from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.life import ClientLife
-from engine.frontend.session import Delivery, Tokens, UtilityResult
+from engine.frontend.session import UtilityResult
+from engine.frontend.streams import Stream, Streams
 from engine.messages import SamplingParams
 from engine.topology import Mark
 from scenarios.lab.script import DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller
+from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command, Workload
 from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
@@ -24,17 +27,23 @@ ORDERS = "orders"
 
 
 class AskedLife:
-    """A client as the caller asks it. What comes later waits in `deliveries`."""
+    """A client as the caller asks it. Of whom there is news, a stream or an answer, waits in `news`."""
 
-    def __init__(self, life: ClientLife, eos_token_id: int | None) -> None:
+    def __init__(self, life: ClientLife, inputs: InputProcessor) -> None:
         self._life = life
-        self._eos_token_id = eos_token_id
-        self._calls: dict[int, Command] = {}
-        self._deliveries: deque[Delivery] = deque()
-        life.deliver = self._deliveries.append
+        self._streams = Streams(life, inputs)
+        self._news: deque[tuple[Heard, Stream] | tuple[Command, UtilityResult]] = deque()
 
-    def add(self, name: str, prompt_token_ids: list[int], params: SamplingParams) -> Loop[str]:
-        return (yield from self._life.add(name, prompt_token_ids, params, self._eos_token_id))
+    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
+        stream = yield from self._streams.start(name, prompt, params)
+        stream.changed = partial(self._changed, (Heard(name, stream.internal_id), stream))
+        if stream.ended:  # it was not sent
+            stream.changed()
+        return stream.internal_id
+
+    def _changed(self, news: tuple[Heard, Stream]) -> None:
+        if news not in self._news:
+            self._news.append(news)
 
     def abort(self, name: str) -> Loop[None]:
         yield from self._life.abort(name)
@@ -43,7 +52,8 @@ class AskedLife:
         yield from self._life.send(frames)
 
     def call(self, command: Command) -> Loop[None]:
-        self._calls[(yield from self._life.utility(command.method, command.args))] = command
+        yield from self._streams.utility(
+            command.method, command.args, lambda result: self._news.append((command, result)))
 
     def check_health(self) -> Loop[None]:
         yield from self._life.check_health()
@@ -54,35 +64,44 @@ class AskedLife:
 
     def tell(self, caller: Caller) -> Loop[None]:
         """Hand on what has come."""
-        while self._deliveries:
-            delivery = self._deliveries.popleft()
-            if isinstance(delivery, Tokens):
-                yield from caller.tokens(delivery.request_id, delivery.internal_id, delivery.offset,
-                                         delivery.token_ids)
-            elif isinstance(delivery, UtilityResult):
-                failure = delivery.error or (ValueError(delivery.failure) if delivery.failure else None)
-                yield from caller.answered(self._calls.pop(delivery.call_id), delivery.result, failure)
+        while self._news:
+            whose, what = self._news.popleft()
+            if isinstance(what, Stream):
+                yield from _listen(caller, whose, what)
             else:
-                yield from caller.ended(delivery.request_id, delivery.internal_id, delivery.finish_reason,
-                                        delivery.error)
+                failure = what.error or (ValueError(what.failure) if what.failure else None)
+                yield from caller.answered(whose, what.result, failure)
+
+
+def _listen(caller: Caller, heard: Heard, stream: Stream) -> Loop[None]:
+    """Take the newest of a stream, and its end."""
+    try:
+        output = stream.take()
+        while output is not None:
+            yield from caller.hear(heard, output)
+            if output.finished:
+                yield from caller.ended(heard, None)
+            output = stream.take()
+    except RingtwinError as error:
+        yield from caller.ended(heard, error)
 
 
 def client_main(process: SimProcess, config: EngineConfig, workload: Workload, say: Callable[[bytes], None],
-                await_death_s: float, eos_token_id: int | None) -> Loop[None]:
+                await_death_s: float, inputs: InputProcessor) -> Loop[None]:
     """The client's main thread, as often as the lab says GO."""
     yield MarkPoint(Mark.BORN)
     numbers = count(1)
     me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
     life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
     try:
-        yield RunLoop(_obey(life, workload, say, await_death_s, eos_token_id))
+        yield RunLoop(_obey(life, workload, say, await_death_s, inputs))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
         yield from life.shutdown()
         raise
 
 
 def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], await_death_s: float,
-          eos_token_id: int | None) -> Loop[None]:
+          inputs: InputProcessor) -> Loop[None]:
     try:
         yield from life.start()
     except RingtwinError as error:
@@ -91,7 +110,8 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
         say(FAILED + b" " + str(error).encode())
         return
     say(UP)
-    asked, orders = AskedLife(life, eos_token_id), deque[bytes]()
+    asked, orders = AskedLife(life, inputs), deque[bytes]()
+    decode = None if inputs.tokenizer is None else inputs.tokenizer.text_of
     while True:
         while not orders:  # an idle client reads on
             now = yield Now()
@@ -100,7 +120,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
                 yield from life.serve(now)
         if orders.popleft() != GO:
             break
-        yield RunLoop(_serve(life, asked, Caller(workload, asked), await_death_s))
+        yield RunLoop(_serve(life, asked, Caller(workload, asked, decode), await_death_s))
         say(DONE)
     yield from life.shutdown()
     yield Observe("bye", {"reason": "done"})

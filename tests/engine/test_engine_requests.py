@@ -195,7 +195,7 @@ def test_bad_requests_fail_alone_and_say_why() -> None:
             for name, (prompt, params) in BAD.items():
                 with pytest.raises(BadRequestError):
                     llm.start(name, prompt, params)
-                assert name not in llm._service.streams
+                assert name not in llm._service.streams._streams
             assert (await last(good)).token_ids == SIXTY_FOUR[0].reference_token_ids
             assert len(llm.client.session) == 0
 

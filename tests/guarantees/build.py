@@ -51,7 +51,8 @@ class Builder:
         self.world, self.tp = world, tp
         self.topology = topology or tensor_parallel(tp, subscribers=subscribers)
         values: dict[str, Any] = {
-            "model": "model", "tensor_parallel_size": tp, "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
+            "model": "model", "tensor_parallel_size": tp, "skip_tokenizer_init": True,
+            "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
             "ring": RingConfig(max_chunks=2, response_chunks=2), "limits": LimitsConfig(max_requests=4),
             "kv_events": KVEventsConfig(enable_kv_cache_events=bool(self.topology.subscribers), buffer_steps=4)}
         self.config = EngineConfig(**{**values, **config})
@@ -173,7 +174,7 @@ class Builder:
     def started(self, life: int = 0, blocks: int = 8, core_blocks: int | None = None) -> Builder:
         """An ordinary start: HELLO, metadata, READY, the announcement, ready on both sides."""
         suffix = f"@{life}" if life else ""
-        config = {"tensor_parallel_size": self.tp}
+        config = {"tensor_parallel_size": self.tp, "data_parallel_size": 1}
         up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
         announce = "core.0->frontend.0/requests"
         self.observes(f"frontend.0{suffix}", "starting")
@@ -204,8 +205,9 @@ class Builder:
             "error": None, "may_have_taken_effect": False, **data})
 
     def dies(self, request: str, **data: Any) -> Builder:
-        """The caller is told that the engine is dead."""
-        return self.ended(request, "engine-dead", error="EngineDeadError", **data)
+        """The caller is told that the engine is dead, of whatever it died."""
+        reason = "core.0 died (exit code -9): worker.1 died: planted by the plan"
+        return self.ended(request, "engine-dead", error="EngineDeadError", **{"reason": reason, **data})
 
     def request(self, request: str, index: int = 0, tokens: list[list[int]] | None = None, **end: Any) -> Builder:
         reference = WORKLOAD["requests"][index]["reference_token_ids"]

@@ -45,6 +45,27 @@ def a_killed_worker_is_never_noticed() -> Builder:
 
 
 @rejects("death-is-told")
+def who_is_told_reads_nothing_of_who_died() -> Builder:
+    return _worker_killed().wait(.02).dies("a", reason="core.0 said that it is leaving (ENGINE_CORE_DEAD)")
+
+
+@rejects("death-is-told")
+def who_is_told_reads_nothing_of_how_the_core_died() -> Builder:
+    return history().started().called("a").fires("kill", "core.0/mark:step").wait(.02).dies("a", reason="core.0 died")
+
+
+@rejects("death-is-told")
+def who_is_told_reads_nothing_of_what_the_core_raised() -> Builder:
+    h = history().started().called("a").fires("raise", "core.0/mark:step").ends("core.0", exitcode=1)
+    return h.wait(.02).dies("a", reason="core.0 died")
+
+
+@rejects("death-is-told")
+def a_call_is_let_in_although_the_core_is_gone() -> Builder:
+    return history().started().fires("kill", "core.0/mark:step").wait(.02).called("a", core=False).dies("a")
+
+
+@rejects("death-is-told")
 def a_late_call_gets_some_other_error() -> Builder:
     h = history().started().fires("kill", AT_ANSWER).wait(1)
     return h.observes("frontend.0", "late-call", began=h.now, error="RequestTimeoutError")

@@ -112,3 +112,37 @@ def a_request_is_refused_with_room_for_more() -> Builder:
 @silent(LAW)
 def nobody_asks_for_anything() -> Builder:
     return history().started()
+
+
+def _client_leaves(*said: str) -> Builder:
+    """A client that leaves on its own feet and has said no more than this."""
+    h = history().request("a")
+    for name in said:
+        h.observes("frontend.0", name)
+    return h.observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+_ALL = ("starting", "born", "closing", "closed")
+
+
+@accepts(LAW)
+def a_client_leaves_and_has_told_all() -> Builder:
+    return _client_leaves(*_ALL)
+
+
+@rejects(LAW)
+def a_client_leaves_and_has_not_told_how_it_closed() -> Builder:
+    return _client_leaves("starting", "born", "closing")
+
+
+@rejects(LAW)
+def a_client_tells_its_callers_of_a_death_and_not_the_judges() -> Builder:
+    h = history().called("a").fires("kill", "core.0/mark:step").dies("a")
+    for name in _ALL:
+        h.observes("frontend.0", name)
+    return h.observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+@rejects(LAW)
+def a_call_of_the_core_is_never_answered() -> Builder:
+    return history().started().request("a").observes("frontend.0", "over", unanswered=1)

@@ -23,6 +23,11 @@ def an_abort_that_crosses_the_finish_ends_it_twice() -> Builder:
 
 
 @rejects("ends-once")
+def a_request_ends_under_another_name() -> Builder:
+    return history().started().called("a").ended("a", internal="a-1")
+
+
+@rejects("ends-once")
 def a_request_never_ends_in_the_twin() -> Builder:
     return history().started().called("a").wait(0.01).observes("frontend.0", "closing")
 
@@ -88,6 +93,21 @@ def a_lost_output_leaves_a_hole() -> Builder:
 @rejects("tokens-in-order")
 def a_doubled_output_is_delivered_twice() -> Builder:
     return history().started().called("a").streams("a", [7]).streams("a", [7]).ended("a")
+
+
+def _three_outputs(*chunks: list[int]) -> Builder:
+    h = history().started().called("a")
+    return h.carries(OUTPUTS, "x", "y", "z").streams("a", *chunks).ended("a")
+
+
+@rejects("tokens-in-order")
+def all_tokens_of_three_messages_come_at_once() -> Builder:
+    return _three_outputs([7, 8, 9])
+
+
+@silent("tokens-in-order")
+def a_caller_that_is_slow_reads_two_tokens_at_once() -> Builder:
+    return _three_outputs([7], [8, 9])
 
 
 @rejects("tokens-in-order", "abort-is-final")
@@ -266,6 +286,27 @@ def a_lost_request_is_waited_for_for_ever() -> Builder:
 @rejects("lost-request-is-bounded")
 def a_lost_request_ends_far_too_late() -> Builder:
     return _lost().wait(4).ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@rejects("lost-request-is-bounded")
+def a_request_is_given_up_too_soon() -> Builder:
+    return _timed_out(1.9)
+
+
+@silent("lost-request-is-bounded")
+def a_request_is_given_up_at_its_time_out() -> Builder:
+    return _timed_out(2.1)
+
+
+def _timed_out(after_s: float) -> Builder:
+    return history().started().called("a").wait(after_s).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@rejects("lost-request-is-bounded")
+def a_gap_is_given_up_too_soon() -> Builder:
+    return history().started().called("a").streams("a", [7]).fires("drop", f"{OUTPUTS}:receive").wait(0.4).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
 
 
 @rejects("lost-request-is-bounded")

@@ -190,6 +190,13 @@ def the_two_sides_disagree_about_the_blocks() -> Builder:
     return history().started(blocks=8, core_blocks=9)
 
 
+@rejects("handshake-order")
+def both_sides_agree_on_another_engine() -> Builder:
+    h = history(tp=4)
+    h.tp = 2
+    return h.started()
+
+
 @rejects("handshake-order", "start-ends")
 def ready_is_waited_for_for_ever() -> Builder:
     up = "core.0->frontend.0/handshake"

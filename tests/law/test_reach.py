@@ -23,6 +23,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a worker dies": (Fate.EXIT, "worker.1/mark:executing", "worker.1", None),
     "nothing can be sent to a core that is gone": (Fate.KILL, STEP, "core.0", None),
     "the core drains": (Fate.TERMINATE, STEP, "core.0", None),
+    "the core gives up what it drains": (Fate.TERMINATE, STEP, "core.0", None),
     "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
     "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
     "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
@@ -51,7 +52,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
 
 
 def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "") -> Builder:
-    error = error or ("UnroutableError" if h.at_once else "RequestTimeoutError")
+    error = error or h.error
     return h.ended("a", outcome, node=f"frontend.{e}", error=error)
 
 
@@ -96,7 +97,9 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 def _begun(row: Reach) -> Builder:
     h = history(topology=two_engines(subscribers=True))
     h.of_a_worker = row.name.startswith("a worker that")
-    h.of_a_subscriber, h.at_once = row.name == "a subscriber dies", row.name.startswith("nothing can be sent")
+    h.of_a_subscriber = row.name == "a subscriber dies"
+    h.error = {"nothing can be sent to a core that is gone": "UnroutableError",
+               "the core gives up what it drains": "RequestError"}.get(row.name, "RequestTimeoutError")
     for e in (0, 1):
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
         h.called("a", node=f"frontend.{e}")
@@ -157,6 +160,25 @@ def test_no_row_explains_every_sort(sort: Sort) -> None:
 
 def _core_stops(h: Builder, until: Until) -> Builder:
     return h.fires("stall", STEP, node="core.0", until=until).wait(until.seconds or 0.0).releases()
+
+
+@pytest.mark.parametrize("fate", [Fate.KILL, Fate.RAISE, Fate.TERMINATE])
+def test_no_end_of_an_engine_explains_that_its_client_falls_over(fate: Fate) -> None:
+    h = history().called("a").fires(fate, STEP, node="core.0").ends("frontend.0", exitcode=1)
+    assert _explained(h, Sort.DEATH) == [None]
+
+
+@pytest.mark.parametrize(("fate", "until"), [
+    (Fate.DUPLICATE, None), (Fate.REORDER, SHORT), (Fate.DELAY, SHORT)])
+def test_an_output_that_comes_twice_or_a_little_late_explains_no_failure(fate: Fate, until: Until | None) -> None:
+    h = history().called("a").fires(fate, f"{OUTPUTS}:receive", node="frontend.0", until=until).wait(0.1)
+    h = (h if until is None else h.releases()).wait(0.5).ended("a", "failed", error="RequestTimeoutError")
+    assert _explained(h, Sort.FAILED) == [None]
+
+
+def test_a_drain_does_not_explain_a_time_out() -> None:
+    h = history().called("a").fires(Fate.TERMINATE, STEP, node="core.0")
+    assert _explained(h.ended("a", "failed", error="RequestTimeoutError"), Sort.FAILED) == [None]
 
 
 def test_a_short_stop_ends_no_engine() -> None:

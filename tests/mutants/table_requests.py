@@ -49,6 +49,34 @@ SOMEBODY_ELSES = Mutant(
                 "            live = next((each for name, each in self._by_internal.items()\n"
                 "                         if name[0] == output.request_id[0]), None)\n"),))
 
+TOKEN_BY_TOKEN = Mutant(
+    id="token-by-token", scenario="test_text_is_shown_as_it_comes",
+    bug="Each token is decoded by itself: halves of characters are shown, and spaces lost.",
+    breaks=these("text-is-of-tokens/whole"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/frontend/detokenizer.py", "        self._ids.append(token_id)\n        pending = self._pending()\n",
+                "        return self._decode([token_id], skip_special_tokens=True)\n        pending = \"\"\n"),))
+
+STOPS_IN_ONE_TOKEN = Mutant(
+    id="stops-in-one-token", scenario="test_text_is_shown_as_it_comes",
+    bug="A stop string is looked for in what the last token has added.",
+    breaks=these("text-is-of-tokens/stop"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/frontend/detokenizer.py", "find_stop(self._whole, self._stop, self._search_from)",
+                "find_stop(self._whole, self._stop, len(self._whole) - len(fresh))"),))
+
+STOP_UNTOLD = Mutant(
+    id="stop-untold", scenario="test_text_is_shown_as_it_comes",
+    bug="A stop string ends the stream, and the core computes on.",
+    breaks=these("text-is-of-tokens/told"), along=these("lost-request-is-bounded"),
+    edits=(Edit("engine/frontend/session.py",
+                "return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]",
+                "return [self._end(live, FinishReason.STOP, stop_reason)], []"),))
+
+SENT_UNSEEN = Mutant(
+    id="sent-unseen", scenario="test_requests_that_no_engine_can_serve",
+    bug="A prompt with an unknown token is sent, and left to the core.",
+    breaks=these("bad-request-isolated/before"),
+    edits=(Edit("engine/frontend/input_processor.py", "        self._check_prompt(request_id, token_ids)\n", ""),))
+
 NO_REASON = Mutant(
     id="no-reason", scenario="test_request_that_cannot_be_served",
     bug="A request that cannot be served fails with a message that says nothing.",

@@ -18,8 +18,11 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
+from scenarios.history.names import base, rank_of
 
 CHAPTER = "Death and cleanliness"
+#: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
+SENTINEL_S = 0.002
 #: What a caller may hear of a call that begins after the engine is known to be dead.
 _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
@@ -40,10 +43,38 @@ def check_death_is_told(history: History) -> Finding:
             for operation in history.operations:
                 if history.engine_of(operation.node) == engine:
                     _judge_told(finding, operation, death)
+                    _judge_reason(finding, operation, death)
             for node in _callers(history, engine):
                 for late in history.by_node("late-call").get(node, ()):
                     _judge_late_call(finding, node, late, death)
     return finding
+
+
+def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
+    """Who is told reads who died, and how; who calls a core that is gone is not let in."""
+    history, node = finding.history, operation.node
+    noticed_s = SENTINEL_S if history.simulated else history.bounds.detection_s
+    if operation.accepted and kind_of(death.node) == "core" and operation.began_at > death.at + noticed_s:
+        finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
+                      at=operation.accepted.at, node=node)
+    if operation.outcome == Outcome.ENGINE_DEAD and not blames(history, death, operation.ends[0].data["reason"]):
+        finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
+                      operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
+
+
+def blames(history: History, death: Death, reason: str) -> bool:
+    """Whether a reason says who died, and of what, where one fault alone has ended it."""
+    receipts = history.faults.receipts
+    if len(receipts) != 1 or receipts[0].node != death.node or not death.planned or \
+            reason == "the engine was shut down":
+        return True
+    name = base(death.node)
+    if kind_of(name) == "worker":
+        return name in reason or any(f"{what}.{rank_of(name)}" in reason for what in ("worker", "response"))
+    if receipts[0].fate == Fate.KILL:
+        return f"{name} died" in reason and "exit code -9" in reason
+    fault = receipts[0].fault
+    return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason
 
 
 def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:
@@ -280,7 +311,7 @@ GUARANTEES = (
     Guarantee(
         id="death-is-told", chapter=CHAPTER, source="vLLM V1 engine core", check=check_death_is_told,
         sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
-                 "and every later call with EngineDeadError within the detection bound.",
+                 "and every later call with an EngineDeadError that says who died, within the detection bound.",
         wrong={
             "pending": "learns of deaths only from the notice that a dying process sends",
             "later": "takes in what is asked of it when the engine is dead",

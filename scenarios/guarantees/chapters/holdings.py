@@ -13,7 +13,6 @@ from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Wher
 from scenarios.history.history import FOREVER, History, kind_of
 from scenarios.history.names import of_life
 from scenarios.history.play import Measured, Moment
-from scenarios.history.receipts import HOLDING_FATES
 
 CHAPTER = "Death and cleanliness"
 #: Resident memory that a process on a CPU may gain by a workload of the lab.
@@ -80,7 +79,7 @@ def _twice(history: History, first: Moment, *later: Moment) -> Iterator[tuple[Me
 
 def _was_ready(history: History, node: str, at: float) -> bool:
     """A process that is held up may not have come so far; and for a subscriber of a dead engine nobody waits."""
-    held = any(r.node == node and r.fate in HOLDING_FATES and r.at <= at < r.over_at for r in history.faults.receipts)
+    held = any(r.node == node and r.holds and r.at <= at < r.over_at for r in history.faults.receipts)
     return not held and (kind_of(node) != NodeKind.SUBSCRIBER or history.ends.at(history.engine_of(node).core) > at)
 
 

@@ -47,6 +47,9 @@ def check_ends_once(history: History) -> Finding:
             if _caller_lives(history, operation):
                 finding.hangs("request {!r}", operation.request, bound=history.bounds.request_s,
                               since=operation.last_progress_at, node=node)
+        elif operation.accepted and ends[0].data.get("internal", operation.internal) != operation.internal:
+            finding.broke("request {!r} was accepted as {!r} and ended as {!r}", operation.request, operation.internal,
+                          ends[0].data["internal"], at=ends[0].at, node=node)
         elif operation.call is None and operation.accepted is None:
             finding.broke("request {!r} ended without ever having been called", operation.request, at=ends[0].at,
                           node=node)
@@ -182,8 +185,27 @@ def _never_came(history: History, engine: EngineLife) -> bool:
     return any("/requests:" in hit.site and history.engine_of(hit.node) == engine for hit in history.faults.hit(*fates))
 
 
+def _judge_unservable(finding: Finding) -> None:
+    """What the workload says cannot be served is refused by name, before anything of it is sent."""
+    history = finding.history
+    why = {request.get("index", place): request["unservable"]
+           for place, request in enumerate(history.play.workload.get("requests", ())) if request.get("unservable")}
+    for operation in history.operations:
+        reason = why.get(operation.index)
+        if reason is None or not operation.ends:
+            continue
+        if operation.error != BAD_REQUEST or reason not in operation.ends[0].data["reason"]:
+            finding.broke("request {!r} ended {} ({!r}), but it cannot be served: {}", operation.request,
+                          operation.outcome, operation.ends[0].data.get("reason"), reason, at=operation.ended_at,
+                          node=operation.node)
+        elif operation.accepted is not None:
+            finding.broke("request {!r} was sent although it cannot be served", operation.request,
+                          at=operation.accepted.at, node=operation.node)
+
+
 def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
+    _judge_unservable(finding)
     for operation in history.operations:
         if never_fits(history, operation) and operation.accepted and not history.faults.receipts:
             _judge_bad(finding, operation)
@@ -243,6 +265,10 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                               node=node)
             continue
         waited = operation.ended_at - heard
+        if operation.error == "RequestTimeoutError" and waited < (
+                bounds.output_gap_s if operation.deliveries or losses else bounds.request_s):
+            finding.broke("request {!r} was given up {:.3f} s after it was heard of", operation.request, waited,
+                          at=operation.ended_at, node=node)
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,
                             bound=timer_s(bounds, max(bounds.request_s, bounds.output_gap_s)),
                             measured=waited - history.faults.frozen_s(node, heard, operation.ended_at)):
@@ -339,10 +365,12 @@ GUARANTEES = (
     ),
     Guarantee(
         id="bad-request-isolated", chapter=CHAPTER, source="vLLM", check=check_bad_request_isolated,
-        sentence="A request that cannot be served fails alone, with a message that says why.",
+        sentence="A request that cannot be served fails alone, with a message that says why; what its client can see "
+                 "is refused before anything is sent.",
         wrong={
             "alone": "lets the exception of one request's checks end the thread that reads them all",
             "why": "fails it with a message that says nothing",
+            "before": "sends what its client could have refused",
         },
         witness="a bad request failed by name and a request that ended later was served",
         envelope=Envelope(outside=(Where(ALL_FATES - {Fate.DUPLICATE, Fate.DELAY, Fate.REORDER},

@@ -6,6 +6,7 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from engine.messages import Outcome
+from engine.topology import Channel
 from scenarios.guarantees.base import Finding
 from scenarios.history.history import Fate, History, Operation
 
@@ -29,6 +30,10 @@ def check_tokens_in_order(history: History) -> Finding:
         if operation.call is None and operation.deliveries:
             finding.broke("tokens for request {!r}, which nobody called", operation.request,
                           at=operation.deliveries[0].at, node=operation.node)
+        if history.simulated and not history.faults.receipts and len(operation.deliveries) == 1 < len(
+                operation.tokens) <= _frames_meanwhile(history, operation):
+            finding.broke("request {!r}: all {} tokens came at once", operation.request, len(operation.tokens),
+                          at=operation.ended_at, node=operation.node)
     for node, records in history.by_node("tokens").items():
         streams = {record.data["request"] for record in records}
         if len(streams) > 1:
@@ -41,6 +46,15 @@ def check_tokens_in_order(history: History) -> Finding:
         if any(o.deliveries and o.began_at < hit.at for o in history.operations):
             finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
     return finding
+
+
+def _frames_meanwhile(history: History, operation: Operation) -> int:
+    """How many messages of outputs its client has read from its acceptance to its end."""
+    if operation.accepted is None or not operation.ends:
+        return 0
+    first, last = operation.accepted.number, operation.ends[0].number
+    return sum(first < receive.number < last for flow in history.flows(Channel.OUTPUTS)
+               if flow.target == operation.node for receive in flow.receives)
 
 
 def _recorded(history: History) -> dict[Any, dict[str, Any]]:
@@ -108,7 +122,7 @@ def check_tokens_match_reference(history: History) -> Finding:
                           tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
                           at=operation.ended_at, node=operation.node)
         elif operation.outcome == Outcome.FINISHED:
-            if len(tokens) != len(reference):
+            if len(tokens) != len(reference) and not _stopped_by_text(operation, request):
                 finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
                               len(reference), at=operation.ended_at, node=operation.node)
             elif _wrong_finish(operation, request):
@@ -136,6 +150,11 @@ def _judge_cut_short(finding: Finding, operation: Operation) -> None:
 def _is_greedy(request: dict[str, Any]) -> bool:
     return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
         "temperature")
+
+
+def _stopped_by_text(operation: Operation, request: dict[str, Any]) -> bool:
+    """Whether a stop string that was asked for ended it. Where that is, `text-is-of-tokens` knows."""
+    return operation.ends[0].data.get("stop_reason") in (request["sampling_params"].get("stop") or ())
 
 
 def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:

@@ -45,12 +45,17 @@ class Client:
         numbers = itertools.count()
         self.life = ClientLife(frontend(index), CONFIG, lambda: f"{next(numbers):08x}")
         self.delivered: list[Any] = []
-        self.life.deliver = self.delivered.append
+        self.life.deliver = self._take
         self.core = core(index)
         for at, inbox, frame in ((0.5, HANDSHAKE, _greeting("HELLO")), (1.0, HANDSHAKE, _greeting("READY", 16)),
                                  (1.0, REQUESTS, b"")):
             hand.inboxes[inbox].append((at, index, [frame]))
         hand.words.append((self.core, WorkersBorn(WORKERS)))
+
+    def _take(self, delivery: Any) -> Any:
+        self.delivered.append(delivery)
+        return
+        yield
 
     def run(self, loop: Any) -> Any:
         return self.hand.run(loop)

@@ -11,17 +11,18 @@ import pytest
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import BadRequestError, ConfigError
-from engine.frontend.input_processor import InputProcessor, load_tokenizer
+from engine.frontend import tokenizer
+from engine.frontend.input_processor import InputProcessor
 from engine.frontend.output_processor import OutputProcessor
-from engine.messages import EngineCoreOutput, FinishReason, SamplingParams
+from engine.messages import FinishReason, SamplingParams
 
 MODEL = str(Path(__file__).parents[3] / "scenarios" / "model")
-TOKENIZER = load_tokenizer(MODEL)
+TOKENIZER = tokenizer.load_tokenizer(MODEL)
 EOS = 2
 
 
 def inputs_of(**config) -> InputProcessor:
-    return InputProcessor.from_config(EngineConfig(model=MODEL, **config))
+    return tokenizer.inputs_of(EngineConfig(model=MODEL, **config))
 
 
 def plain(text: str) -> list[int]:
@@ -91,13 +92,13 @@ def test_a_model_length_beyond_the_model_is_refused_at_start() -> None:
 
 def test_a_directory_without_a_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tokenizer cannot be loaded"):
-        load_tokenizer(str(tmp_path))
+        tokenizer.load_tokenizer(str(tmp_path))
 
 
 def test_the_frontend_needs_no_torch() -> None:
-    code = ("import sys; from engine.frontend import input_processor, output_processor\n"
+    code = ("import sys; from engine.frontend import output_processor, tokenizer\n"
             f"from engine.config import EngineConfig\n"
-            f"input_processor.InputProcessor.from_config(EngineConfig(model={MODEL!r})).process('r', 'the core')\n"
+            f"tokenizer.inputs_of(EngineConfig(model={MODEL!r})).process('r', 'the core')\n"
             "assert not {'torch', 'transformers', 'asyncio'} & set(sys.modules), 'a heavy import'")
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(MODEL).parents[1], check=False).returncode == 0
 
@@ -107,7 +108,7 @@ def test_the_frontend_needs_no_torch() -> None:
 
 def processor_with(params: SamplingParams, tokenizer=TOKENIZER) -> OutputProcessor:
     processor = OutputProcessor(tokenizer)
-    inputs = InputProcessor.from_config(EngineConfig(model=MODEL))
+    inputs = inputs_of()
     processor.add(inputs.process("r", "the ring", params))
     return processor
 
@@ -162,7 +163,8 @@ def test_half_a_character_is_shown_only_when_nothing_follows() -> None:
 def test_without_a_tokenizer_there_are_tokens_and_no_text() -> None:
     processor = OutputProcessor(None)
     processor.add(inputs_of(skip_tokenizer_init=True).process("r", [1, 2]))
-    output = processor.on_output("r", EngineCoreOutput("r-internal", [7, 8], 0, FinishReason.LENGTH)).output
+    processor.on_tokens("r", [7, 8])
+    output = processor.on_end("r", FinishReason.LENGTH)
     assert (output.token_ids, output.text, output.finished) == ([7, 8], "", True)
 
 
@@ -170,4 +172,3 @@ def test_tokens_for_a_request_that_has_ended_change_nothing() -> None:
     processor = processor_with(SamplingParams())
     processor.forget("r")
     assert processor.on_tokens("r", [5]) is None
-    assert processor.on_end("r", FinishReason.STOP) is None

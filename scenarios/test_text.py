@@ -1,0 +1,38 @@
+"""What callers read and what they may ask: text, stop strings, and requests that cannot be served."""
+
+from __future__ import annotations
+
+from engine.topology import tensor_parallel
+from faults.plan import Plan, duplicate, plan, reorder
+from scenarios.guarantees.all import (
+    bad_request_isolated,
+    ends_once,
+    text_is_of_tokens,
+    tokens_in_order,
+    tokens_match_reference,
+)
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import add, recorded
+
+OUTPUTS = "core.0->frontend.0/outputs:receive"
+TOLD = (text_is_of_tokens, tokens_in_order, tokens_match_reference)
+
+globals().update(family(__name__, (
+    Case("test_text_is_shown_as_it_comes",
+         "Prompts given as text, stop strings across tokens, stop tokens, ends of sequence, halves of characters.",
+         Plan(), TOLD),
+    Case("test_text_survives_doubled_and_swapped_outputs",
+         "Messages of outputs arrive twice, and others in each other's place: the text is the same.",
+         plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
+              reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15)), TOLD),
+), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(11))),
+    config=lab_config(skip_tokenizer_init=False)))
+
+
+def test_requests_that_no_engine_can_serve(world):
+    """Prompts and parameters that no model could serve are refused by name and never sent; the largest are served."""
+    run = world.play(
+        topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 34}),
+        workload=recorded("unservable").then(add(*range(19)), add(0)))
+    run.holds(bad_request_isolated, tokens_match_reference, ends_once)
