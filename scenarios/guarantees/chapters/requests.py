@@ -17,8 +17,8 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.guarantees.fitting import BAD_REQUEST, never_fits
+from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
 CHAPTER = "Requests and tokens"
