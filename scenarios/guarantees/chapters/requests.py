@@ -17,8 +17,8 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.guarantees.fitting import BAD_REQUEST, never_fits
+from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
 CHAPTER = "Requests and tokens"
@@ -182,8 +182,8 @@ def _steps_since_told(history: History, operation: Operation, core: str, until: 
 
 
 def _never_came(history: History, engine: EngineLife) -> bool:
-    """Whether the plan has lost, changed or held back what that engine's client sent."""
-    fates = LOSSES | DAMAGE | {Fate.DELAY, Fate.REORDER}
+    """Whether the plan has lost, changed or held back what that engine's client sent, or who reads it."""
+    fates = LOSSES | DAMAGE | STALLS | {Fate.DELAY, Fate.REORDER}
     return any("/requests:" in hit.site and history.engine_of(hit.node) == engine for hit in history.faults.hit(*fates))
 
 
@@ -209,7 +209,8 @@ def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
     _judge_unservable(finding)
     for operation in history.operations:
-        if never_fits(history, operation) and operation.accepted and not history.faults.receipts:
+        if never_fits(history, operation) and operation.accepted and operation.ends and not operation.abort \
+                and not history.faults.receipts:
             _judge_bad(finding, operation)
     bad = [o for o in history.operations if o.error == BAD_REQUEST]
     if not bad:
