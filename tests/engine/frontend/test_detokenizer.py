@@ -23,11 +23,13 @@ def plain(text: str) -> list[int]:
 
 
 def steps(detokenizer: Detokenizer, ids: list[int]) -> list[str]:
-    """The visible text after each token and at the end."""
+    """The visible text after each token and at the end; a stop string ends it."""
     seen = []
     for token in ids:
-        detokenizer.add(token)
+        stopped = detokenizer.add(token)
         seen.append(detokenizer.text)
+        if stopped is not None:
+            break
     detokenizer.finish()
     return [*seen, detokenizer.text]
 
