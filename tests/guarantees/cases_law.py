@@ -146,3 +146,10 @@ def a_client_tells_its_callers_of_a_death_and_not_the_judges() -> Builder:
 @rejects(LAW)
 def a_call_of_the_core_is_never_answered() -> Builder:
     return history().started().request("a").observes("frontend.0", "over", unanswered=1)
+
+
+@rejects(LAW)
+def a_client_does_not_tell_that_a_message_stayed_with_it() -> Builder:
+    h = history().called("a", core=False).fires("cut", f"{REQUESTS}:wire").observes(
+        "frontend.0", "not-sent", site=f"{REQUESTS}:send", nth=1)
+    return h.ended("a", "failed", error="UnroutableError")
