@@ -285,6 +285,7 @@ class EngineCore:
 
     def _reset_prefix_cache(self) -> Loop[bool]:
         done = self.scheduler.reset_prefix_cache()
+        yield Observe("reset", {"done": done})
         yield from self._publish_kv_events()
         return done
 

@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
     "it cannot be served": (lambda: _impossible(workload=EMPTY), _impossible),
     "more than is admitted": (lambda: _refused(1), lambda: _refused(2)),
-    "the core has no such call": (lambda: _call("no_such_call"), lambda: _call("ping")),
+    "the core cannot do what is asked": (lambda: _call("no_such_call"), lambda: _call("ping")),
     "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
     "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),
     "a subscriber asks what none asks": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee
+from scenarios.guarantees.replay import replayed
 from scenarios.history.history import History
 
 CHAPTER = "KV cache and its events"
@@ -10,6 +11,9 @@ CHAPTER = "KV cache and its events"
 
 def check_blocks_conserved(history: History) -> Finding:
     finding = Finding(history)
+    for served in replayed(history):
+        for record, text in served.books:
+            finding.broke("{}: {}", served.engine.core, text, at=record.at, node=served.engine.core)
     for node, records in history.by_node("blocks").items():
         freed = history.by_node("freed").get(node, [])
         aborted = {r.data["request"] for r in history.by_node("request").get(node, ()) if r.data["action"] == "abort"}
