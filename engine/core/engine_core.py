@@ -283,9 +283,9 @@ class EngineCore:
             self._allowance = 0
             yield from self._answer(call, None, self.steps)
 
-    def _reset_prefix_cache(self) -> Loop[bool]:
-        done = self.scheduler.reset_prefix_cache()
-        yield Observe("reset", {"done": done})
+    def _reset_prefix_cache(self, preempt_running: bool = False) -> Loop[bool]:
+        done = self.scheduler.reset_prefix_cache(preempt_running)
+        yield Observe("reset", {"done": done, "preempts": preempt_running})
         yield from self._publish_kv_events()
         return done
 

@@ -31,6 +31,7 @@ class Served:
         self.waited = 0
         self.wrong: tuple[Record, str] | None = None
         self.books: list[tuple[Record, str]] = []  # where the core's own books are others
+        self.befell: list[int] = []  # the core's records of what befell its requests and its cache beside its steps
         self.whole = True  # all that was asked of it is known
 
     def _note(self) -> None:
@@ -57,9 +58,13 @@ class Served:
     def _happens(self, record: Record, asked: dict[str, Asked]) -> bool:
         """-> whether all is known of it"""
         service, data = self.service, record.data
+        if record.site != "blocks":
+            self.befell.append(record.number)
         if record.site == "blocks":
             self.books += [(record, text) for text in _differences(service, data)]
         elif record.site == "reset":
+            if data["preempts"]:
+                service.all_give_way()
             if data["done"] != (not any(service.blocks.holders)):
                 self.books.append((record, "its cache was reset while requests held blocks" if data["done"] else
                                    "its cache was not reset, although nobody held a block"))

@@ -134,12 +134,13 @@ class Service:
         self.found = 0  # how often somebody came in behind a beginning that others had left
         self.unserved = 0  # who can never be served, and has still to be told
         self._untold: list[str] = []  # ended, and the workers do not know
+        self._preempted: list[str] = []  # gave way, and the workers do not know
         self._in_step: list[Guest] = []
 
     @property
     def has_ends_to_tell(self) -> bool:
         """To workers or to callers."""
-        return bool(self._untold or self.unserved)
+        return bool(self._untold or self._preempted or self.unserved)
 
     @property
     def has_work(self) -> bool:
@@ -168,6 +169,18 @@ class Service:
     def reset(self) -> None:
         self.blocks.forget_all()
 
+    def all_give_way(self) -> None:
+        while self.running:
+            self._gives_way()
+
+    def _gives_way(self) -> Guest:
+        """The youngest lets go of its blocks, and is the next to come in."""
+        youngest = self.running.pop()
+        self._let_go(youngest)
+        self._preempted.append(youngest.asked.request)
+        self.waiting.insert(0, youngest)
+        return youngest
+
     def _ends(self, guest: Guest) -> None:
         self._let_go(guest)
         self._untold.append(guest.asked.request)
@@ -184,25 +197,25 @@ class Service:
         self.unserved = 0
         known, came = dict(step.known), dict(step.came)
         self._in_step = []
-        budget, preempted = self._those_who_run(step, known)
-        if not preempted:
+        before = len(self._preempted)
+        budget = self._those_who_run(step, known)
+        if len(self._preempted) == before:
             idle = self._those_who_wait(step, came, budget) and idle
         for request in (*known, *came):
             raise Wrong(f"{request!r} is in a step in which it has no place")
         if set(step.scheduled) != {guest.asked.request for guest in self._in_step}:
             raise Wrong(f"tokens are counted for {sorted(step.scheduled)}")
-        for what, told, wanted in (("ended", step.finished, self._untold), ("preempted", step.preempted, preempted)):
-            if sorted(told) != sorted(wanted):
-                raise Wrong(f"the workers are told that {sorted(told)} have {what}, and these have: {sorted(wanted)}")
+        _must_be_told("ended", step.finished, self._untold)
+        _must_be_told("given way", step.preempted, self._preempted)
         if idle and not (step.scheduled or step.finished or step.preempted):
             raise Wrong("there was nothing to do in it")
-        self._untold = []
+        self._untold, self._preempted = [], []
         self._is_done()
 
-    def _those_who_run(self, step: Step, known: dict[str, Known]) -> tuple[int, list[str]]:
-        """-> what is left of the budget, and who had to give way"""
+    def _those_who_run(self, step: Step, known: dict[str, Known]) -> int:
+        """-> what is left of the budget"""
         size, limits = self.limits.block_size, self.limits
-        budget, preempted = limits.tokens, list[str]()
+        budget = limits.tokens
         for guest in list(self.running):
             if guest not in self.running or not budget:
                 continue
@@ -213,19 +226,15 @@ class Service:
                 continue
             needed = -(-(guest.computed + count) // size) - len(guest.blocks)
             while needed > self.blocks.free:
-                youngest = self.running.pop()
-                self._let_go(youngest)
-                preempted.append(youngest.asked.request)
-                self.waiting.insert(0, youngest)
-                if youngest is guest:
-                    return budget, preempted
+                if self._gives_way() is guest:
+                    return budget
             entry = known.pop(guest.asked.request, None)
             if entry is None:
                 raise Wrong(f"{guest} runs, could go on and was left out")
             self._goes_on(guest, entry, needed)
             self._computes(guest, step, count)
             budget -= count
-        return budget, preempted
+        return budget
 
     def _goes_on(self, guest: Guest, entry: Known, needed: int) -> None:
         if entry.tokens != guest.tokens[guest.told:]:
@@ -325,3 +334,8 @@ class Service:
             number = self.blocks.number(guest.stored[-1] if guest.stored else 0, guest.tokens[begin:begin + size])
             self.blocks.store(guest.blocks[len(guest.stored)], number)
             guest.stored.append(number)
+
+
+def _must_be_told(what: str, told: list[str], wanted: list[str]) -> None:
+    if sorted(told) != sorted(wanted):
+        raise Wrong(f"the workers are told that {sorted(told)} have {what}, and these have: {sorted(wanted)}")

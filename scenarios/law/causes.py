@@ -61,16 +61,19 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: it says so itself, the id is in use, or the prompt is empty or larger than the whole cache."""
+    """By the workload: an id that is in use, a prompt that is empty or too long for the model, or more tokens than the
+    whole cache holds: the last one is not kept there."""
     operation = incident.operation
     if operation is None:
         return False
     if any(other.request == operation.request for other in _open_before(history, operation)):
         return True
-    recorded, cache = _recorded(history, operation), history.play.config.cache
-    prompt = recorded.get("prompt_token_ids", ())
-    return bool(recorded.get("unservable")) or not prompt or (
-        cache.num_gpu_blocks is not None and len(prompt) >= cache.num_gpu_blocks * cache.block_size)
+    recorded, config = _recorded(history, operation), history.play.config
+    prompt, answers = recorded.get("prompt_token_ids", ()), recorded.get("reference_token_ids") or (0,)
+    longest, blocks = config.scheduler.max_model_len, config.cache.num_gpu_blocks
+    if not prompt or (longest is not None and len(prompt) >= longest):
+        return True
+    return blocks is not None and len(prompt) + len(answers) - 1 > blocks * config.cache.block_size
 
 
 def _more_than_admitted(history: History, incident: Incident) -> bool:
@@ -94,7 +97,9 @@ def _impossible_call(history: History, incident: Incident) -> bool:
 
 
 def _raw_frames(history: History, incident: Incident) -> bool:
-    """The workload sends bytes that are no request."""
+    """The workload sends bytes that are no request. The core refuses what still says whose it would be."""
+    if incident.sort is Sort.STRANGE and (incident.record is None or incident.record.data.get("action") != "refused"):
+        return False
     return kind_of(incident.node) == NodeKind.CORE and history.play.raw_messages > 0
 
 
@@ -180,7 +185,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("it cannot be served", frozenset({Sort.FAILED}), _cannot_be_served),
     Cause("more than is admitted", frozenset({Sort.REFUSED}), _more_than_admitted),
     Cause("the core cannot do what is asked", frozenset({Sort.UTILITY}), _impossible_call),
-    Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME}), _raw_frames),
+    Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
     Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),

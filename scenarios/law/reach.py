@@ -23,6 +23,7 @@ from scenarios.law.carried import carried
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
+LOST_FATES = frozenset({Fate.DROP, Fate.CORRUPT, Fate.TRUNCATE, Fate.DELAY})
 #: A standstill of so much of a time-out may have run it out.
 _MOST = 0.5
 
@@ -81,10 +82,10 @@ def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident
             and incident.at <= receipt.at + history.bounds.detection_s and of_its_engine(history, receipt, incident))
 
 
-def of_its_engine_by_name(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """A request that the engine itself ended."""
+def of_its_engine_at_its_deadline(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that the engine itself ended, when the time was over that it may take to leave."""
     return (incident.operation is not None and incident.operation.error == "RequestError"
-            and of_its_engine(history, receipt, incident))
+            and incident.at >= receipt.at + history.bounds.drain_s and of_its_engine(history, receipt, incident))
 
 
 def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -118,6 +119,19 @@ def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bo
     return subject is None or incident.operation is None or incident.operation.request == subject
 
 
+def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that was refused when the core held as many as it may, one of them because its abort was lost."""
+    subject, limit = carried(history, receipt), history.play.config.limits.max_requests
+    aborted = any(o.request == subject and o.abort is not None and o.abort.at <= receipt.at for o in history.operations)
+    if not aborted or not of_its_engine(history, receipt, incident):
+        return False
+    data = incident.record.data if incident.record is not None else {}
+    before = [record.data["action"] for record in history.by_node("request").get(
+        history.engine_of(incident.node).core, ()) if record.at <= incident.at]
+    held = before.count("add") - before.count("abort")
+    return held >= limit and data.get("action") in (None, "refused")
+
+
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A message of outputs is about all requests that were open when it was struck. What comes twice harms nobody, nor
     what comes before a gap is given up.
@@ -146,8 +160,8 @@ REACH: tuple[Reach, ...] = (
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in, and ends what is late"),
-    Reach("the core gives up what it drains", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
-          of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
+    Reach("the core drains no longer", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
+          of_its_engine_at_its_deadline, "what still runs at the deadline is told that it ends"),
     Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
@@ -174,6 +188,8 @@ REACH: tuple[Reach, ...] = (
 
     Reach("a message to the core is hit", MESSAGE_FATES, "frontend.*/requests:receive", "*",
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
+    Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED, Sort.STRANGE}),
+          of_what_its_engine_still_holds, "the core counts whom its client has forgotten"),
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
           of_requests_then_open, "it may hold tokens of every open request"),
     Reach("a message of the start is hit", MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},

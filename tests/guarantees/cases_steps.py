@@ -334,12 +334,21 @@ def the_books_count_who_waits_among_those_who_run() -> Builder:
 
 @rejects(BLOCKS)
 def the_cache_is_reset_while_a_request_holds_blocks() -> Builder:
-    return a_is_served(both(), 1).observes("core.0", "reset", done=True)
+    return a_is_served(both(), 1).observes("core.0", "reset", done=True, preempts=False)
+
+
+@accepts(BLOCKS)
+def the_cache_is_reset_when_all_have_given_way() -> Builder:
+    h = a_is_served(both(), 1).observes("core.0", "reset", done=True, preempts=True)
+    idle(h, 6, 0, requests=2, waiting=2, untold=True)
+    step(h, new=((A, [1, 2, 7], 2, [3, 4], 0, 3),), preempted=(A,)).observes("core.0", "freed", request=A)
+    return idle(step(h.observes("core.0", "request", request=A, action="abort").observes(
+        "core.0", "request", request=B, action="abort"), finished=(A,)), 6, 1)
 
 
 @rejects(BLOCKS)
 def the_cache_is_not_reset_although_nobody_holds_a_block() -> Builder:
-    return a_is_served(engine().called("a")).observes("core.0", "reset", done=False)
+    return a_is_served(engine().called("a")).observes("core.0", "reset", done=False, preempts=False)
 
 
 def asks(h: Builder, method: str, *args: object, result: object = None, failure: str = "") -> Builder:
@@ -443,17 +452,18 @@ def a_queue_is_left_out() -> Builder:
 
 @rejects(CALLS)
 def the_core_says_that_nobody_waits() -> Builder:
-    return asks(a_is_served(both(), 1), "get_stats", result=[1, 0, 5, 6])
+    return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=[1, 0, 5, 6])
 
 
-@silent(CALLS)
+@accepts(CALLS)
 def the_core_says_what_its_steps_have_left() -> Builder:
-    return asks(a_is_served(both(), 1), "get_stats", result=[1, 1, 5, 6])
+    return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=[1, 1, 5, 6])
 
 
 @rejects(CALLS)
 def a_reset_is_told_that_was_none() -> Builder:
-    return asks(a_is_served(both(), 1).observes("core.0", "reset", done=False), "reset_prefix_cache", result=True)
+    h = a_is_served(both(), 1).observes("core.0", "reset", done=False, preempts=False)
+    return asks(h, "reset_prefix_cache", result=True)
 
 
 @silent(CALLS)

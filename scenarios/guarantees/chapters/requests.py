@@ -59,6 +59,98 @@ def check_ends_once(history: History) -> Finding:
     return finding
 
 
+def check_tokens_in_order(history: History) -> Finding:
+    finding = Finding(history)
+    for operation in history.operations:
+        expected = 0
+        for delivery in operation.deliveries:
+            offset = delivery.data["offset"]
+            if offset != expected:
+                finding.broke("request {!r}: tokens from {} were delivered where {} was next", operation.request,
+                              offset, expected, at=delivery.at, node=operation.node)
+                break
+            expected = offset + len(delivery.data["tokens"])
+        if operation.after_end:
+            finding.broke("request {!r}: tokens were delivered after its end", operation.request,
+                          at=operation.after_end[0].at, node=operation.node)
+        if operation.call is None and operation.deliveries:
+            finding.broke("tokens for request {!r}, which nobody called", operation.request,
+                          at=operation.deliveries[0].at, node=operation.node)
+    for node, records in history.by_node("tokens").items():
+        streams = {record.data["request"] for record in records}
+        if len(streams) > 1:
+            switches = sum(a.data["request"] != b.data["request"] for a, b in pairwise(records))
+            if switches >= len(streams):  # fewer: one stream after the other
+                finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
+                                switches, node=node)
+    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
+    for hit in hits:
+        if any(o.deliveries and o.began_at < hit.at for o in history.operations):
+            finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
+    return finding
+
+
+def check_tokens_match_reference(history: History) -> Finding:
+    finding = Finding(history)
+    recorded = {request.get("index", position): request
+                for position, request in enumerate(history.play.workload.get("requests", ()))}
+    for operation in history.operations:
+        request = recorded.get(operation.index)
+        if request is None or not _is_greedy(request):
+            continue
+        reference, tokens = list(request["reference_token_ids"]), operation.tokens
+        if tokens != reference[:len(tokens)]:
+            wrong = next((n for n, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b), len(reference))
+            finding.broke("request {!r}: token {} is {}, the reference has {}", operation.request, wrong,
+                          tokens[wrong], reference[wrong] if wrong < len(reference) else "ended",
+                          at=operation.ended_at, node=operation.node)
+        elif operation.outcome == Outcome.FINISHED:
+            if len(tokens) != len(reference):
+                finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
+                              len(reference), at=operation.ended_at, node=operation.node)
+            elif _wrong_finish(history, operation, request):
+                finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
+                              operation.ends[0].data.get("finish_reason"), _finish_of(history, request),
+                              at=operation.ended_at, node=operation.node)
+            elif len(tokens) > 1:
+                finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
+                                len(tokens), at=operation.ended_at, node=operation.node)
+        elif operation.outcome == Outcome.ENGINE_DEAD:
+            _judge_cut_short(finding, operation)
+    return finding
+
+
+def _judge_cut_short(finding: Finding, operation: Operation) -> None:
+    """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
+    history = finding.history
+    end = history.unprovoked_end(history.engine_of(operation.node))
+    if end is not None:
+        tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
+        tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],
+             at=operation.ended_at, node=operation.node)
+
+
+def _is_greedy(request: dict[str, Any]) -> bool:
+    return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
+        "temperature")
+
+
+def _finish_of(history: History, request: dict[str, Any]) -> str | None:
+    """By what it was asked for: a token that ends it, or a length; None where both come at once."""
+    params, tokens = request.get("sampling_params") or {}, request["reference_token_ids"]
+    if tokens and tokens[-1] in params.get("stop_token_ids", ()) and len(tokens) > params.get("min_tokens", 0):
+        return "stop"
+    longest = history.play.config.scheduler.max_model_len
+    if len(tokens) != params.get("max_tokens") and len(request["prompt_token_ids"]) + len(tokens) != longest:
+        return "stop"
+    return "length" if params.get("ignore_eos") else None
+
+
+def _wrong_finish(history: History, operation: Operation, request: dict[str, Any]) -> bool:
+    wanted, got = _finish_of(history, request), operation.ends[0].data.get("finish_reason")
+    return wanted is not None and got is not None and str(wanted) != str(got)
+
+
 def check_abort_is_final(history: History) -> Finding:
     finding = Finding(history)
     used: dict[tuple[str, str], Operation] = {}

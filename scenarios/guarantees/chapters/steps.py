@@ -8,7 +8,7 @@ from typing import Any
 from engine.topology import Channel
 from scenarios.guarantees.base import DAMAGE, MEMORY, ORDERINGS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.replay import Moment, Served, replayed
-from scenarios.history.history import EngineLife, Fate, History, Record
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
 
 CHAPTER = "Requests and tokens"
@@ -76,10 +76,8 @@ def check_calls_answered(history: History) -> Finding:
         for record in answers:
             _judge_answer(finding, node, record)
         served = engines.get(engine)
-        if served is not None and served.whole and served.wrong is None:
-            if not _is_disturbed(history, served):
-                _judge_steps(finding, served, node, answers)
-            _judge_stats(finding, served, node, answers)
+        if served is not None and served.whole and served.wrong is None and not _is_disturbed(history, served):
+            _judge_steps(finding, served, node, answers)
         told = [record.data["result"] for record in answers if _answered(record, "reset_prefix_cache")]
         did = [record.data["done"] for record in history.by_node("reset").get(engine.core, ())]
         if told != did[:len(told)]:
@@ -154,26 +152,22 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
                 return
             finding.witness("{} asked for {} steps, {} were made, and no more before the next call", node, asked, ran,
                             at=record.at, node=node)
+        if _answered(record, "get_stats") and paused_at:
+            _judge_stats(finding, served, paused_at, record, node)
         if _answered(record, "run_steps", "pause_scheduler", "resume_scheduler"):
             paused_at = None if data["method"] == "resume_scheduler" else data["result"]
 
 
-def _judge_stats(finding: Finding, served: Served, node: str, answers: list[Record]) -> None:
-    """Where nothing was asked for since its last step, what it says of itself is what that step has left."""
-    history = finding.history
-    times = [step.record.at for step in served.steps]
-    events = [record.at for record in history.by_node("request").get(served.engine.core, ())]
-    for record in answers:
-        if not _answered(record, "get_stats"):
-            continue
-        made = bisect_right(times, record.at)
-        if not made or any(times[made - 1] <= at <= record.at for at in events):
-            continue
-        moment, total = served.moments[made - 1], served.service.limits.blocks
-        wanted = _stats(moment, total)
-        if list(record.data["result"]) != wanted:
-            finding.broke("{} was told {}, its steps have left {}", node, record.data["result"], wanted, at=record.at,
-                          node=node)
+def _judge_stats(finding: Finding, served: Served, paused_at: int, record: Record, node: str) -> None:
+    """Where nothing befell its requests since its last step, what it says of itself is what that step has left."""
+    first = served.steps[paused_at - 1].number
+    last = served.steps[paused_at].number if paused_at < len(served.steps) else FOREVER
+    if any(first < number < last for number in served.befell):
+        return
+    wanted = _stats(served.moments[paused_at - 1], served.service.limits.blocks)
+    if list(record.data["result"]) != wanted:
+        finding.broke("{} was told {}, its steps have left {}", node, record.data["result"], wanted, at=record.at,
+                      node=node)
 
 
 def _stats(moment: Moment, total: int) -> list[int]:
