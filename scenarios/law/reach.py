@@ -125,11 +125,10 @@ def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident:
     aborted = any(o.request == subject and o.abort is not None and o.abort.at <= receipt.at for o in history.operations)
     if not aborted or not of_its_engine(history, receipt, incident):
         return False
-    data = incident.record.data if incident.record is not None else {}
     before = [record.data["action"] for record in history.by_node("request").get(
         history.engine_of(incident.node).core, ()) if record.at <= incident.at]
     held = before.count("add") - before.count("abort")
-    return held >= limit and data.get("action") in (None, "refused")
+    return held >= limit
 
 
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -188,7 +187,7 @@ REACH: tuple[Reach, ...] = (
 
     Reach("a message to the core is hit", MESSAGE_FATES, "frontend.*/requests:receive", "*",
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
-    Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED, Sort.STRANGE}),
+    Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED}),
           of_what_its_engine_still_holds, "the core counts whom its client has forgotten"),
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
           of_requests_then_open, "it may hold tokens of every open request"),
