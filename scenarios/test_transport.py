@@ -99,11 +99,13 @@ def test_frames_that_are_no_requests(world):
 
 
 def test_requests_are_damaged_on_the_way(world):
-    """One ADD loses its end, another one has a byte flipped: they fail alone, the others are served."""
+    """One ADD loses its end, others have a byte flipped: they fail alone, at once where it still says whose it is."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
-        plan=plan(truncate(REQUESTS, nth=3, match={"type": "ADD"}),
-                  corrupt(REQUESTS, nth=6, byte=0, match={"type": "ADD"})))
+        plan=plan(corrupt(REQUESTS, nth=2, byte=16, match={"type": "ADD"}),  # a token of its prompt
+                  truncate(REQUESTS, nth=3, match={"type": "ADD"}),
+                  corrupt(REQUESTS, nth=6, byte=93, match={"type": "ADD"}),  # a parameter
+                  corrupt(REQUESTS, nth=8, byte=0, match={"type": "ADD"})))
     run.holds(bad_frame_isolated, ends_once)
 
 

@@ -37,7 +37,6 @@ class BlockPool:
         # OrderedDict: a linked list in C, so taking from either end and from the middle is O(1).
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._by_hash: dict[int, dict[int, None]] = {}
-        self._parents: dict[int, int | None] = {}
         self._events: list[CacheEvent] = []
 
     @property
@@ -105,7 +104,6 @@ class BlockPool:
             same = self._by_hash.get(block_hash)
             if same is None:
                 self._by_hash[block_hash] = {block: None}
-                self._parents[block_hash] = parent
                 if not run:
                     run_start, run_parent = index, parent
                 run.append(block_hash)
@@ -123,7 +121,6 @@ class BlockPool:
         if self._by_hash:
             self._hash_of = [None] * self.num_blocks
             self._by_hash.clear()
-            self._parents.clear()
         if self.enable_events:
             self._events.append(AllBlocksCleared())
         return True
@@ -137,30 +134,6 @@ class BlockPool:
         """Every hash that can be found, sorted."""
         return sorted(self._by_hash)
 
-    def check(self, held: Sequence[int]) -> list[str]:
-        """What is wrong, as sentences; empty when all is well. `held[block]` is how many hold it by other books."""
-        wrong = []
-        for block, count in enumerate(self.holders):
-            if count != held[block]:
-                wrong.append(f"block {block} counts {count} holders, but {held[block]} requests hold it")
-            if (block in self._free) == (count > 0):
-                wrong.append(f"block {block} has {count} holders and is {'' if count else 'not '}in the free queue")
-            block_hash = self._hash_of[block]
-            if block_hash is not None and block not in self._by_hash.get(block_hash, ()):
-                wrong.append(f"block {block} holds hash {block_hash}, but cannot be found by it")
-        for block_hash, blocks in self._by_hash.items():
-            strangers = [block for block in blocks if self._hash_of[block] != block_hash]
-            if strangers or not blocks:
-                wrong.append(f"hash {block_hash} leads to blocks {list(blocks)}, of which {strangers} do not hold it")
-            parent = self._parents.get(block_hash)
-            if parent is not None and parent not in self._by_hash:
-                wrong.append(f"hash {block_hash} is cached without its parent {parent}")
-        if len(self._parents) != len(self._by_hash):
-            wrong.append(f"{len(self._by_hash)} hashes are cached, {len(self._parents)} have a parent on record")
-        if self._free and not 0 <= min(self._free) <= max(self._free) < self.num_blocks:
-            wrong.append("the free queue holds a block that does not exist")
-        return wrong
-
     def _forget(self, block: int) -> None:
         """The content of this block is about to be overwritten."""
         block_hash = self._hash_of[block]
@@ -170,7 +143,6 @@ class BlockPool:
         del blocks[block]
         if not blocks:
             del self._by_hash[block_hash]
-            del self._parents[block_hash]
             if self.enable_events:
                 self._events.append(BlockRemoved(block_hashes=[block_hash]))
 

@@ -6,7 +6,7 @@ Promises
 - A request that cannot be served fails alone; a failure of the executor ends the loop with its error.
 - Paused (`pause_scheduler`), nothing is scheduled until `resume_scheduler`. `run_steps(k)` runs k steps, or until
   nothing is left to run, then pauses and answers: so "after step k" can be said exactly.
-- When idle it checks its own books and beats at least every `heartbeat_s`.
+- When idle it tells of its books, once, and beats at least every `heartbeat_s`.
 
 The loop asks for everything by effects: queue "input" brings what the input thread decoded, queue "output"
 takes what the output thread shall send.
@@ -166,7 +166,7 @@ class EngineCore:
         cache = scheduler.cache
         yield Observe("blocks", {
             "free": cache.num_free, "cached": cache.num_cached, "used": cache.num_used, "total": cache.num_total,
-            "requests": len(scheduler.requests), "errors": scheduler.check_integrity(),
+            "requests": len(scheduler.requests),
             "kept": {**scheduler.kept(), "calls": self.executor.open_calls},
             "untold": scheduler.has_finished_to_report()})
         if self.kv_log is not None:

@@ -1,7 +1,7 @@
 """Which request holds which blocks of the KV cache, and what it can reuse from others.
 
 Promises
-- A block has as many holders as requests list it, or it is free. `check_integrity` proves it.
+- A block has as many holders as requests list it, or it is free.
 - Reuse is exact: a block is shared only if it is full, its content is computed, and its tokens and all
   tokens before them are the same. At least the last known token of a request is always computed anew,
   because its logits are needed.
@@ -138,16 +138,3 @@ class KVCacheManager:
     def cached_hashes(self) -> list[int]:
         """Every hash that can be found, sorted: what a mirror must hold."""
         return self._pool.cached_hashes()
-
-    def check_integrity(self) -> list[str]:
-        """What is wrong, as sentences; empty when all is well."""
-        held = [0] * self.num_total
-        wrong = []
-        for request_id, table in self._tables.items():
-            if len(set(table)) != len(table):
-                wrong.append(f"request {request_id!r} lists a block twice: {table}")
-            for block in table:
-                held[block] += 1
-        if self._tables.keys() != self._num_stored.keys():
-            wrong.append("the requests with blocks are not the requests with stored blocks")
-        return wrong + self._pool.check(held)

@@ -241,25 +241,6 @@ class Scheduler:
         return {"running": len(self.running), "waiting": len(self.waiting), "in_flight": len(self._in_flight),
                 "tables": self.cache.num_tables}
 
-    def check_integrity(self) -> list[str]:
-        """What is wrong with blocks and queues, as sentences; empty when all is well."""
-        wrong = self.cache.check_integrity()
-        queued = [request.request_id for request in self.running] + list(self.waiting)
-        if sorted(queued) != sorted(self.requests):
-            wrong.append(f"the live requests {sorted(self.requests)} are not those in the queues {sorted(queued)}")
-        for request in self.running:
-            if request.status is not RequestStatus.RUNNING:
-                wrong.append(f"{request} is among the running")
-        for request in self.waiting.values():
-            if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
-                wrong.append(f"{request} is among the waiting")
-            if request.num_computed_tokens or self.cache.get_block_ids(request.request_id):
-                wrong.append(f"{request} waits, but has computed tokens or blocks")
-        num_listed = sum(len(self.cache.get_block_ids(request.request_id)) > 0 for request in self.running)
-        if num_listed != self.cache.num_tables:
-            wrong.append(f"{self.cache.num_tables} requests hold blocks, {num_listed} of them are running")
-        return wrong
-
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _schedule_running(self, cached: list[CachedRequestData], num_scheduled: dict[str, int],

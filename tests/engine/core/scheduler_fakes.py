@@ -22,6 +22,7 @@ from engine.messages import (
     SamplingParams,
     SchedulerOutput,
 )
+from tests.engine.core.integrity import integrity
 
 VOCAB = 7
 EOS = 0
@@ -179,5 +180,5 @@ def run_to_end(scheduler: Scheduler, view: WorkerView, client: Client, *, max_st
             return count
         step = scheduler.schedule()
         client.take(scheduler.update_from_output(step, view.execute(step)))
-        assert scheduler.check_integrity() == []
+        assert integrity(scheduler) == []
     raise AssertionError(f"still not done after {max_steps} steps: {scheduler.requests}")

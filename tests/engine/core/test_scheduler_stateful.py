@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.config import CacheConfig, SchedulerConfig
 from engine.core.scheduler import Scheduler
 from engine.messages import FinishReason, ModelRunnerOutput, SchedulerOutput
+from tests.engine.core.integrity import integrity
 from tests.engine.core.scheduler_fakes import VOCAB, Client, Mirror, WorkerView, expected_answer, make_request
 
 # Prompts are beginnings and endings of few texts, so prefixes are shared often and differ late.
@@ -99,7 +100,7 @@ class SchedulerLife(RuleBasedStateMachine):
 
     @invariant()
     def books_are_in_order(self) -> None:
-        assert self.scheduler.check_integrity() == []
+        assert integrity(self.scheduler) == []
 
     @invariant()
     def mirror_is_true(self) -> None:

@@ -19,6 +19,7 @@ from engine.core.kv_cache import KVCacheManager
 from engine.core.request import Request
 from engine.kv_events.reports import Restarted, Snapshot, Unrecoverable
 from engine.messages import KVEventBatch
+from tests.engine.core.integrity import integrity
 from tests.engine.core.scheduler_fakes import make_request
 from tests.engine.kv_events.kv_world import KVWorld
 
@@ -216,7 +217,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @invariant()
     def the_books_of_the_cache_balance(self) -> None:
-        assert self.world.manager.check_integrity() == []
+        assert integrity(self.world.manager) == []
 
     def teardown(self) -> None:
         """Nothing fails any more: the mirror equals the cache, or says since when it cannot know."""
