@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import Plan, drop, marked, plan, terminate
+from faults.plan import Plan, drop, hang, marked, plan, terminate, until
 from scenarios.guarantees.all import (
     abort_is_final,
     bad_request_isolated,
@@ -31,8 +31,8 @@ PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_toke
 def pressure() -> Workload:
     """Shared beginnings, a prompt of many steps, aborts of who runs, waits and gave way; then some of it over again."""
     return (recorded("eight-mixed")
-            .then(add(1, 2, 6, 3, 4), steps=9).then(add(7, 5), abort(2), steps=30)
-            .then(utility("get_stats"), abort(6), steps=9)
+            .then(add(1, 2, 6, 3, 4), steps=8).then(add(7, 5), abort(6), steps=10)
+            .then(utility("get_stats"), add(6, name="later"), abort(3), steps=9)
             .then(add(3, name="again"), add(1, name="once more")))
 
 
@@ -66,7 +66,9 @@ LONGEST = 35
 globals().update(family(__name__, (
     Case("test_few_blocks_and_a_small_budget",
          "Requests that share beginnings, more than may run, in a cache that is too small for those who do.",
-         Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final)),
+         Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final),
+         play={"topology": tensor_parallel(2, subscribers=1),
+               "config": lab_config(**PRESSURE, kv_events={"enable_kv_cache_events": True})}),
     Case("test_few_blocks_and_nothing_is_kept",
          "The same without a prefix cache.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
@@ -81,7 +83,8 @@ globals().update(family(__name__, (
          play={"workload": recorded("pair").then(add(1, 0)), "config": lab_config(cache={"num_gpu_blocks": 5})}),
     Case("test_calls_of_the_core",
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
-         Plan(), (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
+         plan(hang("frontend.0", at=f"{REQUESTS}:send", nth=48, until=until(seconds=0.2))),  # before the last run_steps
+         (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
          play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
     Case("test_core_is_asked_to_leave_at_once",
          "SIGTERM to a core that may not take its time: who runs and who waits is told so, and then of the end.",

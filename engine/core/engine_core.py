@@ -224,7 +224,6 @@ class EngineCore:
             yield Observe("request", {"request": request_id, "action": action, "reason": ""})
             if request_id in freed:
                 yield Observe("freed", {"request": request_id})
-        yield from self._publish_kv_events()
 
     def _abort_the_rest(self) -> Loop[None]:
         """The drain's deadline has come: whoever still runs is told so."""

@@ -350,8 +350,7 @@ class Scheduler:
         failed, self._failed = self._failed, {}
         for request in failed.values():
             outputs.setdefault(request.client_index, []).append(EngineCoreOutput(
-                request.request_id, [], request.num_output_tokens, request.finish_reason, request.stop_reason,
-                max(request.num_cached_tokens, 0)))
+                request.request_id, [], request.num_output_tokens, request.finish_reason, request.stop_reason))
 
     def _why_not(self, request: Request) -> str | None:
         """Why this request can never be served, or None."""

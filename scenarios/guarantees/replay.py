@@ -30,6 +30,9 @@ class Served:
         self.moments: list[Moment] = []
         self.waited = 0
         self.wrong: tuple[Record, str] | None = None
+        self.batches = 0  # of events: one for each step, or reset, that changed what can be found
+        self.handed_over = 0
+        self.numbers: set[int] = set()
         self.books: list[tuple[Record, str]] = []  # where the core's own books are others
         self.befell: list[int] = []  # the core's records of what befell its requests and its cache beside its steps
         self.whole = True  # all that was asked of it is known
@@ -37,6 +40,7 @@ class Served:
     def _note(self) -> None:
         service = self.service
         self.waited += bool(service.waiting)
+        self.batches += service.blocks.has_changed()
         self.moments.append(Moment(len(service.running), len(service.waiting), service.blocks.free, service.has_work))
 
     def play(self, events: Iterator[Record], asked: dict[str, Asked]) -> None:
@@ -58,10 +62,20 @@ class Served:
     def _happens(self, record: Record, asked: dict[str, Asked]) -> bool:
         """-> whether all is known of it"""
         service, data = self.service, record.data
-        if record.site != "blocks":
+        if record.site in ("request", "reset"):
             self.befell.append(record.number)
         if record.site == "blocks":
             self.books += [(record, text) for text in _differences(service, data)]
+        elif record.site == "kv-cache":
+            if len(data["hashes"]) != len(service.blocks.found_in):
+                self.books.append((record, f"its cache has {len(data['hashes'])} hashes, its steps have left "
+                                           f"{len(service.blocks.found_in)}"))
+            if self.handed_over != self.batches:
+                self.books.append((record, f"it has handed over {self.handed_over} batches of events, its cache has "
+                                           f"changed {self.batches} times"))
+        elif record.site in ("kv-published", "kv-lost"):
+            self.numbers.add(data["seq"])
+            self.handed_over = len(self.numbers)
         elif record.site == "reset":
             if data["preempts"]:
                 service.all_give_way()
@@ -70,6 +84,7 @@ class Served:
                                    "its cache was not reset, although nobody held a block"))
             elif data["done"]:
                 service.reset()
+                self.batches += service.blocks.has_changed()
         elif data["action"] == "add":
             if data["request"] not in asked:
                 return False
@@ -122,7 +137,7 @@ def limits_of(history: History, engine: EngineLife) -> Limits | None:
 
 def _beside(history: History, engine: EngineLife) -> Iterator[Record]:
     """What befalls the core's requests and its cache beside its steps, and its books, in its own order."""
-    names = "request", "reset", "blocks"
+    names = "request", "reset", "blocks", "kv-cache", "kv-published", "kv-lost"
     records = [record for name in names for record in history.by_node(name).get(engine.core, ())]
     return iter(sorted(records, key=_number))
 

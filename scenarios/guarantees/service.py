@@ -45,6 +45,7 @@ class Blocks:
         self.unused: dict[int, None] = {}  # free, and something can be found in them; unused for longest first
         self.content: dict[int, int] = {}  # block -> the number of the tokens in it and before it
         self.found_in: dict[int, set[int]] = {}
+        self.changed = False  # what can be found, since somebody asked
         self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
     @property
@@ -87,6 +88,7 @@ class Blocks:
 
     def store(self, block: int, number: int) -> None:
         self.content[block] = number
+        self.changed |= number not in self.found_in
         self.found_in.setdefault(number, set()).add(block)
 
     def forget_all(self) -> None:
@@ -94,12 +96,18 @@ class Blocks:
             self._forget(block)
         self.blank |= set(self.unused)
         self.unused.clear()
+        self.changed = True
+
+    def has_changed(self) -> bool:
+        changed, self.changed = self.changed, False
+        return changed
 
     def _forget(self, block: int) -> None:
         number = self.content.pop(block)
         self.found_in[number].discard(block)
         if not self.found_in[number]:
             del self.found_in[number]
+            self.changed = True
 
 
 class Guest:

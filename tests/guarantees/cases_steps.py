@@ -306,14 +306,15 @@ def a_caller_is_told_of_more_cached_tokens_than_there_were() -> Builder:
 @accepts(BLOCKS)
 def the_books_are_what_the_steps_have_left() -> Builder:
     h = a_is_served(both()).observes("core.0", "freed", request=A)
-    return idle(b_is_served(h, 2), 6, 3)
+    return idle(b_is_served(h, 2).observes("core.0", "freed", request=B), 6, 3)
 
 
 @accepts(BLOCKS)
 def the_books_of_a_paused_engine() -> Builder:
     h = idle(a_is_served(both(), 1), 5, 1, requests=2, running=1, waiting=1, tables=1)
     step(h, cached=((A, [7], [1], 2, 1),))
-    return idle(step(h, cached=((A, [8], [], 3, 1),)).observes("core.0", "request", request=B, action="abort").observes(
+    step(h, cached=((A, [8], [], 3, 1),)).observes("core.0", "freed", request=A)
+    return idle(h.observes("core.0", "request", request=B, action="abort").observes(
         "core.0", "freed", request=B), 6, 2, untold=True)
 
 
@@ -342,8 +343,9 @@ def the_cache_is_reset_when_all_have_given_way() -> Builder:
     h = a_is_served(both(), 1).observes("core.0", "reset", done=True, preempts=True)
     idle(h, 6, 0, requests=2, waiting=2, untold=True)
     step(h, new=((A, [1, 2, 7], 2, [3, 4], 0, 3),), preempted=(A,)).observes("core.0", "freed", request=A)
-    return idle(step(h.observes("core.0", "request", request=A, action="abort").observes(
-        "core.0", "request", request=B, action="abort"), finished=(A,)), 6, 1)
+    for request in (A, B):
+        h.observes("core.0", "request", request=request, action="abort")
+    return idle(step(h.observes("core.0", "freed", request=B), finished=(A,)), 6, 1)
 
 
 @rejects(BLOCKS)
@@ -469,3 +471,95 @@ def a_reset_is_told_that_was_none() -> Builder:
 @silent(CALLS)
 def a_play_that_did_not_record_what_was_asked() -> Builder:
     return both().ended("a", Outcome.FINISHED).observes("frontend.0", "utility", method="ping", result=1, failure="")
+
+
+def events(h: Builder) -> Builder:
+    """A core that publishes one batch for the step that filled a block."""
+    h = a_is_served(h, 1)
+    h.observes("core.0", "kv-published", seq=0, took=0.0)
+    return idle(h, 5, 1, requests=2, running=1, waiting=1, tables=1)
+
+
+def publishing() -> Builder:
+    return history(
+        subscribers=1, cache=CacheConfig(num_gpu_blocks=6, block_size=2),
+        scheduler=SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=1)).started(blocks=6).called("a").called("b", 1)
+
+
+@silent(BLOCKS)
+def each_change_of_the_cache_is_handed_over() -> Builder:
+    return events(publishing()).observes("core.0", "kv-cache", hashes=[1])
+
+
+@rejects(BLOCKS)
+def a_change_of_the_cache_is_not_handed_over() -> Builder:
+    h = idle(a_is_served(publishing(), 1), 5, 1, requests=2, running=1, waiting=1, tables=1)
+    return h.observes("core.0", "kv-cache", hashes=[1])
+
+
+@rejects(BLOCKS)
+def more_batches_than_changes() -> Builder:
+    h = a_is_served(publishing(), 1).observes("core.0", "kv-published", seq=0, took=0.0)
+    h = idle(h.observes("core.0", "kv-published", seq=1, took=0.0), 5, 1, requests=2, running=1, waiting=1, tables=1)
+    return h.observes("core.0", "kv-cache", hashes=[1])
+
+
+@rejects(BLOCKS)
+def its_cache_has_more_than_its_steps_have_left() -> Builder:
+    return events(publishing()).observes("core.0", "kv-cache", hashes=[1, 2])
+
+
+@rejects(BLOCKS)
+def it_says_nothing_of_its_cache() -> Builder:
+    return events(publishing())
+
+
+@rejects(BLOCKS)
+def it_says_nothing_of_its_books() -> Builder:
+    return b_is_served(a_is_served(both()), 2)
+
+
+@rejects(BLOCKS)
+def a_request_is_never_said_to_be_free() -> Builder:
+    return idle(b_is_served(a_is_served(both()), 2).observes("core.0", "freed", request=A), 6, 3)
+
+
+@rejects(BLOCKS)
+def a_request_is_said_to_be_free_twice() -> Builder:
+    h = a_is_served(engine().called("a")).observes("core.0", "freed", request=A).observes("core.0", "freed", request=A)
+    return idle(step(h, finished=(A,)), 6, 2)
+
+
+@rejects("memory-bounded")
+def the_core_takes_more_than_it_may() -> Builder:
+    h = history()
+    for name in "abcde":
+        h.called(name).ended(name)
+    return h
+
+
+@silent("memory-bounded")
+def the_core_takes_one_after_another() -> Builder:
+    h = history()
+    for name in "abcde":
+        h.called(name).observes("core.0", "freed", request=f"{name}-0").ended(name)
+    return h
+
+
+@rejects("handshake-order")
+def the_core_never_says_that_it_is_ready() -> Builder:
+    h = history().started()
+    h.records["core.0", 0] = [record for record in h.records["core.0", 0] if record.site != "ready"]
+    return h
+
+
+@rejects("bad-frame-isolated")
+def whose_request_could_be_told_is_left_to_its_time_out() -> Builder:
+    h = history().called("a", core=False).observes("core.0", "bad-frame", edge="requests", error="x", request=A)
+    return h.wait(2).ended("a", "failed", error="RequestTimeoutError")
+
+
+@rejects("bad-frame-isolated")
+def a_rank_is_asked_for_a_token_that_no_model_has() -> Builder:
+    h = engine().called("a").fires("corrupt", "frontend.0->core.0/requests:receive")
+    return step(h, new=((A, [-1, 2], 2, [0], 0, 2),))

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import Any
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DAMAGE, MEMORY, ORDERINGS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.base import DAMAGE, LOSSES, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.replay import Moment, Served, replayed
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
@@ -125,9 +125,8 @@ def _short(value: Any) -> str:
 
 def _is_disturbed(history: History, served: Served) -> bool:
     """Whether the plan has touched a message to the core, or told it to leave: then nobody knows when it was paused."""
-    return any(history.engine_of(receipt.node) == served.engine and (
-        f"/{Channel.REQUESTS.value}:" in receipt.site or receipt.fate == Fate.TERMINATE)
-        for receipt in history.faults.receipts)
+    hits = [*history.faults.hit(*MESSAGE, *LOSSES, channel=Channel.REQUESTS.value), *history.faults.hit(Fate.TERMINATE)]
+    return any(history.engine_of(receipt.node) == served.engine for receipt in hits)
 
 
 def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Record]) -> None:
