@@ -27,8 +27,8 @@ class BlockPool:
     """`num_blocks` blocks, numbered from 0. Knows blocks and hashes, not requests."""
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_events: bool = True) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise ValueError(f"a KV cache needs at least one block of one token, got {num_blocks} of {block_size}")
+        if num_blocks < 1:
+            raise ValueError(f"a KV cache needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_events = enable_events

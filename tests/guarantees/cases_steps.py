@@ -481,9 +481,9 @@ def events(h: Builder) -> Builder:
 
 
 def publishing() -> Builder:
-    return history(
-        subscribers=1, cache=CacheConfig(num_gpu_blocks=6, block_size=2),
-        scheduler=SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=1)).started(blocks=6).called("a").called("b", 1)
+    h = history(subscribers=1, cache=CacheConfig(num_gpu_blocks=6, block_size=2),
+                scheduler=SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=1))
+    return h.started(blocks=6).called("a").called("b", 1)
 
 
 @silent(BLOCKS)
