@@ -20,8 +20,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import abort, add, asked, recorded, utility
-from scenarios.workloads.workload import Workload
+from scenarios.workloads import Workload, abort, add, asked, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 #: Three at once, of whom not all have room to grow.
