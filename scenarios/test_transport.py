@@ -93,7 +93,8 @@ def test_frames_that_are_no_requests(world):
         topology=tensor_parallel(2),
         workload=recorded("eight-even")
         .then(add(0, 1, 2, 3), raw(b"\x00"), raw(b"\x63", b"x"), raw(b"\x00", b""), raw(b"\x00", hostile),
-              raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"), steps=4)
+              raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"),
+              raw(b"\x00", b"\x92\xa5alien\x07"), steps=4)
         .then(add(4, 5, 6, 7)))
     run.holds(bad_frame_isolated, no_foreign_code, tokens_match_reference)
 

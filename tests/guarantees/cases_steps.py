@@ -2,7 +2,7 @@
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.messages import Outcome
-from tests.guarantees.build import Builder, history
+from tests.guarantees.build import WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 
 TURN, CALLS, BLOCKS = "served-in-turn", "calls-answered", "blocks-conserved"
@@ -563,3 +563,54 @@ def whose_request_could_be_told_is_left_to_its_time_out() -> Builder:
 def a_rank_is_asked_for_a_token_that_no_model_has() -> Builder:
     h = engine().called("a").fires("corrupt", "frontend.0->core.0/requests:receive")
     return step(h, new=((A, [-1, 2], 2, [0], 0, 2),))
+
+
+ALIEN = {**WORKLOAD, "phases": [{"actions": [{"kind": "raw", "args": ["00", b"\x92\xa5alien\x07".hex()]}]}]}
+
+
+def _alien(answered: bool) -> Builder:
+    h = history().promised(workload=ALIEN).called("a").observes("core.0", "bad-frame", edge="requests", error="x")
+    return (h.observes("core.0", "request", request="alien", action="refused") if answered else h).ended("a")
+
+
+@accepts("bad-frame-isolated")
+def a_malformed_request_that_says_whose_it_is_is_refused() -> Builder:
+    return _alien(True)
+
+
+@rejects("bad-frame-isolated")
+def a_malformed_request_that_says_whose_it_is_is_dropped() -> Builder:
+    return _alien(False)
+
+
+def _leaves(told: str) -> Builder:
+    h = history().started().called("a").fires("raise", "core.0/mark:step")
+    h.observes("core.0", "dying", reason="boom", queued=0).observes("frontend.0", "dead-notice")
+    return h.observes("frontend.0", "engine-dead", reason=f"left (ENGINE_CORE_DEAD){told}").dies("a")
+
+
+@accepts("dead-notice")
+def a_core_leaves_and_its_callers_are_told_why() -> Builder:
+    return _leaves(": boom")
+
+
+@rejects("dead-notice")
+def a_core_leaves_and_nobody_is_told_why() -> Builder:
+    return _leaves("")
+
+
+def _gives_up(told: str) -> Builder:
+    h = history().observes("frontend.0", "starting").fires("raise", "core.0/mark:born")
+    h.observes("core.0", "dying", reason="RuntimeError: boom", queued=0)
+    h.observes("frontend.0", "start-failed", error="StartupError", reason=told)
+    return h.ends("core.0", "worker.0", "worker.1")
+
+
+@accepts("start-ends")
+def a_core_gives_up_its_start_and_says_why() -> Builder:
+    return _gives_up("boom")
+
+
+@rejects("start-ends")
+def a_core_gives_up_its_start_without_a_word() -> Builder:
+    return _gives_up("core.0 died while starting")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
@@ -67,10 +69,29 @@ def _judge_answers(finding: Finding) -> None:
             finding.broke("request {!r} came damaged, the core could read whose it was, and its caller was told {}",
                           operation.request, operation.error or "nothing of that", at=operation.ended_at,
                           node=operation.node)
+    refused = {r.data["request"] for _, r in history.observed("request") if r.data["action"] == "refused"}
+    for name in _named_by_raw_frames(history):
+        if name not in refused and not history.faults.receipts:
+            finding.broke("a malformed request names {!r}, and the core did not refuse it", name)
     for node, record in history.observed("step"):
         for request, tokens, *_ in record.data["new"]:
             if tokens and min(tokens) < 0:
                 finding.broke("{} was asked for token {} of {!r}", node, min(tokens), request, at=record.at, node=node)
+
+
+def _named_by_raw_frames(history: History) -> list[str]:
+    """Requests of the workload's raw frames that could not be read and still say whose they are."""
+    found = []
+    for phase in history.play.workload.get("phases", ()):
+        for action in phase.get("actions", ()):
+            if action["kind"] == "raw" and len(action.get("args", ())) > 1:
+                try:
+                    body = msgspec.msgpack.decode(bytes.fromhex(action["args"][1]))
+                except (msgspec.DecodeError, ValueError):
+                    continue
+                if isinstance(body, list) and body and isinstance(body[0], str):
+                    found.append(body[0])
+    return found
 
 
 def _left_paused(history: History) -> set[str]:

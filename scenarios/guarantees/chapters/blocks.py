@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee
 from scenarios.guarantees.replay import Served, replayed
-from scenarios.history.history import EngineLife, Fate, History, Record
+from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 
 CHAPTER = "KV cache and its events"
 
@@ -12,8 +12,8 @@ CHAPTER = "KV cache and its events"
 def _judge_silence(finding: Finding, served: Served) -> None:
     """Between two steps that are far apart, and after its last one, a core is idle, and tells of its books."""
     history, core = finding.history, served.engine.core
-    calm = all(receipt.fate == Fate.TERMINATE for receipt in history.faults.receipts)
-    if history.simulated and calm and not history.play.options.kill_all_then_restart:
+    asked = all(hit.fate == Fate.TERMINATE and kind_of(hit.node) == "core" for hit in history.faults.receipts)
+    if history.simulated and asked and not history.play.options.kill_all_then_restart:
         books = history.by_node("blocks").get(core, ())
         told = len(history.by_node("kv-cache").get(core, ()))
         if not books or books[-1].number < served.steps[-1].number:

@@ -155,8 +155,7 @@ def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
     if dying is None or dying.at > failed.at:
         return
-    words = dying.data["reason"].partition(": ")[2] or dying.data["reason"]
-    if words not in failed.data["reason"]:
+    if failed.data["reason"] not in dying.data["reason"]:
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
 
