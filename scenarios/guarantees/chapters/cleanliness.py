@@ -155,7 +155,9 @@ def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
     if dying is None or dying.at > failed.at:
         return
-    if failed.data["reason"] not in dying.data["reason"]:
+    reason = dying.data["reason"]
+    kind, _, words = reason.partition(": ")
+    if failed.data["reason"] not in (reason, words or kind, reason[len("sys.exit("):-1].strip("'")):
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
 

@@ -9,6 +9,7 @@ _UPDATE, _RUNNING = "Scheduler.update_from_output", "Scheduler._schedule_running
 _ONE_STEP = ("a core has one step in flight: between `schedule` and its answer nobody is aborted or preempted, and who "
              "runs has a token to compute")
 _BY_ID = "the answer of a step is found by its call's id, and a step is answered once"
+_LOG = "a line for an operator"
 _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -32,4 +33,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "the instant itself: a clock has moved on by the next look", "now > self.deadline"),
     Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return False",
                "None is as false as False, and the core asks for no more"),
+    Equivalent("engine/core/life.py", "CoreLife.run", "branch-never-taken", "not self._parent_gone", _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "statement-gone",
+               'yield LogLine(f"the core leaves: {reason}")', _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "condition-turned", "not self._parent_gone", _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "sent-twice",
+               "yield TellParent(StartFailure(kind, str(error) or kind))", "a parent reads the first word only"),
+    Equivalent("engine/core/life.py", "CoreLife._leave", "sent-twice", "yield Put(LEFT, True)",
+               "who waits for the word takes all there are"),
 )
