@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import exits, hang, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -62,6 +62,24 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)),
          (drain, dead_notice, tokens_match_reference, nothing_left_behind),
          play={"options": Options(await_death_s=5.0)}),
+    Case("test_request_comes_while_the_core_drains",
+         "A request arrives when the core has been told to leave: it is refused, those that run finish.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=3),
+              delay(REQUESTS, nth=8, match={"type": "ADD"}, until=until(marked("core.0", Mark.DRAINING)))),
+         (drain, dead_notice, ends_once, tokens_match_reference, nothing_left_behind),
+         play={"options": Options(await_death_s=5.0)}),
+    Case("test_core_is_asked_to_leave_and_has_no_time",
+         "SIGTERM, little time to drain, and a request that comes too late: it is refused, the running ones aborted.",
+         plan(delay("frontend.0->core.0/requests", nth=3, match={"type": "ADD"}, until=until(seconds=0.05)),
+              terminate("core.0", at=marked("core.0", Mark.STEP), nth=3)),
+         (drain, dead_notice, ends_once, nothing_left_behind),
+         play={"workload": recorded("long").then(add(0, 1, 2)), "config": lab_config(bounds={"drain_s": 0.1}),
+               "options": Options(await_death_s=5.0)}),
+    Case("test_core_dies_while_a_worker_is_stopped",
+         "A worker is stopped for good when the core is killed: the client ends it.",
+         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12),
+              kill("core.0", at="core.0->worker.0/rpc:receive", nth=12)),
+         (no_orphans, death_is_told, nothing_left_behind)),
     Case("test_frontend_dies_and_the_core_hangs_on_its_way_out",
          "The frontend is killed, and its core's main thread stands still as it leaves: the engine goes all the same.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10), hang("core.0", at=marked("core.0", Mark.DYING))),

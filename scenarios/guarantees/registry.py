@@ -19,14 +19,15 @@ from scenarios.guarantees.chapters import (
     ring_waits,
     rpc,
     steps,
+    text,
 )
 from scenarios.law import law
 
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
-    for chapter in (law, delivery, handshake, bad_frames, requests, steps, ring, ring_waits, rpc, death, cleanliness,
-                    blocks, kv, kv_ranks, overload)
+    for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
+                    cleanliness, holdings, blocks, kv, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -87,6 +87,8 @@ def phases() -> tuple[Phase, ...]:
             utility("get_stats"), utility("collective_rpc", "get_num_blocks", 3), utility("reset_prefix_cache", True),
             utility("run_steps", 0), steps=40).then(add(0, name="again"), utility("ping", "ab", 3), steps=1).then(
             abort("again"))),
+        Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
+              workload=recorded("texts").then(add(1, 2, 7))),
         Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
             add(0), utility("ping", "x", times=12), steps=2).then(abort(0))),
         Phase(name="a reset", topology=_TWO, workload=pair.then(_FEW, steps=3).then(

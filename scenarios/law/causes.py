@@ -61,8 +61,8 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: an id that is in use, a prompt that is empty or too long for the model, or more tokens than the
-    whole cache holds: the last one is not kept there."""
+    """By the workload: it says so itself, the id is in use, the prompt is empty or too long for the model, or there are
+    more tokens than the whole cache holds: the last one is not kept there."""
     operation = incident.operation
     if operation is None:
         return False
@@ -71,7 +71,7 @@ def _cannot_be_served(history: History, incident: Incident) -> bool:
     recorded, config = _recorded(history, operation), history.play.config
     prompt, answers = recorded.get("prompt_token_ids", ()), recorded.get("reference_token_ids") or (0,)
     longest, blocks = config.scheduler.max_model_len, config.cache.num_gpu_blocks
-    if not prompt or (longest is not None and len(prompt) >= longest):
+    if recorded.get("unservable") or not prompt or (longest is not None and len(prompt) >= longest):
         return True
     return blocks is not None and len(prompt) + len(answers) - 1 > blocks * config.cache.block_size
 

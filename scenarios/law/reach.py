@@ -82,10 +82,10 @@ def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident
             and incident.at <= receipt.at + history.bounds.detection_s and of_its_engine(history, receipt, incident))
 
 
-def of_its_engine_at_its_deadline(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """A request that the engine itself ended, when the time was over that it may take to leave."""
+def of_its_engine_by_name(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that the engine itself ended."""
     return (incident.operation is not None and incident.operation.error == "RequestError"
-            and incident.at >= receipt.at + history.bounds.drain_s and of_its_engine(history, receipt, incident))
+            and of_its_engine(history, receipt, incident))
 
 
 def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -127,8 +127,7 @@ def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident:
         return False
     before = [record.data["action"] for record in history.by_node("request").get(
         history.engine_of(incident.node).core, ()) if record.at <= incident.at]
-    held = before.count("add") - before.count("abort")
-    return held >= limit
+    return before.count("add") - before.count("abort") >= limit
 
 
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -159,8 +158,8 @@ REACH: tuple[Reach, ...] = (
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.ABORTED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in, and ends what is late"),
-    Reach("the core drains no longer", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
-          of_its_engine_at_its_deadline, "what still runs at the deadline is told that it ends"),
+    Reach("the core gives up what it drains", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
+          of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
     Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),

@@ -98,9 +98,15 @@ class Caller:
 
     # -- what it is told
 
-    def tokens(self, name: str, internal: str, offset: int, token_ids: list[int], cached: int) -> Loop[None]:
-        yield Observe("tokens", {"request": name, "internal": internal, "offset": offset, "tokens": token_ids,
-                                 "cached": cached})
+    def hear(self, heard: Heard, output: RequestOutput) -> Loop[None]:
+        """What is new of the tokens: outputs are cumulative. One that takes something back begins anew."""
+        have, heard.last = heard.token_ids, output
+        offset = len(have) if output.token_ids[:len(have)] == have else 0
+        if len(output.token_ids) > offset or offset < len(have):
+            heard.token_ids = output.token_ids
+            yield Observe("tokens", {"request": heard.name, "internal": heard.internal, "offset": offset,
+                                     "tokens": output.token_ids[offset:], "cached": output.num_cached_tokens,
+                                     **self._text_of(output, offset)})
 
     def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""

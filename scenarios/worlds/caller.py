@@ -179,11 +179,8 @@ class CallerProcess:
     async def consume(self, name: str, stream: Any) -> None:
         heard, failure = Heard(name, stream.internal_id), None
         try:
-            async for last in stream:
-                if len(last.token_ids) > have:
-                    self._tell(self._caller.tokens(
-                        name, stream.internal_id, have, last.token_ids[have:], last.num_cached_tokens))
-                    have = len(last.token_ids)
+            async for output in stream:
+                self._tell(self._caller.hear(heard, output))
         except RingtwinError as error:
             failure = error
         self._tell(self._caller.ended(heard, failure))

@@ -64,14 +64,10 @@ class AskedLife:
 
     def tell(self, caller: Caller) -> Loop[None]:
         """Hand on what has come."""
-        while self._deliveries:
-            delivery = self._deliveries.popleft()
-            if isinstance(delivery, Tokens):
-                yield from caller.tokens(delivery.request_id, delivery.internal_id, delivery.offset,
-                                         delivery.token_ids, delivery.num_cached_tokens)
-            elif isinstance(delivery, UtilityResult):
-                failure = delivery.error or (ValueError(delivery.failure) if delivery.failure else None)
-                yield from caller.answered(self._calls.pop(delivery.call_id), delivery.result, failure)
+        while self._news:
+            whose, what = self._news.popleft()
+            if isinstance(what, Stream):
+                yield from _listen(caller, whose, what)
             else:
                 failure = what.error or (ValueError(what.failure) if what.failure else None)
                 yield from caller.answered(whose, what.result, failure)

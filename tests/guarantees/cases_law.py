@@ -114,7 +114,41 @@ def nobody_asks_for_anything() -> Builder:
     return history().started()
 
 
-def _leaves(with_goodbye: bool) -> Builder:
+def _client_leaves(*said: str) -> Builder:
+    """A client that leaves on its own feet and has said no more than this."""
+    h = history().request("a")
+    for name in said:
+        h.observes("frontend.0", name)
+    return h.observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+_ALL = ("starting", "born", "closing", "closed")
+
+
+@accepts(LAW)
+def a_client_leaves_and_has_told_all() -> Builder:
+    return _client_leaves(*_ALL)
+
+
+@rejects(LAW)
+def a_client_leaves_and_has_not_told_how_it_closed() -> Builder:
+    return _client_leaves("starting", "born", "closing")
+
+
+@rejects(LAW)
+def a_client_tells_its_callers_of_a_death_and_not_the_judges() -> Builder:
+    h = history().called("a").fires("kill", "core.0/mark:step").dies("a")
+    for name in _ALL:
+        h.observes("frontend.0", name)
+    return h.observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+@rejects(LAW)
+def a_call_of_the_core_is_never_answered() -> Builder:
+    return history().started().request("a").observes("frontend.0", "over", unanswered=1)
+
+
+def _core_leaves(with_goodbye: bool) -> Builder:
     h = history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0})
     h.observes("core.0", "dying", reason="SIGTERM", queued=0)
     return (h.observes("core.0", "bye", reason="SIGTERM") if with_goodbye else h).ends("core.0")
@@ -122,9 +156,9 @@ def _leaves(with_goodbye: bool) -> Builder:
 
 @accepts(LAW)
 def a_core_says_goodbye_when_it_has_left() -> Builder:
-    return _leaves(True)
+    return _core_leaves(True)
 
 
 @rejects(LAW)
 def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
-    return _leaves(False)
+    return _core_leaves(False)

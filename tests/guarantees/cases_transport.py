@@ -225,7 +225,14 @@ def a_bad_frame_is_dropped_and_others_are_served() -> Builder:
 
 @accepts("bad-frame-isolated")
 def the_request_in_a_bad_frame_fails_alone() -> Builder:
-    return _bad_frame(request="a-0").ended("a", "failed", error="BadRequestError").ended("b")
+    return history().started().called("a").called("b", 1).sends(REQUESTS, "a").receives(REQUESTS, "a").fires(
+        "truncate", f"{REQUESTS}:receive").observes("core.0", "bad-frame", edge=REQUESTS, error="cut short").ended(
+        "a", "failed", error="RequestError").ended("b")
+
+
+@rejects("bad-frame-isolated")
+def a_bad_frame_that_was_no_request_ends_one() -> Builder:
+    return _bad_frame().ended("a", "failed", error="BadRequestError").ended("b")
 
 
 @rejects("bad-frame-isolated")

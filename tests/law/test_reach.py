@@ -24,7 +24,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a worker dies": (Fate.EXIT, "worker.1/mark:executing", "worker.1", None),
     "nothing can be sent to a core that is gone": (Fate.KILL, STEP, "core.0", None),
     "the core drains": (Fate.TERMINATE, STEP, "core.0", None),
-    "the core drains no longer": (Fate.TERMINATE, STEP, "core.0", None),
+    "the core gives up what it drains": (Fate.TERMINATE, STEP, "core.0", None),
     "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
     "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
     "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
@@ -54,9 +54,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
 
 
 def _fails(h: Builder, e: int, outcome: str = "failed", error: str = "") -> Builder:
-    error = error or ("UnroutableError" if h.at_once else "RequestError" if h.is_over else "RequestTimeoutError")
-    if h.is_over:
-        h.wait(h.config.bounds.drain_s)
+    error = error or h.error
     return h.ended("a", outcome, node=f"frontend.{e}", error=error)
 
 
@@ -101,7 +99,6 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 def _begun(row: Reach) -> Builder:
     lost_abort = row.name == "an abort is lost"
     h = history(topology=two_engines(subscribers=True), limits=LimitsConfig(max_requests=1 if lost_abort else 4))
-    h.is_over = row.name == "the core drains no longer"
     h.of_a_worker = row.name.startswith("a worker that")
     h.of_a_subscriber = row.name == "a subscriber dies"
     h.error = {"nothing can be sent to a core that is gone": "UnroutableError",
@@ -234,13 +231,6 @@ def test_a_lost_abort_explains_a_refusal_by_a_core_that_is_full_and_by_no_other(
     assert _refused(history(limits=LimitsConfig(max_requests=2)), lost=True) != [None]
     assert _refused(history(limits=LimitsConfig(max_requests=3)), lost=True) == [None]
     assert _refused(history(limits=LimitsConfig(max_requests=2)), lost=False) == [None]
-
-
-def test_a_drain_does_not_explain_that_a_request_is_ended_before_its_deadline() -> None:
-    h = history().called("a").fires("terminate", STEP, node="core.0").wait(0.9)
-    assert _explained(h.ended("a", "failed", error="RequestError"), Sort.FAILED) == [None]
-    h = history().called("a").fires("terminate", STEP, node="core.0").wait(1.0)
-    assert _explained(h.ended("a", "failed", error="RequestTimeoutError"), Sort.FAILED) == [None]
 
 
 def test_lost_outputs_do_not_explain_that_a_later_request_fails() -> None:

@@ -260,7 +260,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     if not finding.took("the notice of {} to {}", node, caller, bound=bound, measured=notice.at - since - frozen,
                         at=notice.at, node=caller):
         return
-    _judge_reason(finding, node, caller)
+    _judge_last_words(finding, node, caller)
     received = 0
     if flow is not None:
         late = [receive for _, receive in flow.pairs if receive.number > notice.number]
@@ -275,7 +275,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
                     caller, at=notice.at, node=caller)
 
 
-def _judge_reason(finding: Finding, node: str, caller: str) -> None:
+def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
     """Who hears of the end by the notice is told why."""
     history = finding.history
     dying = next(iter(history.by_node("dying").get(node, ())), None)

@@ -6,7 +6,8 @@ from operator import itemgetter
 
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
+from scenarios.guarantees.fitting import may_not_fit
+from scenarios.history.history import FOREVER, Fate, History, Operation, Record, kind_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.
@@ -23,6 +24,9 @@ def check_memory_bounded(history: History) -> Finding:
         if most > limits.max_requests:
             finding.broke("{} had {} requests in flight at once, the limit is {}", node, most, limits.max_requests,
                           node=node)
+        if most_bytes > limits.max_request_bytes:
+            finding.broke("{} had {} bytes of prompts in flight at once, the limit is {}", node, most_bytes,
+                          limits.max_request_bytes, node=node)
     for node, records in history.by_node("request").items():
         held = _most_held(records, history.by_node("freed").get(node, []))
         if held > limits.max_requests:
@@ -63,12 +67,17 @@ def _most_held(requests: list[Record], freed: list[Record]) -> int:
     return most
 
 
-def _most_open(history: History, node: str) -> int:
-    """The largest number of accepted requests that one caller had open at once, by its own records."""
-    steps = sorted([(o.accepted.number, 1) for o in history.operations if o.node == node and o.accepted]
-                   + [(o.ends[0].number, -1) for o in history.operations if o.node == node and o.accepted and o.ends])
-    most = now = 0
-    for _, step in steps:
+def _most_open(history: History, node: str) -> tuple[int, int]:
+    """How many accepted requests, and at least how many bytes, one caller had open at once, by its own records."""
+    mine = [(o, o.accepted.number, o.ends[0].number if o.ends else None) for o in history.operations
+            if o.node == node and o.accepted]
+    steps = [(began, 1, o) for o, began, _ in mine] + [(over, -1, o) for o, _, over in mine if over is not None]
+    prompts = {request.get("index", place): request["prompt_token_ids"]
+               for place, request in enumerate(history.play.workload.get("requests", ()))}
+    enough = _MOST_BYTES * sum(map(len, prompts.values())) > history.play.config.limits.max_request_bytes
+    sizes = {index: _least_bytes(prompt) for index, prompt in prompts.items()} if enough else {}
+    most = most_bytes = now = now_bytes = 0
+    for _, step, operation in sorted(steps, key=itemgetter(0)):
         now += step
         now_bytes += step * sizes.get(operation.index, 0)
         most, most_bytes = max(most, now), max(most_bytes, now_bytes)

@@ -179,7 +179,7 @@ GUARANTEES = (
         sentence="Requests are served first come, first served: each step computes every token once and in order, "
                  "within its budget, in blocks that nobody else holds or that hold the same beginning; who could run "
                  "is not left waiting, and where blocks run out the youngest gives way.",
-        wrong="lets a short request overtake a long one, or hands out a block that somebody still holds",
+        wrong="lets a short request overtake a long one that came before it",
         witness="somebody waited while a step was made, or came in behind a beginning that another one had left",
         envelope=Envelope(outside=(
             MEMORY,
@@ -190,7 +190,7 @@ GUARANTEES = (
         id="calls-answered", chapter=CHAPTER, source="vLLM V1 engine core", check=check_calls_answered,
         sentence="A call of the core is answered with what was asked for, or with why that cannot be done: paused, it "
                  "makes no step, and `run_steps(k)` makes k of them, or as many as there is work for.",
-        wrong="runs on after the steps that it was asked for, or answers a call with another one's result",
+        wrong="runs on after the steps that it was asked for",
         witness="a client asked for an exact number of steps and got it, or for what cannot be done and was told why",
         envelope=Envelope(outside=(
             MEMORY,
