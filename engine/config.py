@@ -40,11 +40,22 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     cpu_cache_bytes: int = 256 << 20
     enable_prefix_caching: bool = True
 
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ValueError(f"a block holds at least one token, got block_size={self.block_size}")
+
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
     max_model_len: int | None = None  # None: from the model
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+            raise ValueError(f"a step needs room for one token of one request, got max_num_batched_tokens="
+                             f"{self.max_num_batched_tokens}, max_num_seqs={self.max_num_seqs}")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ValueError(f"max_model_len must leave room for a prompt and an answer, got {self.max_model_len}")
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, exits, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -80,6 +80,10 @@ globals().update(family(__name__, (
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12),
               kill("core.0", at="core.0->worker.0/rpc:receive", nth=12)),
          (no_orphans, death_is_told, nothing_left_behind)),
+    Case("test_frontend_dies_and_the_core_hangs_on_its_way_out",
+         "The frontend is killed, and its core's main thread stands still as it leaves: the engine goes all the same.",
+         plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10), hang("core.0", at=marked("core.0", Mark.DYING))),
+         (no_orphans, nothing_left_behind)),
     Case("test_frontend_dies",
          "The frontend is killed in the middle of its streams: its engine goes with it.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)),

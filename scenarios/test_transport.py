@@ -93,17 +93,20 @@ def test_frames_that_are_no_requests(world):
         topology=tensor_parallel(2),
         workload=recorded("eight-even")
         .then(add(0, 1, 2, 3), raw(b"\x00"), raw(b"\x63", b"x"), raw(b"\x00", b""), raw(b"\x00", hostile),
-              raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"), steps=4)
+              raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"),
+              raw(b"\x00", b"\x92\xa5alien\x07"), steps=4)
         .then(add(4, 5, 6, 7)))
     run.holds(bad_frame_isolated, no_foreign_code, tokens_match_reference)
 
 
 def test_requests_are_damaged_on_the_way(world):
-    """One ADD loses its end, another one has a byte flipped: they fail alone, the others are served."""
+    """One ADD loses its end, others have a byte flipped: they fail alone, at once where it still says whose it is."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
-        plan=plan(truncate(REQUESTS, nth=3, match={"type": "ADD"}),
-                  corrupt(REQUESTS, nth=6, byte=0, match={"type": "ADD"})))
+        plan=plan(corrupt(REQUESTS, nth=2, byte=16, match={"type": "ADD"}),  # a token of its prompt
+                  truncate(REQUESTS, nth=3, match={"type": "ADD"}),
+                  corrupt(REQUESTS, nth=6, byte=93, match={"type": "ADD"}),  # a parameter
+                  corrupt(REQUESTS, nth=8, byte=0, match={"type": "ADD"})))
     run.holds(bad_frame_isolated, ends_once)
 
 

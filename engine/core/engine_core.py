@@ -6,7 +6,7 @@ Promises
 - A request that cannot be served fails alone; a failure of the executor ends the loop with its error.
 - Paused (`pause_scheduler`), nothing is scheduled until `resume_scheduler`. `run_steps(k)` runs k steps, or until
   nothing is left to run, then pauses and answers: so "after step k" can be said exactly.
-- When idle it checks its own books and beats at least every `heartbeat_s`.
+- When idle it checks its own books and tells of them, once, and beats at least every `heartbeat_s`.
 
 The loop asks for everything by effects: queue "input" brings what the input thread decoded, queue "output"
 takes what the output thread shall send.
@@ -224,7 +224,6 @@ class EngineCore:
             yield Observe("request", {"request": request_id, "action": action, "reason": ""})
             if request_id in freed:
                 yield Observe("freed", {"request": request_id})
-        yield from self._publish_kv_events()
 
     def _abort_the_rest(self) -> Loop[None]:
         """The drain's deadline has come: whoever still runs is told so."""
@@ -283,8 +282,9 @@ class EngineCore:
             self._allowance = 0
             yield from self._answer(call, None, self.steps)
 
-    def _reset_prefix_cache(self) -> Loop[bool]:
-        done = self.scheduler.reset_prefix_cache()
+    def _reset_prefix_cache(self, preempt_running: bool = False) -> Loop[bool]:
+        done = self.scheduler.reset_prefix_cache(preempt_running)
+        yield Observe("reset", {"done": done, "preempts": preempt_running})
         yield from self._publish_kv_events()
         return done
 

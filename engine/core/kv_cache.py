@@ -90,7 +90,7 @@ class KVCacheManager:
             num_held = len(computed_blocks)
             num_computed = num_held * self.block_size
         num_needed = -(-(num_computed + num_new_tokens) // self.block_size) - num_held
-        if num_needed <= 0 and table is not None:
+        if num_needed <= 0:
             return []
         num_revived = sum(1 for block in computed_blocks if self._pool.is_free(block))
         if num_needed > self._pool.num_free - num_revived:

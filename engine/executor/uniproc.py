@@ -10,6 +10,7 @@ from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
+from engine.worker.worker_loop import described
 
 
 class UniProcExecutor(Executor):
@@ -33,6 +34,8 @@ class UniProcExecutor(Executor):
                timeout_s: float) -> Loop[PendingCall]:
         call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
         yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})
+        if method == "execute_model":
+            yield Observe("step", described(call.call_id, args[0]))
         try:
             value, status = (yield Call(method, args, kwargs)), ReplyStatus.SUCCESS
         except Exception as error:  # a worker's failure is the call's, in one process as in many

@@ -14,7 +14,7 @@ from engine.effects import Call, Loop, MarkPoint, Now, Observe
 from engine.errors import QueueDecodeError, QueueTimeoutError
 from engine.ipc.framing import decode, encode
 from engine.ipc.queue import QueueReader, QueueWriter
-from engine.messages import ReplyStatus
+from engine.messages import ReplyStatus, SchedulerOutput
 from engine.topology import Mark
 
 #: The call id of a FAILURE that belongs to no readable call.
@@ -33,7 +33,9 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
         except (QueueDecodeError, ValueError, TypeError) as error:
             yield from _answer(response, bounds, UNREADABLE, ReplyStatus.FAILURE, f"unreadable RPC: {error}")
             continue
-        yield Observe("rpc", _described(call_id, method, args))
+        yield Observe("rpc", _named(call_id, method, args))
+        if method == "execute_model" and output_rank == rank:
+            yield Observe("step", described(call_id, args[0]))
         try:
             yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
             value = yield Call(method, args, kwargs)
@@ -50,8 +52,19 @@ def _answer(response: QueueWriter, bounds: Bounds, call_id: int, status: ReplySt
     yield from response.enqueue(encode((call_id, int(status), value)), (yield Now()) + bounds.rpc_s)
 
 
-def _described(call_id: int, method: str, args: tuple[Any, ...]) -> dict[str, Any]:
+def _named(call_id: int, method: str, args: tuple[Any, ...]) -> dict[str, Any]:
     data = {"call": call_id, "method": method}
     if method == "execute_model":
         data["step"] = args[0].step
     return data
+
+
+def described(call_id: int, step: SchedulerOutput) -> dict[str, Any]:
+    """What a step asks for, as whoever has to answer it read it."""
+    return {
+        "call": call_id, "step": step.step, "scheduled": step.num_scheduled_tokens,
+        "new": [[new.request_id, new.token_ids, new.num_prompt_tokens, new.block_ids, new.num_computed_tokens]
+                for new in step.new],
+        "cached": [[cached.request_id, cached.new_token_ids, cached.new_block_ids, cached.num_computed_tokens]
+                   for cached in step.cached],
+        "finished": step.finished, "preempted": step.preempted}

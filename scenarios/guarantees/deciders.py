@@ -51,6 +51,9 @@ DECIDERS: dict[str, Decider] = {
     "lost-request-is-bounded": Decider("calls, tokens and ends; when the core freed the request", (_C, _I)),
     "text-is-of-tokens": Decider("text and tokens as the stream delivered them, what the tokens decode to at once",
                                  (_C, _I), "a core that says that it heard of an end"),
+    "served-in-turn": Decider("steps as the rank that answers read them, against what was asked; in which order the "
+                              "core took that", (_I, _C, _P), "a request that the core never speaks of"),
+    "calls-answered": Decider("questions and answers; steps as the rank that answers read them", (_C, _P, _I)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),
@@ -72,7 +75,7 @@ DECIDERS: dict[str, Decider] = {
     "two-on-one-host": Decider("what became of the engine beside", (_B, _C)),
     "nothing-grows": Decider("what the lab sees of each process from outside, before and after", (_B,)),
     "rests-when-idle": Decider("processor time as the lab sees it from outside; turns of a twin's threads", (_B,)),
-    "blocks-conserved": Decider("the core's own books when idle", (_I,), "books that are wrong in the same way"),
+    "blocks-conserved": Decider("the core's own books when idle, against what its steps have left", (_I, _P)),
     "kv-seq": Decider("numbers as they were handed over, and as subscribers met them", (_I,)),
     "kv-gap-seen": Decider("batches that were published, and what the subscriber took and told", (_I,)),
     "kv-replay-complete": Decider("batches that were published, and what the subscriber took and told", (_I,)),

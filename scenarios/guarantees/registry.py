@@ -5,6 +5,7 @@ from __future__ import annotations
 from scenarios.guarantees.base import Guarantee
 from scenarios.guarantees.chapters import (
     bad_frames,
+    blocks,
     cleanliness,
     death,
     delivery,
@@ -17,6 +18,7 @@ from scenarios.guarantees.chapters import (
     ring,
     ring_waits,
     rpc,
+    steps,
     text,
 )
 from scenarios.law import law
@@ -24,8 +26,8 @@ from scenarios.law import law
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
-    for chapter in (law, delivery, handshake, bad_frames, requests, text, ring, ring_waits, rpc, death, cleanliness,
-                    holdings, kv, kv_ranks, overload)
+    for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
+                    cleanliness, holdings, blocks, kv, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -125,9 +125,9 @@ def check_tokens_match_reference(history: History) -> Finding:
             if len(tokens) != len(reference) and not _stopped_by_text(operation, request):
                 finding.broke("request {!r} finished with {} of {} tokens", operation.request, len(tokens),
                               len(reference), at=operation.ended_at, node=operation.node)
-            elif _wrong_finish(operation, request):
+            elif len(tokens) == len(reference) and _wrong_finish(history, operation, request):
                 finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
-                              operation.ends[0].data.get("finish_reason"), request["finish_reason"],
+                              operation.ends[0].data.get("finish_reason"), _finish_of(history, request),
                               at=operation.ended_at, node=operation.node)
             elif len(tokens) > 1:
                 finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
@@ -157,6 +157,19 @@ def _stopped_by_text(operation: Operation, request: dict[str, Any]) -> bool:
     return operation.ends[0].data.get("stop_reason") in (request["sampling_params"].get("stop") or ())
 
 
-def _wrong_finish(operation: Operation, request: dict[str, Any]) -> bool:
-    wanted, got = request.get("finish_reason"), operation.ends[0].data.get("finish_reason")
+def _finish_of(history: History, request: dict[str, Any]) -> str | None:
+    """By what it was asked for: a token that ends it, or a length; None where both come at once."""
+    params, tokens = request.get("sampling_params") or {}, request["reference_token_ids"]
+    if params.get("stop"):
+        return None  # by its text
+    if tokens and tokens[-1] in params.get("stop_token_ids", ()) and len(tokens) > params.get("min_tokens", 0):
+        return "stop"
+    longest = history.play.config.scheduler.max_model_len
+    if len(tokens) != params.get("max_tokens") and len(request["prompt_token_ids"]) + len(tokens) != longest:
+        return "stop"
+    return "length" if params.get("ignore_eos") else None
+
+
+def _wrong_finish(history: History, operation: Operation, request: dict[str, Any]) -> bool:
+    wanted, got = _finish_of(history, request), operation.ends[0].data.get("finish_reason")
     return wanted is not None and got is not None and str(wanted) != str(got)

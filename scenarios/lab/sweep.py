@@ -80,6 +80,13 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),
         Phase(name="a prefix hit", topology=_TWO, workload=twice),
         Phase(name="a preemption", topology=_TWO, config=lab_config(cache={"num_gpu_blocks": 8}), workload=pair),
+        Phase(name="pressure", topology=_TWO, config=lab_config(
+            cache={"num_gpu_blocks": 10}, scheduler={"max_num_batched_tokens": 24, "max_num_seqs": 2}),
+            workload=recorded("eight-even").then(add(1, 2, 5), steps=12).then(abort(2), utility("get_stats"))),
+        Phase(name="calls", topology=_TWO, workload=pair.then(_FEW, steps=2).then(
+            utility("get_stats"), utility("collective_rpc", "get_num_blocks", 3), utility("reset_prefix_cache", True),
+            utility("run_steps", 0), steps=40).then(add(0, name="again"), utility("ping", "ab", 3), steps=1).then(
+            abort("again"))),
         Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
               workload=recorded("texts").then(add(1, 3, 8))),
         Phase(name="a start of its own", topology=_TWO, config=lab_config(start_method="auto"), workload=short),
@@ -91,6 +98,8 @@ def phases() -> tuple[Phase, ...]:
             abort(0, 1), utility("reset_prefix_cache"))),
         Phase(name="a drain", topology=_TWO, workload=pair, plan=plan(
             terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
+        Phase(name="a drain cut short", topology=_TWO, workload=pair, config=lab_config(bounds={"drain_s": 0.0}),
+              plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
         Phase(name="events", topology=tensor_parallel(2, subscribers=1), config=lab_config(kv_events=_EVENTS),
               workload=pair),
         Phase(name="a snapshot", topology=tensor_parallel(2, subscribers=1), workload=pair,

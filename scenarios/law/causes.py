@@ -10,9 +10,22 @@ from scenarios.history.history import FOREVER, History, Operation, kind_of
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Incident, Sort
 
-#: What the lab asks of a core, and every core can answer.
+#: What can be asked of a core, and of its workers while they serve.
 _KNOWN_CALLS = frozenset({"ping", "pause_scheduler", "resume_scheduler", "run_steps", "reset_prefix_cache",
                           "collective_rpc", "get_stats", "get_queue_stats"})
+_ASKED_OF_WORKERS = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
+_MOST_PINGED_BYTES = 1 << 20
+
+
+def cannot_be_done(method: str, args: list[Any]) -> bool:
+    """Whether no core can answer this call with anything but why not."""
+    if method == "run_steps":
+        return len(args) != 1 or args[0] < 1
+    if method == "collective_rpc":
+        return not args or args[0] not in _ASKED_OF_WORKERS or (len(args) > 1 and args[1] < 1)
+    if method == "ping" and len(args) > 1 and args[1] != 1:
+        return not isinstance(args[0], str) or not 0 <= len(args[0]) * args[1] <= _MOST_PINGED_BYTES
+    return method not in _KNOWN_CALLS
 
 
 class Cause(NamedTuple):
@@ -48,16 +61,19 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: it says so itself, the id is in use, or the prompt is empty or larger than the whole cache."""
+    """By the workload: it says so itself, the id is in use, the prompt is empty or too long for the model, or there are
+    more tokens than the whole cache holds: the last one is not kept there."""
     operation = incident.operation
     if operation is None:
         return False
     if any(other.request == operation.request for other in _open_before(history, operation)):
         return True
-    recorded, cache = _recorded(history, operation), history.play.config.cache
-    prompt = recorded.get("prompt_token_ids", ())
-    return bool(recorded.get("unservable")) or not prompt or (
-        cache.num_gpu_blocks is not None and len(prompt) >= cache.num_gpu_blocks * cache.block_size)
+    recorded, config = _recorded(history, operation), history.play.config
+    prompt, answers = recorded.get("prompt_token_ids", ()), recorded.get("reference_token_ids") or (0,)
+    longest, blocks = config.scheduler.max_model_len, config.cache.num_gpu_blocks
+    if recorded.get("unservable") or not prompt or (longest is not None and len(prompt) >= longest):
+        return True
+    return blocks is not None and len(prompt) + len(answers) - 1 > blocks * config.cache.block_size
 
 
 def _more_than_admitted(history: History, incident: Incident) -> bool:
@@ -75,12 +91,15 @@ def _most_bytes(history: History, operation: Operation) -> int:
     return 1000 + 9 * len(_recorded(history, operation).get("prompt_token_ids", ()))
 
 
-def _unknown_call(history: History, incident: Incident) -> bool:
-    return incident.record is not None and incident.record.data.get("method") not in _KNOWN_CALLS
+def _impossible_call(history: History, incident: Incident) -> bool:
+    data = incident.record.data if incident.record is not None else {}
+    return "method" in data and cannot_be_done(data["method"], data.get("args", [1]))
 
 
 def _raw_frames(history: History, incident: Incident) -> bool:
-    """The workload sends bytes that are no request."""
+    """The workload sends bytes that are no request. The core refuses what still says whose it would be."""
+    if incident.sort is Sort.STRANGE and (incident.record is None or incident.record.data.get("action") != "refused"):
+        return False
     return kind_of(incident.node) == NodeKind.CORE and history.play.raw_messages > 0
 
 
@@ -165,8 +184,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("its caller aborted it", frozenset({Sort.ABORTED}), _was_aborted),
     Cause("it cannot be served", frozenset({Sort.FAILED}), _cannot_be_served),
     Cause("more than is admitted", frozenset({Sort.REFUSED}), _more_than_admitted),
-    Cause("the core has no such call", frozenset({Sort.UTILITY}), _unknown_call),
-    Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME}), _raw_frames),
+    Cause("the core cannot do what is asked", frozenset({Sort.UTILITY}), _impossible_call),
+    Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
     Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),

@@ -115,6 +115,9 @@ def _of_processes(history: History) -> Iterator[Incident]:
     for name, end in history.ends.items():
         if name in unasked or exits.get(name):
             yield Incident(Sort.DEATH, name, end.at, f"{name} ended: {end.how}")
+    for node, records in history.by_node("dying").items():
+        if exits.get(node, 1) == 0 and node not in history.by_node("bye"):
+            yield Incident(Sort.DEATH, node, records[0].at, f"{node} ended with 0 in the middle of its leaving")
     for process in history.lab.processes:
         if history.overstayed(process):
             name = of_life(process.node, process.life)

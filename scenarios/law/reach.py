@@ -23,6 +23,7 @@ from scenarios.law.carried import carried
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
+LOST_FATES = frozenset({Fate.DROP, Fate.CORRUPT, Fate.TRUNCATE, Fate.DELAY})
 #: A standstill of so much of a time-out may have run it out.
 _MOST = 0.5
 
@@ -118,6 +119,17 @@ def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bo
     return subject is None or incident.operation is None or incident.operation.request == subject
 
 
+def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A request that was refused when the core held as many as it may, one of them because its abort was lost."""
+    subject, limit = carried(history, receipt), history.play.config.limits.max_requests
+    aborted = any(o.request == subject and o.abort is not None and o.abort.at <= receipt.at for o in history.operations)
+    if not aborted or not of_its_engine(history, receipt, incident):
+        return False
+    before = [record.data["action"] for record in history.by_node("request").get(
+        history.engine_of(incident.node).core, ()) if record.at <= incident.at]
+    return before.count("add") - before.count("abort") >= limit
+
+
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A message of outputs is about all requests that were open when it was struck. What comes twice harms nobody, nor
     what comes before a gap is given up.
@@ -174,6 +186,8 @@ REACH: tuple[Reach, ...] = (
 
     Reach("a message to the core is hit", MESSAGE_FATES, "frontend.*/requests:receive", "*",
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
+    Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED}),
+          of_what_its_engine_still_holds, "the core counts whom its client has forgotten"),
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
           of_requests_then_open, "it may hold tokens of every open request"),
     Reach("a message of the start is hit", MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},

@@ -105,7 +105,8 @@ class Caller:
         if len(output.token_ids) > offset or offset < len(have):
             heard.token_ids = output.token_ids
             yield Observe("tokens", {"request": heard.name, "internal": heard.internal, "offset": offset,
-                                     "tokens": output.token_ids[offset:], **self._text_of(output, offset)})
+                                     "tokens": output.token_ids[offset:], "cached": output.num_cached_tokens,
+                                     **self._text_of(output, offset)})
 
     def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""
@@ -130,7 +131,8 @@ class Caller:
         yield from self._do(self._driver.ended(heard.name))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> Loop[None]:
-        yield Observe("utility", {"method": command.method, "result": result, "failure": str(failure or "")})
+        yield Observe("utility", {"method": command.method, "args": command.args, "result": result,
+                                  "failure": str(failure or "")})
         if isinstance(failure, EngineDeadError):
             yield from self._learn_of_death()
         yield from self._do(self._driver.answered(command.ticket, failure is not None))

@@ -92,6 +92,23 @@ def from_an_empty_cache(workload: Workload) -> Workload:
     return msgspec.structs.replace(workload, phases=[first, *rest])
 
 
+def asked(workload: Workload, index: int, *, longest: int | None = None, **params: Any) -> Workload:
+    """One of its requests asked for otherwise: with other parameters, of a model that takes `longest` tokens at most.
+
+    Its answer is as much of the recorded one as these leave.
+    """
+    request = next(request for request in workload.requests if request.index == index)
+    changed = msgspec.structs.replace(request, sampling_params={**request.sampling_params, **params})
+    wanted, reference = changed.params, request.reference_token_ids
+    most = min(wanted.max_tokens, (longest or len(request.prompt_token_ids) + wanted.max_tokens)
+               - len(request.prompt_token_ids))
+    stops = [number for number, token in enumerate(reference, 1)
+             if number > wanted.min_tokens and token in wanted.stop_token_ids]
+    changed = msgspec.structs.replace(changed, reference_token_ids=reference[:max(0, min([most, *stops]))])
+    return msgspec.structs.replace(
+        workload, requests=[changed if request.index == index else request for request in workload.requests])
+
+
 def add(*indices: int, name: str = "") -> list[Action]:
     """Send requests. `name` gives one request an id of its own, to use it twice."""
     return [Action(kind="add", index=index, name=name or f"r{index}") for index in indices]

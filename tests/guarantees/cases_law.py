@@ -153,3 +153,19 @@ def a_client_does_not_tell_that_a_message_stayed_with_it() -> Builder:
     h = history().called("a", core=False).fires("cut", f"{REQUESTS}:wire").observes(
         "frontend.0", "not-sent", site=f"{REQUESTS}:send", nth=1)
     return h.ended("a", "failed", error="UnroutableError")
+
+
+def _core_leaves(with_goodbye: bool) -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0})
+    h.observes("core.0", "dying", reason="SIGTERM", queued=0)
+    return (h.observes("core.0", "bye", reason="SIGTERM") if with_goodbye else h).ends("core.0")
+
+
+@accepts(LAW)
+def a_core_says_goodbye_when_it_has_left() -> Builder:
+    return _core_leaves(True)
+
+
+@rejects(LAW)
+def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
+    return _core_leaves(False)

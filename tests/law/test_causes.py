@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.config import KVEventsConfig, LimitsConfig
+from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
 from scenarios.history.play import Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
     "it cannot be served": (lambda: _impossible(workload=EMPTY), _impossible),
     "more than is admitted": (lambda: _refused(1), lambda: _refused(2)),
-    "the core has no such call": (lambda: _call("no_such_call"), lambda: _call("ping")),
+    "the core cannot do what is asked": (lambda: _call("no_such_call"), lambda: _call("ping")),
     "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
     "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),
     "a subscriber asks what none asks": (
@@ -122,6 +122,39 @@ def test_the_law_accepts_what_has_this_cause(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_law_rejects_what_only_looks_like_it(name: str) -> None:
     assert CASES[name][1]().judged(LAW).verdict is Verdict.BROKEN
+
+
+LONG = {**WORKLOAD, "requests": [{**WORKLOAD["requests"][0], "prompt_token_ids": [1] * 14}]}
+
+
+@pytest.mark.parametrize(("blocks", "longest", "fails"), [
+    (8, None, False), (7, None, True), (8, 14, True), (8, 15, False)])
+def test_a_request_fails_that_needs_more_than_the_cache_or_the_model_has(
+        blocks: int, longest: int | None, fails: bool) -> None:
+    """14 tokens and the first two of three answers are kept: 16, in blocks of two."""
+    h = history(cache=CacheConfig(num_gpu_blocks=blocks, block_size=2),
+                scheduler=SchedulerConfig(max_model_len=longest))
+    cell = h.promised(workload=LONG).called("a").ended("a", "failed", error="BadRequestError").judged(LAW)
+    assert cell.verdict is (Verdict.HELD if fails else Verdict.BROKEN)
+
+
+@pytest.mark.parametrize(("args", "cannot"), [
+    (("run_steps", 0), True), (("run_steps", 1), False), (("run_steps",), True), (("ping", 7, 2), True),
+    (("ping", "x", 2), False),
+    (("ping", "xy", 1 << 19), False), (("ping", "xy", (1 << 19) + 1), True),
+    (("ping", "x", -1), True), (("ping", 7, 1), False), (("collective_rpc", "check_health"), False),
+    (("collective_rpc", "execute_model"), True), (("collective_rpc", "check_health", 0), True),
+    (("get_stats",), False)])
+def test_what_cannot_be_done_is_refused_by_every_core(args: tuple, cannot: bool) -> None:
+    h = history().called("a").ended("a")
+    h.observes("frontend.0", "utility", method=args[0], args=list(args[1:]), result=None, failure="no")
+    assert h.judged(LAW).verdict is (Verdict.HELD if cannot else Verdict.BROKEN)
+
+
+def test_bytes_that_are_no_request_explain_a_refusal_and_nothing_else_that_is_strange() -> None:
+    for action, verdict in (("refused", Verdict.HELD), ("duplicate", Verdict.BROKEN)):
+        h = history().promised(workload=RAW).request("a").observes("core.0", "request", request="x", action=action)
+        assert h.judged(LAW).verdict is verdict
 
 
 def test_no_cause_explains_a_request_that_never_ends_or_a_process_that_finds_itself_wrong() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.config import LimitsConfig
 from faults.plan import Fate, Until
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Sort, incidents
@@ -35,6 +36,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a subscriber stands still": (Fate.STALL, "core.0->subscriber.0/kv:receive", "subscriber.0", SHORT),
     "a publisher stands still": (Fate.HANG, STEP, "core.0", SHORT),
     "a message to the core is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
+    "an abort is lost": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
     "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
@@ -95,7 +97,8 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 
 
 def _begun(row: Reach) -> Builder:
-    h = history(topology=two_engines(subscribers=True))
+    lost_abort = row.name == "an abort is lost"
+    h = history(topology=two_engines(subscribers=True), limits=LimitsConfig(max_requests=1 if lost_abort else 4))
     h.of_a_worker = row.name.startswith("a worker that")
     h.of_a_subscriber = row.name == "a subscriber dies"
     h.error = {"nothing can be sent to a core that is gone": "UnroutableError",
@@ -103,6 +106,8 @@ def _begun(row: Reach) -> Builder:
     for e in (0, 1):
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
         h.called("a", node=f"frontend.{e}")
+        if lost_abort:
+            h.observes(f"frontend.{e}", "abort", request="a")
         edge = f"frontend.{e}->core.{e}/requests"
         h.crosses(f"{edge}:send", "add a").crosses(f"{edge}:receive", "add a")
     return h
@@ -210,6 +215,22 @@ def test_a_lost_message_that_was_about_no_request_may_hold_up_all() -> None:
     h = history().crosses(f"{REQUESTS}:send", "pause").crosses(f"{REQUESTS}:receive", "pause")
     h.fires("drop", f"{REQUESTS}:receive", node="core.0", nth=1).called("a").ended("a", "failed", error="timed out")
     assert None not in _explained(h, Sort.FAILED)
+
+
+def _refused(h: Builder, lost: bool) -> list[str | None]:
+    for name in ("a", "b"):
+        h.called(name)
+    h.observes("frontend.0", "abort", request="a").ended("a", "aborted")
+    h.crosses(f"{REQUESTS}:send", "abort a").crosses(f"{REQUESTS}:receive", "abort a")
+    if lost:
+        h.fires("drop", f"{REQUESTS}:receive", node="core.0")
+    return _explained(h.called("c", core=False).ended("c", "refused", error="RefusedError"), Sort.REFUSED)
+
+
+def test_a_lost_abort_explains_a_refusal_by_a_core_that_is_full_and_by_no_other() -> None:
+    assert _refused(history(limits=LimitsConfig(max_requests=2)), lost=True) != [None]
+    assert _refused(history(limits=LimitsConfig(max_requests=3)), lost=True) == [None]
+    assert _refused(history(limits=LimitsConfig(max_requests=2)), lost=False) == [None]
 
 
 def test_lost_outputs_do_not_explain_that_a_later_request_fails() -> None:

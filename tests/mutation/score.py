@@ -63,6 +63,8 @@ def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]
     chosen = [scene for scene in scenes if mutant.line in scene.lines.get(mutant.file, ())]
     # A statement that goes over several lines is run by its first one, or by one inside of it.
     chosen = chosen or [scene for scene in scenes if scene.lines.get(mutant.file, set()) & set(_lines(mutant))]
+    if not chosen and mutant.old == "yield":  # what makes a loop of a function that waits for nothing; never reached
+        chosen = [scene for scene in scenes if mutant.line - 1 in scene.lines.get(mutant.file, ())]
     chosen.sort(key=lambda scene: (scene.name != CALM, scene.seconds))
     began = time.monotonic()
     fate, by, because, plays = _in_a_child(mutant, chosen, counts, root, plans, seed) if chosen else (

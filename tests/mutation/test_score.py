@@ -49,7 +49,7 @@ def test_a_bug_that_acts_in_the_calm_play_is_trivial(calm: list[Scene]) -> None:
 
 
 def test_a_bug_in_a_line_that_no_play_runs_is_unplayed(calm: list[Scene]) -> None:
-    outcome = _judged(_mutant('wrong.append(f"{request} is among the running")', "statement-gone"), calm)
+    outcome = _judged(_mutant("self._failed[request_id] = request", "statement-gone"), calm)
     assert outcome.fate is Fate.UNPLAYED, outcome
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
@@ -48,12 +50,48 @@ def check_bad_frame_isolated(history: History) -> Finding:
     if not on_outputs and not planned and len(failed) > len(hits):
         finding.broke("{} requests failed, and {} of their frames were bad", len(failed), len(hits),
                       at=failed[-1].ended_at, node=failed[-1].node)
+    _judge_answers(finding)
     for node, record in bad:
         served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.over_at > record.at), None)
         if served is not None:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
     return finding
+
+
+def _judge_answers(finding: Finding) -> None:
+    """Whose request could still be told is answered; no rank is asked for a token that no model has."""
+    history = finding.history
+    told = {record.data.get("request") for _, record in history.observed("bad-frame")} - {None}
+    for operation in history.operations:
+        if operation.internal in told and operation.outcome in (Outcome.FAILED, Outcome.FINISHED) and \
+                operation.error != "BadRequestError":
+            finding.broke("request {!r} came damaged, the core could read whose it was, and its caller was told {}",
+                          operation.request, operation.error or "nothing of that", at=operation.ended_at,
+                          node=operation.node)
+    refused = {r.data["request"] for _, r in history.observed("request") if r.data["action"] == "refused"}
+    for name in _named_by_raw_frames(history):
+        if name not in refused and not history.faults.receipts:
+            finding.broke("a malformed request names {!r}, and the core did not refuse it", name)
+    for node, record in history.observed("step"):
+        for request, tokens, *_ in record.data["new"]:
+            if tokens and min(tokens) < 0:
+                finding.broke("{} was asked for token {} of {!r}", node, min(tokens), request, at=record.at, node=node)
+
+
+def _named_by_raw_frames(history: History) -> list[str]:
+    """Requests of the workload's raw frames that could not be read and still say whose they are."""
+    found = []
+    for phase in history.play.workload.get("phases", ()):
+        for action in phase.get("actions", ()):
+            if action["kind"] == "raw" and len(action.get("args", ())) > 1:
+                try:
+                    body = msgspec.msgpack.decode(bytes.fromhex(action["args"][1]))
+                except (msgspec.DecodeError, ValueError):
+                    continue
+                if isinstance(body, list) and body and isinstance(body[0], str):
+                    found.append(body[0])
+    return found
 
 
 def _left_paused(history: History) -> set[str]:

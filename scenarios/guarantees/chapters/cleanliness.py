@@ -138,6 +138,8 @@ def check_start_ends(history: History) -> Finding:
             _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
             _judge_blame(finding, end, engine)
+        if not startup.ready:
+            _judge_words(finding, end, engine, node)
         if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
                             node=node)
@@ -146,6 +148,18 @@ def check_start_ends(history: History) -> Finding:
                             hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,
                             node=node)
     return finding
+
+
+def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
+    """A core that gives up says why before it leaves, and that is what its frontend tells."""
+    dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
+    if dying is None or dying.at > failed.at:
+        return
+    reason = dying.data["reason"]
+    kind, _, words = reason.partition(": ")
+    if failed.data["reason"] not in (reason, words or kind, reason[len("sys.exit("):-1].strip("'")):
+        finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
+                      failed.data["reason"], at=failed.at, node=node)
 
 
 def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | None:

@@ -260,6 +260,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     if not finding.took("the notice of {} to {}", node, caller, bound=bound, measured=notice.at - since - frozen,
                         at=notice.at, node=caller):
         return
+    _judge_last_words(finding, node, caller)
     received = 0
     if flow is not None:
         late = [receive for _, receive in flow.pairs if receive.number > notice.number]
@@ -272,6 +273,18 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         _judge_streams(finding, caller, flow.receives)
     finding.witness("{} left with {} outputs queued; {} frames and then its notice reached {}", node, queued, received,
                     caller, at=notice.at, node=caller)
+
+
+def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
+    """Who hears of the end by the notice is told why."""
+    history = finding.history
+    dying = next(iter(history.by_node("dying").get(node, ())), None)
+    told = next(iter(history.by_node("engine-dead").get(caller, ())), None)
+    if dying is None or told is None or "ENGINE_CORE_DEAD" not in told.data["reason"]:
+        return
+    if dying.data["reason"] not in told.data["reason"]:
+        finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],
+                      at=told.at, node=caller)
 
 
 def _judge_streams(finding: Finding, caller: str, receives: list[Record]) -> None:

@@ -68,6 +68,8 @@ def _judge_first_request(finding: Finding, frontend: str) -> None:
 
 
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:
+    if engine.core not in finding.history.by_node("ready"):
+        finding.broke("{} was ready and {} never said so", frontend, engine.core, at=ready.at, node=frontend)
     played = {"tensor_parallel_size": finding.history.play.topology.engine(engine.engine).tp, "data_parallel_size": 1}
     if ready.data.get("parallel_config") != played:
         finding.broke("{} says {}, started was {}", frontend, ready.data.get("parallel_config"), played, at=ready.at,

@@ -1,4 +1,4 @@
-"""Promises about the KV cache: who owns its blocks; and its events: numbered, heard, replayed, and true."""
+"""Promises about the events that describe the KV cache: numbered, heard, replayed, and true."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from engine.topology import Channel, Mark
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
-    MEMORY,
     PROCESS,
     Envelope,
     Finding,
@@ -17,6 +16,7 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
+from scenarios.guarantees.chapters.blocks import CHAPTER
 from scenarios.history.followers import (
     Follower,
     caches_of,
@@ -30,7 +30,6 @@ from scenarios.history.followers import (
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
-CHAPTER = "KV cache and its events"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
 #: One that is killed begins a second life, and that must be right; one that fails inside may be anything.
@@ -45,31 +44,6 @@ _STEP_STOPPED = (
       for sites in ("*/[!kr]*", "*/rpc:*", "*/re[!p]*")),
 )
 _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
-
-
-def check_blocks_conserved(history: History) -> Finding:
-    finding = Finding(history)
-    for node, records in history.by_node("blocks").items():
-        freed = history.by_node("freed").get(node, [])
-        aborted = {r.data["request"] for r in history.by_node("request").get(node, ()) if r.data["action"] == "abort"}
-        before = 0
-        for record in records:
-            data = record.data
-            for error in data.get("errors", ()):
-                finding.broke("{}'s cache is not in order: {}", node, error, at=record.at, node=node)
-            if data["free"] + data["used"] != data["total"]:
-                finding.broke("{} has {} free and {} used blocks of {}", node, data["free"], data["used"],
-                              data["total"], at=record.at, node=node)
-            if data["used"] and not data.get("requests"):
-                finding.broke("{} is idle without a request and {} blocks are still used", node, data["used"],
-                              at=record.at, node=node)
-            since = [r for r in freed if before <= r.number < record.number]
-            before = record.number
-            if since and not data.get("requests"):
-                finding.witness("all {} blocks of {} were free after {} requests, {} of them aborted", data["total"],
-                                node, len(since), sum(r.data["request"] in aborted for r in since), at=record.at,
-                                node=node)
-    return finding
 
 
 def check_kv_seq(history: History) -> Finding:
@@ -301,16 +275,6 @@ def check_kv_never_stalls(history: History) -> Finding:
 
 
 GUARANTEES = (
-    Guarantee(
-        id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
-        sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
-        wrong={
-            "owner": "gives one block to two requests",
-            "freed": "forgets the blocks of a request that was aborted or preempted",
-        },
-        witness="the core looked at its books when idle, after requests had held blocks",
-        envelope=Envelope(outside=(MEMORY,)),
-    ),
     Guarantee(
         id="kv-seq", chapter=CHAPTER, source=SOURCE, check=check_kv_seq, applies=has_kv_events,
         sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "

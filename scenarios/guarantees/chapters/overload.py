@@ -7,7 +7,7 @@ from operator import itemgetter
 from engine.messages import Outcome
 from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.fitting import may_not_fit
-from scenarios.history.history import FOREVER, Fate, History, Operation, kind_of
+from scenarios.history.history import FOREVER, Fate, History, Operation, Record, kind_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.
@@ -27,6 +27,10 @@ def check_memory_bounded(history: History) -> Finding:
         if most_bytes > limits.max_request_bytes:
             finding.broke("{} had {} bytes of prompts in flight at once, the limit is {}", node, most_bytes,
                           limits.max_request_bytes, node=node)
+    for node, records in history.by_node("request").items():
+        held = _most_held(records, history.by_node("freed").get(node, []))
+        if held > limits.max_requests:
+            finding.broke("{} held {} requests at once, the limit is {}", node, held, limits.max_requests, node=node)
     for node, record in history.observed("load"):
         data = record.data
         for what, limit in (("requests", limits.max_requests), ("bytes", limits.max_request_bytes)):
@@ -51,6 +55,16 @@ def check_memory_bounded(history: History) -> Finding:
             finding.witness("request {!r} was refused: {}", operation.request, operation.ends[0].data["reason"],
                             at=operation.ended_at, node=operation.node)
     return finding
+
+
+def _most_held(requests: list[Record], freed: list[Record]) -> int:
+    """The largest number of requests that a core had taken and not freed."""
+    steps = sorted([(r.number, 1) for r in requests if r.data["action"] == "add"] + [(r.number, -1) for r in freed])
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
 
 
 def _most_open(history: History, node: str) -> tuple[int, int]:

@@ -189,13 +189,14 @@ class TestBadRequests:
         assert not scheduler.add_request(make_request("a", [3, 4, 5], max_tokens=1))
         assert scheduler.schedule().num_scheduled_tokens == {"a": 2}
 
-    @pytest.mark.parametrize("config, blocks, length", [
-        (SchedulerConfig(max_num_batched_tokens=0), 4, 10), (SchedulerConfig(max_num_seqs=0), 4, 10),
-        (SchedulerConfig(), 0, 10), (SchedulerConfig(), 4, 1), (SchedulerConfig(), 4, None),
-    ])
-    def test_a_scheduler_that_could_never_schedule_is_refused(self, config, blocks, length):
-        with pytest.raises(ValueError):
-            Scheduler(config, CacheConfig(), blocks, 16, length)
+    @pytest.mark.parametrize("values", [{"max_num_batched_tokens": 0}, {"max_num_seqs": 0}, {"max_model_len": 1}])
+    def test_a_configuration_by_which_nothing_could_be_scheduled_is_refused(self, values):
+        with pytest.raises(ValueError, match="room"):
+            SchedulerConfig(**values)
+
+    def test_a_block_of_no_token_is_refused(self):
+        with pytest.raises(ValueError, match="at least one token"):
+            CacheConfig(block_size=0)
 
 
 class TestOrder:

@@ -4,4 +4,41 @@ from __future__ import annotations
 
 from tests.mutation.equivalent.base import Equivalent
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+_SCHEDULER, _CACHE = "engine/core/scheduler.py", "engine/core/kv_cache.py"
+_UPDATE, _RUNNING = "Scheduler.update_from_output", "Scheduler._schedule_running"
+_ONE_STEP = ("a core has one step in flight: between `schedule` and its answer nobody is aborted or preempted, and who "
+             "runs has a token to compute")
+_BY_ID = "the answer of a step is found by its call's id, and a step is answered once"
+_LOG = "a line for an operator"
+_EMPTY = "with nothing to take or to store the lines behind it change nothing"
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken",
+               "request.num_preemptions != num_preemptions or request.is_finished", _ONE_STEP),
+    Equivalent(_SCHEDULER, _UPDATE, "condition-turned",
+               "request.num_preemptions != num_preemptions or request.is_finished", _ONE_STEP,
+               "((request.num_preemptions != num_preemptions) and (request.is_finished))"),
+    Equivalent(_SCHEDULER, "Scheduler._preempt", "statement-gone", "request.num_preemptions += 1", _ONE_STEP),
+    Equivalent(_SCHEDULER, "Scheduler._preempt", "off-by-one", "1", _ONE_STEP, "2"),
+    Equivalent(_SCHEDULER, _RUNNING, "branch-never-taken", "num_new == 0", _ONE_STEP),
+    Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken", "model_output.step != step", _BY_ID),
+    Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken", "scheduler_output.num_scheduled_tokens", _BY_ID),
+    Equivalent(_CACHE, "KVCacheManager.allocate_slots", "branch-never-taken", "num_needed <= 0", _EMPTY),
+    Equivalent(_CACHE, "KVCacheManager.allocate_slots", "off-by-one", "num_needed <= 0", _EMPTY, "num_needed < 0"),
+    Equivalent(_CACHE, "KVCacheManager.cache_blocks", "branch-never-taken", "last <= first", _EMPTY),
+    Equivalent(_CACHE, "KVCacheManager.cache_blocks", "off-by-one", "last <= first", _EMPTY, "last < first"),
+    Equivalent("engine/core/io_loops.py", "_whose", "exception-swallowed", "return None",
+               "a function that ends returns None"),
+    Equivalent("engine/core/drain.py", "Drain.over", "off-by-one", "now >= self.deadline",
+               "the instant itself: a clock has moved on by the next look", "now > self.deadline"),
+    Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return False",
+               "None is as false as False, and the core asks for no more"),
+    Equivalent("engine/core/life.py", "CoreLife.run", "branch-never-taken", "not self._parent_gone", _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "statement-gone",
+               'yield LogLine(f"the core leaves: {reason}")', _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "condition-turned", "not self._parent_gone", _LOG),
+    Equivalent("engine/core/life.py", "CoreLife.run", "sent-twice",
+               "yield TellParent(StartFailure(kind, str(error) or kind))", "a parent reads the first word only"),
+    Equivalent("engine/core/life.py", "CoreLife._leave", "sent-twice", "yield Put(LEFT, True)",
+               "who waits for the word takes all there are"),
+)

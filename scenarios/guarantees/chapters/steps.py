@@ -1,0 +1,203 @@
+"""Promises about what is computed when: who is next, what a step may hold, and what a client asks of the core."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from engine.topology import Channel
+from scenarios.guarantees.base import DAMAGE, LOSSES, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.replay import Moment, Served, replayed
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
+from scenarios.law.causes import cannot_be_done
+
+CHAPTER = "Requests and tokens"
+
+
+def check_served_in_turn(history: History) -> Finding:
+    finding = Finding(history)
+    for served in replayed(history):
+        core = served.engine.core
+        _judge_order_of_requests(finding, served.engine)
+        if served.wrong is not None:
+            record, text = served.wrong
+            finding.broke("step {} of {}: {}", record.data["step"], core, text, at=record.at, node=core)
+        elif served.whole:
+            _judge_cached(finding, served)
+        if served.waited:
+            finding.witness("{} made {} steps, and somebody waited in {} of them", core, len(served.moments),
+                            served.waited, times=served.waited)
+        if served.service.found:
+            finding.witness("{} requests came to {} behind a beginning that others had left", served.service.found,
+                            core, times=served.service.found)
+    return finding
+
+
+def _judge_order_of_requests(finding: Finding, engine: EngineLife) -> None:
+    """The core takes requests in the order in which they were sent, unless the plan has changed it."""
+    history = finding.history
+    if history.faults.hit(*ORDERINGS, Fate.DUPLICATE, channel=Channel.REQUESTS.value):
+        return
+    sent = [o.internal for o in history.operations if o.internal is not None and history.engine_of(o.node) == engine]
+    place = {internal: number for number, internal in enumerate(sent)}
+    last = -1
+    for record in history.by_node("request").get(engine.core, ()):
+        request = record.data["request"]
+        if record.data["action"] != "add" or request not in place:
+            continue
+        if place[request] < last:
+            finding.broke("{} took {!r} after a request that was sent later", engine.core, request, at=record.at,
+                          node=engine.core)
+            return
+        last = place[request]
+
+
+def _judge_cached(finding: Finding, served: Served) -> None:
+    """A caller is told how much of its prompt was found in the cache."""
+    for operation in finding.history.operations:
+        guest = served.service.guests.get(operation.internal or "")
+        if guest is None or guest.cached is None:
+            continue
+        for record in operation.deliveries:
+            told = record.data.get("cached")
+            if told is not None and told != guest.cached:
+                finding.broke("{!r} was told that {} of its tokens had been cached, {} were", operation.request, told,
+                              guest.cached, at=record.at, node=operation.node)
+                break
+
+
+def check_calls_answered(history: History) -> Finding:
+    finding = Finding(history)
+    engines = {served.engine: served for served in replayed(history)}
+    for node, answers in history.by_node("utility").items():
+        if any("args" not in record.data for record in answers):
+            continue  # of a play that did not record what was asked
+        engine = history.engine_of(node)
+        for record in answers:
+            _judge_answer(finding, node, record)
+        served = engines.get(engine)
+        if served is not None and served.whole and served.wrong is None and not _is_disturbed(history, served):
+            _judge_steps(finding, served, node, answers)
+        told = [record.data["result"] for record in answers if _answered(record, "reset_prefix_cache")]
+        did = [record.data["done"] for record in history.by_node("reset").get(engine.core, ())]
+        if told != did[:len(told)]:
+            finding.broke("{} was told {} of its resets of the cache, {} did {}", node, told, engine.core, did,
+                          node=node)
+    return finding
+
+
+def _answered(record: Record, *methods: str) -> bool:
+    return record.data["method"] in methods and not record.data["failure"]
+
+
+def _judge_answer(finding: Finding, node: str, record: Record) -> None:
+    """What can be told of one answer by its question alone."""
+    history, data = finding.history, record.data
+    method, args, result = data["method"], data["args"], data["result"]
+    impossible = cannot_be_done(method, args)
+    if data["failure"]:
+        if impossible:
+            finding.witness("{} asked for {}{}, and was told why not: {}", node, method, tuple(args), data["failure"],
+                            at=record.at, node=node)
+        return
+    tp, blocks = history.tp_of(node), history.play.config.cache.num_gpu_blocks
+    wanted: Any = result
+    if impossible:
+        finding.broke("{} was answered {}{}, which cannot be done", node, method, tuple(args), at=record.at, node=node)
+    elif method == "ping":
+        wanted = args[0] * args[1] if len(args) > 1 else args[0] if args else None
+    elif method == "collective_rpc" and args[0] == "check_health":
+        wanted = [None] * tp
+    elif method == "collective_rpc" and args[0] == "get_num_blocks" and blocks is not None:
+        wanted = [blocks] * tp
+    elif method == "get_queue_stats":
+        ends = [(entry.get("ring"), entry.get("end")) for entry in result]
+        queues = tp + 1 if tp > 1 else 0
+        wanted = result if len(ends) == len(set(ends)) == queues else f"{queues} queues"
+    if result != wanted:
+        finding.broke("{} asked for {}{} and got {}, not {}", node, method, _short(args), _short(result),
+                      _short(wanted), at=record.at, node=node)
+
+
+def _short(value: Any) -> str:
+    return str(value)[:60]
+
+
+def _is_disturbed(history: History, served: Served) -> bool:
+    """Whether the plan has touched a message to the core, or told it to leave: then nobody knows when it was paused."""
+    hits = [*history.faults.hit(*MESSAGE, *LOSSES, channel=Channel.REQUESTS.value), *history.faults.hit(Fate.TERMINATE)]
+    return any(history.engine_of(receipt.node) == served.engine for receipt in hits)
+
+
+def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Record]) -> None:
+    """Paused, nothing runs; `run_steps(k)` runs k steps, or fewer where nothing is left to do."""
+    came = [r.at for r in finding.history.by_node("request").get(served.engine.core, ()) if r.data["action"] == "add"]
+    times = [step.record.at for step in served.steps]
+    paused_at: int | None = None
+    for record in answers:
+        data = record.data
+        made = bisect_right(times, record.at)
+        if _answered(record, "run_steps") and data["result"] != made or _answered(record, "pause_scheduler") and not (
+                0 <= data["result"] <= made and paused_at in (None, data["result"])):
+            finding.broke("{} was told that {} steps were made, {} were", node, data["result"], made, at=record.at,
+                          node=node)
+            return
+        if _answered(record, "run_steps") and paused_at is not None:
+            asked, ran = data["args"][0], made - paused_at
+            idle = not made or not served.moments[made - 1].has_work
+            waits = any(at <= record.at and (not made or at > times[made - 1]) for at in came)
+            if ran > asked or (ran < asked and (not idle or waits)):
+                finding.broke("{} asked for {} steps, {} were made", node, asked, ran, at=record.at, node=node)
+                return
+            finding.witness("{} asked for {} steps, {} were made, and no more before the next call", node, asked, ran,
+                            at=record.at, node=node)
+        if _answered(record, "get_stats") and paused_at:
+            _judge_stats(finding, served, paused_at, record, node)
+        if _answered(record, "run_steps", "pause_scheduler", "resume_scheduler"):
+            paused_at = None if data["method"] == "resume_scheduler" else data["result"]
+
+
+def _judge_stats(finding: Finding, served: Served, paused_at: int, record: Record, node: str) -> None:
+    """Where nothing befell its requests since its last step, what it says of itself is what that step has left."""
+    first = served.steps[paused_at - 1].number
+    last = served.steps[paused_at].number if paused_at < len(served.steps) else FOREVER
+    if any(first < number < last for number in served.befell):
+        return
+    wanted = _stats(served.moments[paused_at - 1], served.service.limits.blocks)
+    if list(record.data["result"]) != wanted:
+        finding.broke("{} was told {}, its steps have left {}", node, record.data["result"], wanted, at=record.at,
+                      node=node)
+
+
+def _stats(moment: Moment, total: int) -> list[int]:
+    return [moment.running, moment.waiting, moment.free, total]
+
+
+GUARANTEES = (
+    Guarantee(
+        id="served-in-turn", chapter=CHAPTER, source="vLLM V1 scheduler", check=check_served_in_turn,
+        sentence="Requests are served first come, first served: each step computes every token once and in order, "
+                 "within its budget, in blocks that nobody else holds or that hold the same beginning; who could run "
+                 "is not left waiting, and where blocks run out the youngest gives way.",
+        wrong="lets a short request overtake a long one that came before it",
+        witness="somebody waited while a step was made, or came in behind a beginning that another one had left",
+        envelope=Envelope(outside=(
+            MEMORY,
+            Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another request"),
+        )),
+    ),
+    Guarantee(
+        id="calls-answered", chapter=CHAPTER, source="vLLM V1 engine core", check=check_calls_answered,
+        sentence="A call of the core is answered with what was asked for, or with why that cannot be done: paused, it "
+                 "makes no step, and `run_steps(k)` makes k of them, or as many as there is work for.",
+        wrong="runs on after the steps that it was asked for",
+        witness="a client asked for an exact number of steps and got it, or for what cannot be done and was told why",
+        envelope=Envelope(outside=(
+            MEMORY,
+            Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another call"),
+            Where(DAMAGE, sites="*/outputs:receive", why="changed bytes may be another answer"),
+            Where(frozenset({Fate.DUPLICATE}) | ORDERINGS, sites="*/requests:receive",
+                  why="the plan itself changes what is asked, and when"),
+        )),
+    ),
+)

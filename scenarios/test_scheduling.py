@@ -1,0 +1,103 @@
+"""Who is served when: few blocks, small budgets, streams that end by themselves, and what a client asks of the core."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import Plan, drop, hang, marked, plan, terminate, until
+from scenarios.guarantees.all import (
+    abort_is_final,
+    bad_request_isolated,
+    blocks_conserved,
+    calls_answered,
+    dead_notice,
+    drain,
+    ends_once,
+    memory_bounded,
+    nothing_left_behind,
+    served_in_turn,
+    tokens_match_reference,
+)
+from scenarios.history.play import Options
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import Workload, abort, add, asked, recorded, utility
+
+REQUESTS = "frontend.0->core.0/requests"
+#: Three at once, of whom not all have room to grow.
+PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 3}}
+
+
+def pressure() -> Workload:
+    """Shared beginnings, a prompt of many steps, aborts of who runs, waits and gave way; then some of it over again."""
+    return (recorded("eight-mixed")
+            .then(add(1, 2, 6, 3, 4), steps=8).then(add(7, 5), abort(6), steps=10)
+            .then(utility("get_stats"), add(6, name="later"), abort(3), steps=9)
+            .then(add(3, name="again"), add(1, name="once more")))
+
+
+def calls() -> Workload:
+    """All that can be asked of a core, and what cannot."""
+    return (recorded("eight-even")
+            .then(add(0, 1, 2, 3), steps=3)
+            .then(utility("get_stats"), utility("get_queue_stats"), utility("reset_prefix_cache"),
+                  utility("ping", "ab", 3), utility("ping"), utility("ping", 7, 2), utility("ping", "ab", 1 << 19),
+                  utility("ping", "abc", 1 << 19), utility("collective_rpc", "get_num_blocks", 3),
+                  utility("collective_rpc", "check_health"), utility("collective_rpc", "execute_model"),
+                  utility("collective_rpc", "check_health", 0), utility("run_steps", 0), utility("no_such_call"),
+                  steps=2)
+            .then(utility("reset_prefix_cache", True), utility("get_stats"), steps=2)
+            .then(utility("get_stats"), steps=40)
+            .then(add(2, name="again"), utility("ping", 1, times=20), steps=1)
+            .then(add(3, name="once more"), abort("again")))
+
+
+def ends() -> Workload:
+    """Some are as long as the model takes, one is too long, one stops at a token that might not have come sooner."""
+    found = recorded("eight-even")
+    for index in range(8):
+        found = asked(found, index, longest=LONGEST)
+    answer = found.requests[2].reference_token_ids
+    return asked(found, 2, longest=LONGEST, stop_token_ids=[answer[10]], min_tokens=10)
+
+
+LONGEST = 35
+
+globals().update(family(__name__, (
+    Case("test_few_blocks_and_a_small_budget",
+         "Requests that share beginnings, more than may run, in a cache that is too small for those who do.",
+         Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final),
+         play={"topology": tensor_parallel(2, subscribers=1),
+               "config": lab_config(**PRESSURE, kv_events={"enable_kv_cache_events": True})}),
+    Case("test_one_token_at_a_time",
+         "Blocks of one token, steps of one token, one request at a time, and nothing is kept of it.",
+         Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
+         play={"workload": recorded("eight-mixed").then(add(1, 7), steps=4).then(add(1, name="again")),
+               "config": lab_config(cache={"block_size": 1, "num_gpu_blocks": 30, "enable_prefix_caching": False},
+                                    scheduler={"max_num_batched_tokens": 1, "max_num_seqs": 1})}),
+    Case("test_streams_end_by_themselves",
+         "By a token that ends them, by the length that was asked for, by the model's; one is longer from the start.",
+         Plan(), (tokens_match_reference, served_in_turn, bad_request_isolated),
+         play={"workload": ends(), "config": lab_config(scheduler={"max_model_len": LONGEST})}),
+    Case("test_requests_outgrow_the_cache",
+         "Requests need more tokens than the whole cache holds: they fail alone when they come so far, or wait there.",
+         Plan(), (bad_request_isolated, served_in_turn, blocks_conserved),
+         play={"workload": recorded("pair").then(add(1, 0), steps=7).then(
+             utility("reset_prefix_cache", True), add(1, name="again")),
+             "config": lab_config(cache={"num_gpu_blocks": 5})}),
+    Case("test_calls_of_the_core",
+         "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
+         plan(hang("frontend.0", at=f"{REQUESTS}:send", nth=48, until=until(seconds=0.2))),  # before the last run_steps
+         (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
+         play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
+    Case("test_core_is_asked_to_leave_at_once",
+         "SIGTERM to a core that may not take its time: who runs and who waits is told so, and then of the end.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=6)),
+         (drain, dead_notice, ends_once, blocks_conserved, nothing_left_behind),
+         play={"config": lab_config(**PRESSURE, bounds={"drain_s": 0.0}), "options": Options(await_death_s=5.0)}),
+    Case("test_abort_is_lost_and_the_core_is_full",
+         "An ABORT never arrives: the core still counts who was aborted, and refuses the next one by name.",
+         plan(drop(REQUESTS, match={"type": "ABORT"})),
+         (memory_bounded, ends_once, tokens_match_reference),
+         play={"workload": recorded("pair").then(add(0, 1), steps=3).then(abort(0), steps=1).then(add(0, name="again")),
+               "config": lab_config(limits={"max_requests": 2})}),
+), topology=tensor_parallel(2), workload=pressure(), config=lab_config(**PRESSURE)))
