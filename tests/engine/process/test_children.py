@@ -113,6 +113,8 @@ def test_a_death_is_told_with_its_exit_code_and_later_signals_are_harmless(end: 
     child.terminate()
     child.send_recipe(b"to nobody")
     assert not child.alive() and not any(pid == child.pid for pid, _ in descendants())
+    child.close()
+    assert child.exitcode() == code, "who still waits for its end is told"
 
 
 def test_one_that_does_not_hear_is_killed_after_the_patience(ports) -> None:
