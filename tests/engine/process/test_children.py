@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from engine.ports import Ports
-from engine.process.children import PipeParent, end_processes, readable
+from engine.process.children import PipeParent, end_processes, readable, start_child
 from engine.process.real_ports import RealPorts
 from engine.topology import core, frontend, worker
 from tests.engine.engine_lab import descendants, gone_within, start_time, until
@@ -87,6 +87,15 @@ def test_a_child_that_never_got_a_recipe_leaves_when_its_parent_hangs_up(ports) 
     child.send_recipe  # noqa: B018 - a closed pipe is no error until it is used
 
 
+def test_a_child_that_was_forgotten_still_tells_how_it_ended() -> None:
+    """A thread that waits for its end may ask when the main thread has closed it."""
+    child = start_child(core(), f"{HERE}:echo", "fork", bytes)
+    child.hang_up()
+    assert child.join(10.0)
+    child.close()
+    assert child.exitcode() == 0
+
+
 def test_a_child_sees_its_parent_hang_up(ports, tmp_path) -> None:
     child = ports.start_child(core(), f"{HERE}:obeys", "fork")
     child.send_recipe(str(tmp_path / "said").encode())
@@ -113,8 +122,6 @@ def test_a_death_is_told_with_its_exit_code_and_later_signals_are_harmless(end: 
     child.terminate()
     child.send_recipe(b"to nobody")
     assert not child.alive() and not any(pid == child.pid for pid, _ in descendants())
-    child.close()
-    assert child.exitcode() == code, "who still waits for its end is told"
 
 
 def test_one_that_does_not_hear_is_killed_after_the_patience(ports) -> None:
