@@ -80,6 +80,7 @@ class RealChild:
         self._connection = connection
         self._wrap = wrap
         self.sentinel = os.pidfd_open(process.pid)
+        self._exitcode: int | None = None  # once it was forgotten
 
     def send_recipe(self, recipe: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is told by the sentinel
@@ -98,8 +99,12 @@ class RealChild:
         return not readable([self.sentinel], 0)
 
     def exitcode(self) -> int | None:
-        self._process.join(0)
-        return self._process.exitcode
+        try:
+            self._process.join(0)
+            code: int | None = self._process.exitcode
+        except ValueError:  # a thread that waits for its end may be told when it was forgotten
+            return self._exitcode
+        return code
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -126,6 +131,7 @@ class RealChild:
             os.close(self.sentinel)
             self.sentinel = -1
         with contextlib.suppress(ValueError):  # it still runs: whoever owns it did not wait for it
+            self._exitcode = self._process.exitcode
             self._process.close()
 
     def _signal(self, number: int) -> None:

@@ -108,6 +108,21 @@ GIVEN_UP_IN_SILENCE = Mutant(
     edits=(Edit("engine/frontend/session.py", "        return deliveries, [encode_abort(late)] if late else []\n",
                 "        return deliveries, []\n"),))
 
+ABORTED_BY_WORD = Mutant(
+    id="aborted-by-word", scenario="test_nothing_goes_wrong",
+    bug="An abort is told to its caller and to nobody else: the stream goes on behind its end, and ends again.",
+    breaks=these("tokens-in-order/after-end", "abort-is-final/silent", "ends-once/twice"),
+    not_in={"engine": "a stream that has ended takes nothing more, so its reader gets no token and no second end"},
+    edits=(
+        Edit("engine/frontend/session.py",
+             "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
+             "        return [RequestEnd(request_id, FinishReason.ABORT, internal_id=live.internal_id)], []\n"),
+        Edit("engine/frontend/streams.py",
+             "            self._forget(end.request_id)\n            stream.put(output)\n",
+             "            stream.put(output)\n"),
+        Edit("engine/frontend/output_processor.py", "        state = self.requests.pop(request_id)\n",
+             "        state = self.requests[request_id]\n")))
+
 COMPUTES_ON = Mutant(
     id="computes-on", scenario="test_nothing_goes_wrong",
     bug="A request that runs is not ended by an abort: its blocks are kept until it has finished.",

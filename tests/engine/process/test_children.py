@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from engine.ports import Ports
-from engine.process.children import PipeParent, end_processes, readable
+from engine.process.children import PipeParent, end_processes, readable, start_child
 from engine.process.real_ports import RealPorts
 from engine.topology import core, frontend, worker
 from tests.engine.engine_lab import descendants, gone_within, start_time, until
@@ -85,6 +85,15 @@ def test_a_child_that_never_got_a_recipe_leaves_when_its_parent_hangs_up(ports) 
     child.hang_up()
     assert child.join(10.0) and child.exitcode() == 0
     child.send_recipe  # noqa: B018 - a closed pipe is no error until it is used
+
+
+def test_a_child_that_was_forgotten_still_tells_how_it_ended() -> None:
+    """A thread that waits for its end may ask when the main thread has closed it."""
+    child = start_child(core(), f"{HERE}:echo", "fork", bytes)
+    child.hang_up()
+    assert child.join(10.0)
+    child.close()
+    assert child.exitcode() == 0
 
 
 def test_a_child_sees_its_parent_hang_up(ports, tmp_path) -> None:
