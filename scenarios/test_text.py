@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
-from faults.plan import Plan, duplicate, plan, reorder
+from faults.plan import Plan, delay, duplicate, plan, reorder, until
 from scenarios.guarantees.all import (
     bad_request_isolated,
     ends_once,
@@ -23,9 +23,10 @@ globals().update(family(__name__, (
          "Prompts given as text, stop strings across tokens, stop tokens, ends of sequence, halves of characters.",
          Plan(), TOLD),
     Case("test_text_survives_doubled_and_swapped_outputs",
-         "Messages of outputs arrive twice, and others in each other's place: the text is the same.",
+         "Messages of outputs arrive twice, in each other's place, or behind ten others: the text is the same.",
          plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
-              reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15)), TOLD),
+              reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
+              delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
 ), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(13))),
     config=lab_config(skip_tokenizer_init=False)))
 

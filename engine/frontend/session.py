@@ -157,9 +157,7 @@ class ClientSession:
 
     def unroutable(self, request_id: str) -> list[Delivery]:
         """The socket said that nobody is connected: this request certainly did not reach the core."""
-        live = self._by_id.get(request_id)
-        if live is None:
-            return []
+        live = self._by_id[request_id]
         error = UnroutableError(request_id, f"the core is not connected, so {request_id!r} was not sent; "
                                             "retry when the engine is healthy")
         return [self._end(live, FinishReason.ERROR, error=error)]

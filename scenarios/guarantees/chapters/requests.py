@@ -269,7 +269,7 @@ def check_lost_request_is_bounded(history: History) -> Finding:
             continue
         waited = operation.ended_at - heard
         if operation.error == "RequestTimeoutError" and waited < (
-                bounds.output_gap_s if operation.deliveries or losses else bounds.request_s):
+                bounds.output_gap_s if history.faults.at("/outputs:") else bounds.request_s):
             finding.broke("request {!r} was given up {:.3f} s after it was heard of", operation.request, waited,
                           at=operation.ended_at, node=node)
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,

@@ -7,6 +7,7 @@ from tests.mutation.equivalent.base import Equivalent
 _LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
 _MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/detokenizer.py"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
+_STREAMS = "streams refuse an id that is in use, so no client's session is asked for it"
 _LOOKED = "who looks twice at the same instant sees the same: the second look is left out to save time"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -30,6 +31,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_MONITOR, "CoreMonitor.on_tick", "off-by-one", "now >= self._gone_since + self._grace_s", _INSTANT),
     Equivalent(_SESSION, "ClientSession.__init__", "off-by-one", "0", "calls are told apart by their numbers, and any "
                "number may be the first"),
+    Equivalent(_SESSION, "ClientSession.add", "branch-never-taken", "request_id in self._by_id", _STREAMS),
+    Equivalent(_SESSION, "ClientSession.add", "statement-gone",
+               'raise BadRequestError(request_id, "this id is in use by a request that has not ended")', _STREAMS),
     Equivalent(_SESSION, "ClientSession.utility", "off-by-one", "1", "calls are told apart by their numbers, in steps "
                "of any size", "2"),
     Equivalent(_SESSION, "ClientSession.on_tick", "branch-never-taken", "not self.busy",
