@@ -31,7 +31,7 @@ globals().update(family(__name__, (
          plan(reorder("core.0->frontend.0/outputs", nth=5), *(
              stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=nth, until=until(seconds=1.1))
              for nth in (8, 11, 14))),
-         (tokens_match_reference, tokens_in_order)),
+         (tokens_match_reference, tokens_in_order), play={"workload": recorded("pair")}),
     Case("test_collective_hangs",
          "One rank never enters a collective: the others sit in it, and the step's deadline ends that.",
          plan(hang("worker.1", at="worker.1/collective:enter", nth=20)),
