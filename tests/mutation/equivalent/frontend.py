@@ -44,6 +44,10 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_TEXT, "Detokenizer._grow", "statement-gone",
                "self._search_from = len(self._whole) - self._hidden",
                "what was searched once holds no stop string: it is left out to save time"),
+    Equivalent(_TEXT, "IncrementalDecoder.add", "statement-gone", "del self._ids[:self._read_at]",
+               "what is kept before the context is decoded on both sides of a difference: it is left out to save time"),
+    Equivalent("engine/frontend/input_processor.py", "InputProcessor.process", "off-by-one", "len(eos) > 1",
+               "of one end there are no others to add"),
     Equivalent("engine/frontend/input_processor.py", "InputProcessor._check_params", "off-by-one", "0",
                "stands for a seed that is not there, and is held against bounds that are far away"),
 )
