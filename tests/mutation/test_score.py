@@ -55,7 +55,7 @@ def test_a_bug_in_a_line_that_no_play_runs_is_unplayed(calm: list[Scene]) -> Non
 
 def test_what_was_planted_into_a_child_is_not_here(calm: list[Scene]) -> None:
     before = Drain.begin.__code__
-    _judged(_mutant("self.running.append(request)", "statement-gone"), calm)
+    _judged(_mutant("self._failed[request_id] = request", "statement-gone"), calm)
     assert Drain.begin.__code__ is before and red(calm[0].play) is None
 
 
