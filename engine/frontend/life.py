@@ -335,7 +335,7 @@ class ClientLife:
         if self._closed:
             return
         self._closed = True
-        yield Observe("closing", {"kept": self.session.kept()})
+        yield Observe("closing", {"kept": self.session.kept(), "errors": self.session.check_integrity()})
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)

@@ -274,6 +274,15 @@ class ClientSession:
         return {"requests": len(self._by_id), "internal": len(self._by_internal), "bytes": self.bytes_in_flight,
                 "calls": len(self._utilities)}
 
+    def check_integrity(self) -> list[str]:
+        """What is wrong with the books; nothing, if nothing is."""
+        wrong = []
+        if {id(live) for live in self._by_id.values()} != {id(live) for live in self._by_internal.values()}:
+            wrong.append("the two request tables differ")
+        if self.bytes_in_flight != sum(live.encoded_bytes for live in self._by_id.values()):
+            wrong.append("bytes in flight do not add up")
+        return wrong
+
     def _require_alive(self) -> None:
         if self.dead is not None:
             raise EngineDeadError(self.dead.reason)

@@ -169,3 +169,9 @@ def a_core_says_goodbye_when_it_has_left() -> Builder:
 @rejects(LAW)
 def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
     return _core_leaves(False)
+
+
+@rejects(LAW)
+def a_client_whose_books_are_wrong_closes() -> Builder:
+    h = history().started().request("a")
+    return h.observes("frontend.0", "closing", kept={"requests": 0}, errors=["bytes in flight do not add up"])
