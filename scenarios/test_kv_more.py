@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, drop, duplicate, hang, marked, plan, stall, until
+from faults.plan import delay, drop, duplicate, hang, marked, plan, stall, terminate, until
 from scenarios.guarantees.all import (
     blocks_conserved,
+    kv_asks_in_time,
     kv_gap_seen,
     kv_gap_too_old,
     kv_mirror_true,
     kv_never_stalls,
     kv_replay_complete,
     kv_seq,
+    kv_tells_what_came,
 )
+from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import NARROW, churn, patient
@@ -42,6 +45,19 @@ globals().update(family(__name__, (
     Case("test_end_of_a_replay_is_lost",
          "The first answer never ends, for its marker is lost: it is given up, and a later gap heals all the same.",
          plan(drop(ANSWERS, nth=1), drop(KV, nth=5)), HEALED),
+    Case("test_batch_is_lost_in_every_replay",
+         "A batch does not come live, nor in three answers: it is given up, and a snapshot makes up for it.",
+         plan(drop(KV, nth=1), *(drop(ANSWERS, nth=nth) for nth in (2, 5, 8))),
+         (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
+    Case("test_nobody_can_be_asked_for_a_batch",
+         "There is no replay socket: what did not come is lost at once, the mirror unknown. SIGTERM ends the reader.",
+         plan(drop(KV, nth=5), terminate("subscriber.0", at=f"{KV}:receive", nth=20)), (kv_tells_what_came,),
+         play={"config": lab_config(kv_events={**EVENTS, "replay": False})}),
+    Case("test_publisher_is_started_again_while_a_gap_is_open",
+         "It dies before it was asked for a batch that did not come: it is lost before the restart. Another is late.",
+         plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), delay(KV, nth=31, until=until(seconds=0.2))),
+         (kv_seq, kv_mirror_true, kv_asks_in_time),
+         play={"options": Options(kill_all_then_restart=True)}),
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),

@@ -21,13 +21,14 @@ from scenarios.guarantees.chapters import (
     steps,
     text,
 )
+from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
-                    cleanliness, holdings, blocks, kv, kv_ranks, overload)
+                    cleanliness, holdings, blocks, kv, kv_readers, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, kill, marked, plan, terminate
+from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.settings import lab_config
@@ -63,6 +63,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TWO, _ONE, _FOUR = tensor_parallel(2), tensor_parallel(1), tensor_parallel(4)
+_HEARD, _KV = tensor_parallel(2, subscribers=1), "core.0->subscriber.0/kv"
 _EVENTS = {"enable_kv_cache_events": True}
 _FEW = add(0, 1)
 
@@ -102,7 +103,11 @@ def phases() -> tuple[Phase, ...]:
               plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
         Phase(name="events", topology=tensor_parallel(2, subscribers=1), config=lab_config(kv_events=_EVENTS),
               workload=pair),
-        Phase(name="a snapshot", topology=tensor_parallel(2, subscribers=1), workload=pair,
+        Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
+              options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
+        Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
+        Phase(name="a snapshot", topology=_HEARD, workload=pair,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),

@@ -9,6 +9,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_holdings,
     cases_kv,
     cases_kv_ranks,
+    cases_kv_reading,
     cases_law,
     cases_requests,
     cases_ring,

@@ -282,7 +282,8 @@ OVERFLOW_FORGOTTEN = Mutant(
 REPLAY_IGNORED = Mutant(
     id="replay-ignored", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="The publisher answers every request for a replay with nothing.",
-    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true"),
+    breaks=these("kv-replay-complete/exact"),
+    along=these("kv-mirror-true", "kv-asks-in-time", "kv-tells-what-came"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
                 "        first = len(batches)\n"),))
@@ -290,7 +291,8 @@ REPLAY_IGNORED = Mutant(
 REPLAY_NOT_ASKED = Mutant(
     id="replay-not-asked", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="A subscriber that sees a hole does not ask for what it lacks.",
-    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true"),
+    breaks=these("kv-replay-complete/exact"),
+    along=these("kv-mirror-true", "kv-asks-in-time", "kv-tells-what-came"),
     edits=(Edit("engine/kv_events/subscriber/follower.py",
                 "                self._out.append(questions.ask(self.next, known, order.arrivals, now))\n",
                 "                question = questions.ask(self.next, known, order.arrivals, now)\n"

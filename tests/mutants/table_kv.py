@@ -8,6 +8,9 @@ from __future__ import annotations
 from tests.mutants.plant import Edit
 from tests.mutants.table import Mutant, these
 
+#: What a subscriber asks and tells is judged in every play: it shows where more than that goes wrong.
+READING = these("kv-asks-in-time", "kv-tells-what-came")
+
 UNGUARDED = Edit(
     "engine/kv_events/mirror.py",
     """        if number != self.next_seq:
@@ -18,7 +21,7 @@ UNGUARDED = Edit(
 TOPIC_DROPPED = Mutant(
     id="H68", scenario="test_replayed_batch_is_lost",
     bug="Replayed batches lack the topic frame that live ones have: whoever reads four frames reads none of them.",
-    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
+    breaks=these("kv-replay-complete/exact"), along=READING | these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "            yield [b\"\", self.topic, number_frame(number), payload]\n",
                 "            yield [b\"\", number_frame(number), payload]\n"),))
@@ -26,7 +29,7 @@ TOPIC_DROPPED = Mutant(
 PUBLISHING_BLOCKS = Mutant(
     id="H69", scenario="test_publisher_thread_is_stalled_and_its_queue_full",
     bug="The step loop waits for room in the publisher's queue.",
-    breaks=these("kv-never-stalls"), along=these("kv-seq", "kv-gap-too-old", "blocks-conserved"),
+    breaks=these("kv-never-stalls"), along=READING | these("kv-seq", "kv-gap-too-old", "blocks-conserved"),
     edits=(
         Edit("engine/kv_events/publisher/log.py", "from engine.effects import Loop, MarkPoint",
              "from engine.effects import Loop, Receive, MarkPoint"),
@@ -39,7 +42,8 @@ PUBLISHING_BLOCKS = Mutant(
 GAP_IGNORED = Mutant(
     id="H73", scenario="test_connection_of_a_subscriber_is_cut",
     bug="A subscriber takes the next batch that comes, whatever its number.",
-    breaks=these("kv-gap-seen/next", "kv-replay-complete/exact", "kv-mirror-true"), along=these("kv-gap-too-old"),
+    breaks=these("kv-gap-seen/next", "kv-replay-complete/exact", "kv-mirror-true", "kv-tells-what-came"),
+    along=READING | these("kv-gap-too-old"),
     edits=(
         UNGUARDED,
         Edit("engine/kv_events/subscriber/follower.py", "                self.order.see(number)\n",
@@ -65,7 +69,7 @@ STALE_SNAPSHOT = Mutant(
 LOSS_KEPT_FROM_MIRROR = Mutant(
     id="loss-kept-from-mirror", scenario="test_window_is_overrun_during_a_replay",
     bug="A loss for good is told and then forgotten: the mirror goes on as if it still knew everything.",
-    breaks=these("kv-mirror-true"),
+    breaks=these("kv-mirror-true"), along=READING,
     edits=(
         Edit("engine/kv_events/mirror.py", "            self.unknown_since = first\n", "            pass\n"),
         Edit("engine/kv_events/subscriber/order.py", "            self.fetching.want()\n", "            pass\n")))
@@ -73,7 +77,7 @@ LOSS_KEPT_FROM_MIRROR = Mutant(
 MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
     id="malformed-request-ends-replays", scenario="test_replay_requests_by_a_stranger_are_none",
     bug="The thread that replays ends with the first request that it cannot read: nobody is answered any more.",
-    breaks=these("kv-replay-complete/exact"), along=these("kv-mirror-true", "kv-gap-seen"),
+    breaks=these("kv-replay-complete/exact"), along=READING | these("kv-mirror-true", "kv-gap-seen"),
     edits=(Edit("engine/kv_events/publisher/replays.py",
                 """                yield from tell("bad-frame", {"edge": inbox, "error": str(error)})
         if turns""",
@@ -84,7 +88,7 @@ MALFORMED_REQUEST_ENDS_REPLAYS = Mutant(
 RANK_FORGOTTEN = Mutant(
     id="rank-forgotten", scenario="test_one_of_two_ranks_loses_a_batch[ipc]",
     bug="The addresses of events are not moved by the rank: two ranks bind one path, and the second takes it over.",
-    breaks=these("kv-ranks-apart/whole"), along=these("kv-gap-seen"),
+    breaks=these("kv-ranks-apart/whole"), along=READING | these("kv-gap-seen"),
     edits=(Edit("engine/wire/wiring.py",
                 "    if data_parallel_rank == 0:\n        return endpoint\n    if not endpoint",
                 "    return endpoint\n    if not endpoint"),))
@@ -100,7 +104,7 @@ RANK_NOT_SAID = Mutant(
 NUMBERED_WHEN_SENT = Mutant(
     id="numbered-when-sent", scenario="test_publisher_thread_is_stalled_and_its_queue_full",
     bug="A batch that finds the queue full gets no number: what was dropped leaves no gap.",
-    breaks=these("kv-seq/numbers"), along=these("kv-mirror-true", "kv-replay-complete"),
+    breaks=these("kv-seq/numbers"), along=READING | these("kv-mirror-true", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "        self._numbered = number + 1\n        return number, room\n",
                 "        self._numbered = number + room\n        return number, room\n"),))
@@ -108,21 +112,23 @@ NUMBERED_WHEN_SENT = Mutant(
 RESTART_UNSEEN = Mutant(
     id="restart-unseen", scenario="test_publisher_is_killed_and_started_again",
     bug="All lives of a publisher call themselves the same.",
-    breaks=these("kv-seq/restart"), along=these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
+    breaks=these("kv-seq/restart"), along=READING | these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/publisher/life.py", "epoch=round(wall * 1e6) if epoch is None else epoch",
                 "epoch=1"),))
 
 NEVER_ASKS_IN_SILENCE = Mutant(
     id="never-asks-in-silence", scenario="test_last_batch_is_lost",
     bug="A subscriber that hears nothing more does not ask whether there is something.",
-    breaks=these("kv-gap-seen/silence"), along=these("kv-mirror-true", "kv-replay-complete"),
+    breaks=these("kv-gap-seen/silence", "kv-asks-in-time"),
+    along=READING | these("kv-mirror-true", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/subscriber/question.py",
                 "        self._poll_at = now + self._poll_s\n", "        self._poll_at = now + 1e6\n"),))
 
 APPLIED_BEFORE_THE_REPLAY = Mutant(
     id="applied-before-the-replay", scenario="test_live_batches_go_on_during_a_replay",
     bug="Live batches are applied while the replay of those before them is still on its way.",
-    breaks=these("kv-replay-complete/interleave"), along=these("kv-mirror-true", "kv-gap-too-old", "kv-gap-seen"),
+    breaks=these("kv-replay-complete/interleave"),
+    along=READING | these("kv-mirror-true", "kv-gap-too-old", "kv-gap-seen"),
     edits=(
         UNGUARDED,
         Edit("engine/kv_events/subscriber/follower.py",
@@ -137,7 +143,7 @@ APPLIED_BEFORE_THE_REPLAY = Mutant(
 OLD_GAP_PASSED_OVER = Mutant(
     id="old-gap-passed-over", scenario="test_gap_is_older_than_the_window",
     bug="A subscriber goes on with the oldest batch that is left, as if nothing were missing before it.",
-    breaks=these("kv-gap-too-old"), along=these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
+    breaks=these("kv-gap-too-old"), along=READING | these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/subscriber/order.py",
                 "        self._out.append(Unrecoverable(self.next, last, reason))\n", ""), UNGUARDED))
 

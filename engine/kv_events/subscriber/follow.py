@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.effects import Loop, Observe
+from engine.effects import Loop, Now, Observe
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import (
@@ -28,6 +28,9 @@ from engine.kv_events.reports import (
 from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.kv_events.subscriber.reading import Reading
 
+#: One that never asks looks so often whether it may leave, also where nothing comes.
+LOOK_S = 0.1
+
 
 def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventFollower], bool] | None = None,
            ) -> Loop[str]:
@@ -36,7 +39,8 @@ def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventF
     reason = "done"
     try:
         while until is None or not until(reading.follower):
-            yield from reading.turn(None)
+            looks_again = until is not None and not reading.follower.replay
+            yield from reading.turn((yield Now()) + LOOK_S if looks_again else None)
             settled, reading.settled = reading.settled, False
             while reading.told:
                 report = reading.told.popleft()

@@ -8,6 +8,7 @@ from engine.topology import Channel, Mark
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
+    LOSSES,
     PROCESS,
     Envelope,
     Finding,
@@ -17,6 +18,7 @@ from scenarios.guarantees.base import (
     has_subscribers,
 )
 from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.readers.readings import TRIES
 from scenarios.history.followers import (
     Follower,
     caches_of,
@@ -29,6 +31,7 @@ from scenarios.history.followers import (
 )
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
+from scenarios.history.play import Play
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
@@ -43,7 +46,13 @@ _STEP_STOPPED = (
     *(Where(frozenset({Fate.HANG}), nodes="core.*", sites=sites, why="the step itself is stopped")
       for sites in ("*/[!kr]*", "*/rpc:*", "*/re[!p]*")),
 )
+#: What makes an answer incomplete: after so many tries its batch counts as lost.
+_TAKEN = DAMAGE | LOSSES
 _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
+
+
+def may_ask(play: Play) -> bool:
+    return has_subscribers(play) and play.config.kv_events.replay
 
 
 def check_kv_seq(history: History) -> Finding:
@@ -154,7 +163,9 @@ def check_kv_replay_complete(history: History) -> Finding:
                 break
             last = seq
         lost = lost_by_publisher(history, follower.publisher)
-        for given_up in follower.unrecoverable:
+        in_vain = sum(receipt.fate in _TAKEN and receipt.site == f"{base(follower.publisher)}->{base(follower.node)}"
+                      f"/{Channel.REPLAY.value}:receive" for receipt in history.faults.receipts)
+        for given_up in follower.unrecoverable if in_vain < TRIES else ():
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
                         if n not in lost), None)
@@ -301,7 +312,7 @@ GUARANTEES = (
     ),
     Guarantee(
         id="kv-replay-complete", chapter=CHAPTER, source=SOURCE, check=check_kv_replay_complete,
-        applies=has_subscribers,
+        applies=may_ask,
         sentence="After a gap inside the window, replay yields exactly the missing batches, in order, then the end "
                  "marker; live and replayed batches never interleave into a wrong state.",
         wrong={

@@ -1,0 +1,83 @@
+"""What reached a subscriber, what it asked and what it told, in its own order, by the fault layer's records.
+
+    journal --heard--> live | batch | end | piece | damaged | asked | told
+
+What a message said stands in its crossing's record, as the fault layer read it (`faults/told.py`). A message counts
+where it was handed over: one that a fault took does not, one that it held back does at its release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from engine.topology import Channel
+from scenarios.history.history import Fate, History, Kind, Record
+
+#: Silence of the live socket after which an answer has overtaken nothing more.
+QUIET_S = 0.2
+#: No publisher is gone and back faster.
+RESTART_S = 1.0
+#: Questions in a row that brought nothing until what they asked for counts as lost.
+TRIES = 3
+#: What the twin charges a subscriber for its work between two records of one moment, at most.
+WORK_S = 1e-5
+
+_NEVER_READ = frozenset({Fate.DROP, Fate.KILL, Fate.RAISE, Fate.EXIT})
+_LATER = frozenset({Fate.DELAY, Fate.REORDER})
+_DAMAGED = frozenset({Fate.CORRUPT, Fate.TRUNCATE})
+_ARRIVALS = (f"/{Channel.KV.value}:receive", f"/{Channel.REPLAY.value}:receive")
+_QUESTIONS = f"/{Channel.REPLAY.value}:send"
+
+
+class What(StrEnum):
+    LIVE = "live"  # a live batch
+    BATCH = "replay"  # a batch of an answer
+    END = "end"  # of an answer
+    PIECE = "piece"  # of a snapshot
+    DAMAGED = "damaged"  # whatever it was
+    ASKED = "asked"  # a question left
+    TOLD = "told"  # the subscriber says something
+
+
+class Moment(NamedTuple):
+    what: What
+    at: float
+    record: Record
+    said: dict[str, Any]  # the message's own words, or the subscriber's
+
+
+def moments(history: History, node: str) -> Iterator[Moment]:
+    """Of one life of a subscriber, in the order in which they happened to it."""
+    held: dict[tuple[str, int], Record] = {}
+    for record in history.records(node):
+        if record.kind is Kind.OBSERVATION:
+            yield Moment(What.TOLD, record.at, record, record.data)
+        elif record.kind is Kind.RELEASE:
+            late = held.pop((record.data.get("site", ""), record.data.get("nth", 0)), None)
+            if late is not None:
+                yield _arrived(late, record.at)
+        elif record.kind is Kind.CROSSING and record.site.endswith(_ARRIVALS):
+            fate = record.data.get("fate")
+            if fate in _LATER:
+                held[record.site, record.nth] = record
+            elif fate not in _NEVER_READ:
+                at = history.delivered_at.get((record.site, record.nth), record.at)
+                yield _arrived(record, at)
+                if fate == Fate.DUPLICATE:
+                    yield _arrived(record, at)
+        elif record.kind is Kind.CROSSING and record.site.endswith(_QUESTIONS):
+            yield Moment(What.ASKED, record.at, record, record.data)
+
+
+def _arrived(record: Record, at: float) -> Moment:
+    said = record.data
+    if said.get("fate") in _DAMAGED:
+        return Moment(What.DAMAGED, at, record, said)
+    if record.site.endswith(_ARRIVALS[0]):
+        return Moment(What.LIVE if "seq" in said else What.DAMAGED, at, record, said)
+    for what, name in ((What.END, "end"), (What.PIECE, "piece"), (What.BATCH, "seq")):
+        if name in said:
+            return Moment(what, at, record, said)
+    return Moment(What.DAMAGED, at, record, said)

@@ -1,0 +1,339 @@
+"""What a subscriber tells of its publisher's batches, judged by what reached it and when."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from scenarios.guarantees.base import Finding
+from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
+from scenarios.history.followers import Follower
+from scenarios.history.history import FOREVER, Fate
+
+
+class _Came:
+    """What has reached a subscriber of one life of its publisher."""
+
+    def __init__(self, takes_late: bool) -> None:
+        self.takes_late = takes_late  # a live batch whose successor came before it
+        self.live: dict[int, float] = {}  # number -> when it came live first
+        self.first: dict[int, tuple[float, str]] = {}  # number -> when it came at all, and how
+        self.wire = 0  # one more than the highest live number
+        self.passed: dict[int, float] = {}  # number -> when a later one came live before it
+        self.live_at = -FOREVER  # the last live one
+        self.end_at = 0.0  # of the last answer
+        self.oldest = 0  # what its publisher still had, as it said
+        self.never: set[int] = set()  # what an answer lacked that came whole
+        self.clears: set[int] = set()
+
+    def live_batch(self, number: int, at: float, clears: bool) -> None:
+        self.live.setdefault(number, at)
+        if self.takes_late or number >= self.wire:
+            self.batch(number, at, "live", clears)
+        self.live_at = at
+        for passed in range(self.wire, number):
+            self.passed[passed] = at
+        self.wire = max(self.wire, number + 1)
+
+    def batch(self, number: int, at: float, source: str, clears: bool) -> None:
+        self.first.setdefault(number, (at, source))
+        if clears:
+            self.clears.add(number)
+
+
+class _Told:
+    """What a subscriber has told of one life of its publisher."""
+
+    def __init__(self, came: _Came) -> None:
+        self.came = came
+        self.next = 0
+        self.settled_at = 0.0  # when that number became the next one
+        self.gaps: list[tuple[int, int]] = []
+        self.missing: dict[int, float] = {}  # number -> when it was told as missing
+        self.applied: set[int] = set()
+        self.healed: set[tuple[int, int]] = set()
+        self.asked: dict[int, int] = {}  # number -> questions before it was told as missing
+        self.unknown_since: int | None = None
+
+
+class Teller:
+    """One life of a subscriber, walked through."""
+
+    def __init__(self, finding: Finding, follower: Follower) -> None:
+        self.finding, self.follower, self.node = finding, follower, follower.node
+        self.history = history = finding.history
+        #: One that stood still says late what it knew before, and one that was killed never does.
+        self.struck = follower.killed or any(stall.node == self.node for stall in history.faults.stalls)
+        self.exact = history.simulated and not self.struck
+        self.slack_s = WORK_S if self.exact else \
+            history.bounds.detection_s + history.lab.longest_starvation_s
+        self.plain = history.play.options.without_epochs
+        self.came: dict[int | None, _Came] = defaultdict(lambda: _Came(not self.plain))
+        self.epoch: int | None = None  # whom it follows
+        self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
+        self.told: _Told | None = None
+        self.questions = 0
+        self.silent = 0  # questions in a row that nothing has come to
+        self.heard_at = 0.0  # the last message of the answer under way
+        self.question: Moment | None = None
+        self.answer: set[int] = set()
+        self.pieces: dict[int, set[int]] = {}
+        self.waits_until = 0.0  # batches wait for a snapshot
+        self.mirrored = False  # the last that it did was to tell of its mirror
+        self.heard = 0  # messages of answers
+        self.live_ts = 0.0  # the publisher's time of the last live batch
+        self.doubted: dict[int, int] = {}  # batches of who may have been away, and what had been heard then
+        self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
+        self.shown: tuple[int, int | None] | None = None
+        self.settled: tuple[int, float] | None = None  # an answer ended, before this number
+
+    def walk(self) -> None:
+        hear = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
+                What.ASKED: self._asked}
+        tell = {"kv-batch": self._applies, "kv-gap": self._misses, "kv-healed": self._heals,
+                "kv-unrecoverable": self._loses, "kv-restarted": self._restarts, "kv-unverified": self._doubts,
+                "kv-snapshot": self._is_told_all, "kv-mirror": self._mirrors}
+        for moment in moments(self.history, self.node):
+            if moment.what in hear:
+                self.mirrored = False
+                if moment.at - self.heard_at > self.history.bounds.replay_s:
+                    self.question = None  # given up
+                self._is_settled(moment.at)
+                hear[moment.what](moment)
+            elif moment.what is What.TOLD and moment.record.site in tell:
+                self.mirrored = moment.record.site == "kv-mirror"
+                tell[moment.record.site](moment, self._of_now())
+        left_at = self.follower.left_at()
+        self._close(self._of_now(), left_at)
+        self._leaves(left_at)
+
+    # -- what came
+
+    def _hear(self, epoch: int | None, at: float) -> _Came:
+        if self.newest is None or epoch != self.newest[0]:
+            self.newest = epoch or 0, at
+        if self.epoch is None:
+            self.epoch = epoch
+            if self.told is not None:
+                self.told.came = self.came[epoch]
+        return self.came[epoch]
+
+    def _of_now(self) -> _Told:
+        if self.told is None:
+            self.told = _Told(self.came[self.epoch])
+        return self.told
+
+    def _live(self, moment: Moment) -> None:
+        said = moment.said
+        cut = bool(self.cuts) and self.cuts[0] < moment.at
+        if cut:
+            self.cuts.pop(0)
+        came = self._hear(said["epoch"], moment.at)
+        if self.plain and came.live and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
+            self.doubted[said["seq"]] = self.heard
+        self.live_ts = said.get("ts", 0.0)
+        came.live_batch(said["seq"], moment.at, "clears" in said)
+
+    def _batch(self, moment: Moment) -> None:
+        said = moment.said
+        self._hear(said["epoch"], moment.at).batch(said["seq"], moment.at, "replay", "clears" in said)
+        self.answer.add(said["seq"])
+        self.heard += 1
+        self.heard_at, self.silent = moment.at, 1  # should it never end
+
+    def _end(self, moment: Moment) -> None:
+        said, asked, self.silent = moment.said, self.question, 0
+        self.heard += 1
+        self.heard_at = moment.at
+        if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
+            return
+        came = self._hear(said["epoch"], moment.at)
+        came.end_at = moment.at
+        came.oldest = max(came.oldest, said["oldest"])
+        whole = range(max(said["start"], said["oldest"]), said["next"])
+        if len(self.answer) == said["count"]:
+            came.never.update(number for number in whole if number not in self.answer)
+        if said["epoch"] == self.epoch:
+            self.settled = said["next"], moment.at
+
+    def _piece(self, moment: Moment) -> None:
+        said = moment.said
+        came = self._hear(said["epoch"], moment.at)
+        came.end_at = self.heard_at = moment.at
+        self.silent = 0
+        found = self.pieces.setdefault(said["tag"], set())
+        found.add(said["piece"])
+        self.waits_until = moment.at
+
+    def _asked(self, moment: Moment) -> None:
+        self.question, self.answer, self.heard_at = moment, set(), moment.at
+        self.questions += 1
+        self.silent += 1
+        if moment.said.get("snapshot"):
+            self.waits_until = FOREVER
+
+    # -- what it tells
+
+    def _applies(self, moment: Moment, told: _Told) -> None:
+        number, at, came = moment.said["seq"], moment.at, told.came
+        found = came.first.get(number)
+        if number != told.next:
+            self._broke("applied batch {} where {} was next", number, told.next, at=at)
+        doubted = self.doubted.pop(number, None)
+        if doubted == self.heard:
+            self._broke("believed batch {} of who may have been away, and had not asked", number, at=at)
+        elif doubted is not None:
+            self.finding.witness("{} believed batch {} of who may have been away when it had asked", self.node, number,
+                                 at=at, node=self.node)
+        if found is None:
+            self._broke("applied batch {}, which had not come", number, at=at)
+            return
+        if moment.said["source"] != found[1]:
+            self._broke("says that batch {} came by {}, and it came by {}", number, moment.said["source"], found[1],
+                        at=at)
+        sure_at = min(came.live.get(number, FOREVER), told.missing.get(number, FOREVER))
+        ready_at = max(found[0], sure_at, told.settled_at)
+        if sure_at == FOREVER:
+            self._broke("applied batch {} before it knew that it does not come live", number, at=at)
+        elif at - ready_at > self.slack_s and self.exact and not self.plain and self.waits_until < ready_at:
+            self._broke("held batch {} back for {:.4f} s", number, at - ready_at, at=at)
+        told.applied.add(number)
+        if number in came.clears:
+            told.unknown_since = None
+        self._goes_on(told, number + 1, at)
+
+    def _goes_on(self, told: _Told, number: int, at: float) -> None:
+        told.next, told.settled_at = number, at
+
+    def _misses(self, moment: Moment, told: _Told) -> None:
+        first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
+        told.gaps.append((first, last))
+        for number in range(first, last + 1):
+            if number in told.missing or number in told.applied or came.live.get(number, FOREVER) < at - self.slack_s:
+                self._broke("told batch {} as missing, which it had or had told before", number, at=at)
+                break
+            told.missing[number] = at
+            told.asked[number] = self.questions if number in came.passed else 0  # an answer told of it before
+        quiet_s = at - max(came.live_at, came.end_at)
+        if last not in came.passed and quiet_s < QUIET_S - self.slack_s and self.exact and not self._is_over(at):
+            self._broke("told batch {} as missing {:.4f} s after it could still come", last, quiet_s, at=at)
+
+    def _is_over(self, at: float) -> bool:
+        """Another life has been heard than the one that it follows."""
+        return self.newest is not None and self.newest[0] != self.epoch
+
+    def _heals(self, moment: Moment, told: _Told) -> None:
+        first, last = moment.said["first"], moment.said["last"]
+        told.healed.add((first, last))
+        if last != told.next - 1 or any(number not in told.applied for number in range(first, last + 1)):
+            self._broke("told that {} to {} are healed when {} was next", first, last, told.next, at=moment.at)
+
+    def _loses(self, moment: Moment, told: _Told) -> None:
+        first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
+        tries = 1 if self.plain else TRIES  # of a publisher that knows no tags, not every question is to be seen
+        if first != told.next:
+            self._broke("gave up batch {} where {} was next", first, told.next, at=at)
+        for number in range(first, last + 1):
+            if number not in told.missing:
+                self._broke("gave up batch {}, which it had not told as missing", number, at=at)
+                break
+            if number in came.first:
+                self._broke("gave up batch {}, which had come", number, at=at)
+                break
+            asked = self.questions - told.asked[number]
+            if not (number < came.oldest or number in came.never or max(asked, self.silent) >= tries
+                    or not self.history.play.config.kv_events.replay or self._is_over(at) or self.struck):
+                self._broke("gave up batch {} after {} questions", number, asked, at=at)
+                break
+        self.settled = None
+        if told.unknown_since is None:
+            told.unknown_since = first
+        self.finding.witness("{} told batches {} to {} as missing and as lost", self.node, first, last, at=at,
+                             node=self.node)
+        self._goes_on(told, last + 1, at)
+
+    def _restarts(self, moment: Moment, told: _Told) -> None:
+        at = moment.at
+        if not self._is_over(at):
+            self._broke("told of a restart, and had heard of one life of its publisher", at=at)
+        elif not self.plain and moment.said["epoch"] not in self.came:
+            self._broke("told of a life that it had not heard of", at=at)
+        self._close(told, at)
+        self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
+        self.told, self.settled = None, None
+
+    def _doubts(self, moment: Moment, told: _Told) -> None:
+        if not self.plain:
+            self._broke("is not sure of a publisher that says which life it is", at=moment.at)
+        if told.unknown_since is None:
+            told.unknown_since = moment.said["next_seq"]
+
+    def _is_told_all(self, moment: Moment, told: _Told) -> None:
+        if moment.said["next_seq"] != told.next:
+            self._broke("took the state before batch {} where {} was next", moment.said["next_seq"], told.next,
+                        at=moment.at)
+        told.unknown_since = None
+
+    def _mirrors(self, moment: Moment, told: _Told) -> None:
+        said = moment.said
+        if said["next_seq"] != told.next:
+            self._broke("mirrors what is before batch {} where {} is next", said["next_seq"], told.next, at=moment.at)
+        if said.get("unknown_since") != told.unknown_since:
+            self._broke("says that its mirror is unknown since {}, and it is since {}", said.get("unknown_since"),
+                        told.unknown_since, at=moment.at)
+        self.shown = told.next, told.unknown_since
+
+    # -- what it did not tell
+
+    def _is_settled(self, at: float) -> None:
+        """An answer said that nothing is missing: whoever follows is told what the mirror holds."""
+        if self.settled is None or at <= self.settled[1] + self.slack_s:
+            return
+        told = self._of_now()
+        if self.exact and self.settled[0] == told.next and self.shown != (told.next, told.unknown_since):
+            self._broke("had nothing to wait for before batch {}, and did not say what it mirrors", told.next, at=at)
+        self.settled = None
+
+    def _close(self, told: _Told, at: float) -> None:
+        """A life of the publisher, or of its subscriber, is over."""
+        if self.follower.killed:
+            return
+        for number, since in told.came.passed.items():
+            late_s = told.missing.get(number, at) - since
+            if late_s > self.slack_s and not self.struck:
+                self._broke("did not say for {:.4f} s that batch {} was passed by", late_s, number, at=since)
+                break
+        for first, last in told.gaps:
+            for run in _runs(first, last, told):
+                if run not in told.healed:
+                    self._broke("never said that {} to {} are healed", *run, at=at)
+                self.finding.witness("{} told batches {} to {} as missing and as healed", self.node, *run,
+                                     node=self.node)
+        came_at, _ = told.came.first.get(told.next, (FOREVER, ""))
+        since = max(came_at, told.settled_at, told.missing.get(told.next, told.came.live.get(told.next, FOREVER)))
+        bound = self.history.bounds.replay_s + self.history.bounds.detection_s
+        if at - since > bound and not self.plain and not self.struck:
+            self._broke("never applied batch {}, which it had for {:.4f} s", told.next, at - since, at=at)
+
+    def _leaves(self, at: float) -> None:
+        if not self.mirrored and self.node in self.history.by_node("bye"):
+            self._broke("left, and did not say what it mirrors", at=at)
+        told = [receipt for receipt in self.history.faults.receipts
+                if receipt.node == self.node and receipt.fate == Fate.TERMINATE]
+        for receipt in told:
+            if at - receipt.at > self.history.bounds.detection_s + self.slack_s and not self.struck:
+                self._broke("was still there {:.4f} s after SIGTERM", at - receipt.at, at=receipt.at)
+
+    def _broke(self, template: str, *args: object, at: float) -> None:
+        self.finding.broke("{} " + template, self.node, *args, at=at, node=self.node)
+
+
+def _runs(first: int, last: int, told: _Told) -> list[tuple[int, int]]:
+    """Numbers of a gap in a row that were applied, where the run is over: a number was given up, or the gap ends."""
+    found, begin = [], first
+    for number in range(first, last + 2):
+        if number <= last and number in told.applied:
+            continue
+        if number > begin and (number > last or number < told.next):
+            found.append((begin, number - 1))
+        begin = number + 1
+    return found

@@ -1,0 +1,52 @@
+"""KV-cache events of a publisher as the original's (vLLM's): no epochs, no reports, no snapshots.
+
+Its subscriber has to tell by times whose life a batch is of, and an answer that lost a frame by what it brought.
+"""
+
+from __future__ import annotations
+
+from engine.topology import tensor_parallel
+from faults.plan import cut, drop, hang, plan, stall, truncate, until
+from scenarios.guarantees.all import (
+    kv_asks_in_time,
+    kv_gap_seen,
+    kv_mirror_true,
+    kv_replay_complete,
+    kv_seq,
+    kv_tells_what_came,
+)
+from scenarios.history.play import Options
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import recorded
+
+KV = "core.0->subscriber.0/kv"
+ANSWERS = "core.0->subscriber.0/replay"
+QUESTIONS = "subscriber.0->core.0/replay"
+EVENTS = {"enable_kv_cache_events": True}
+HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq, kv_asks_in_time)
+
+globals().update(family(__name__, (
+    Case("test_plain_publisher_is_asked_for_what_was_lost",
+         "Two batches do not come, nor does one of the answer: without a report the question is put again.",
+         plan(drop(KV, nth=5), drop(KV, nth=6), drop(ANSWERS, nth=3)), HEALED),
+    Case("test_connection_to_a_plain_publisher_is_cut",
+         "The connection is cut and comes back: who came back is held against what was known before.",
+         plan(cut(KV, nth=8, until=until(f"{KV}:send", 20))), HEALED),
+    Case("test_plain_publisher_was_silent",
+         "It stands still for longer than another would take to be in its place: it is asked before it is believed.",
+         plan(stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.2))), (kv_tells_what_came,)),
+    Case("test_batch_of_a_plain_publisher_is_cut_short",
+         "A batch cannot be read, live and in its replay: it is missing like one that did not come.",
+         plan(truncate(KV, nth=5), truncate(ANSWERS, nth=3)), (kv_asks_in_time, kv_tells_what_came)),
+    Case("test_plain_publisher_is_started_again_while_a_gap_is_open",
+         "It dies before it was asked for a batch that did not come: the next life's are not taken for it.",
+         plan(drop(KV, nth=32), drop(QUESTIONS, nth=2)), (kv_seq, kv_mirror_true, kv_asks_in_time),
+         play={"options": Options(without_epochs=True, kill_all_then_restart=True)}),
+    Case("test_subscriber_of_a_plain_publisher_joins_late",
+         "It comes when everything has been said, and asks for it from the beginning. The answer takes its time.",
+         plan(*(hang("core.0", at=f"{ANSWERS}:send", nth=nth, until=until(seconds=0.2)) for nth in (2, 3))),
+         (kv_mirror_true, kv_seq, kv_asks_in_time, kv_tells_what_came),
+         play={"options": Options(without_epochs=True, late_subscriber=True)}),
+), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS),
+    options=Options(without_epochs=True)))

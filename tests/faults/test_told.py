@@ -1,0 +1,53 @@
+"""What the fault layer reads of a message of KV events, beside what the engine's own codec makes of it."""
+
+import pytest
+
+from engine.kv_events.codec import (
+    EndReport,
+    Place,
+    encode_batch,
+    end_frames,
+    number_frame,
+    piece_frames,
+    request_frames,
+    snapshot_request,
+)
+from engine.messages import AllBlocksCleared, BlockRemoved, EventBatch
+from engine.topology import Channel
+from faults.malformed import REQUESTS
+from faults.told import said_of
+
+LIVE, REPLAY = said_of(Channel.KV), said_of(Channel.REPLAY)
+REMOVED = encode_batch(EventBatch(1.5, [BlockRemoved(block_hashes=[7])]), 0, 9)
+CLEARED = encode_batch(EventBatch(1.5, [AllBlocksCleared()]), 0, None)
+
+
+@pytest.mark.parametrize(("says", "frames", "said"), [
+    (LIVE, [b"", number_frame(3), REMOVED], {"seq": 3, "ts": 1.5, "epoch": 9}),
+    (LIVE, [b"topic", number_frame(3), CLEARED], {"seq": 3, "ts": 1.5, "epoch": None, "clears": True}),
+    (LIVE, [b"", number_frame(3), REMOVED[:4]], None),
+    (LIVE, [b"", b"3", REMOVED], None),
+    (LIVE, [number_frame(3), REMOVED], None),
+    (REPLAY, [b"", b"topic", number_frame(3), REMOVED], {"seq": 3, "ts": 1.5, "epoch": 9}),
+    (REPLAY, request_frames(4), {"start": 4}),
+    (REPLAY, request_frames(4, 5), {"start": 4, "tag": 5}),
+    (REPLAY, snapshot_request(5), {"tag": 5, "snapshot": True}),
+    (REPLAY, end_frames(), {"end": True}),
+    (REPLAY, end_frames(EndReport(1, 2, 3, 4, 5, 6)),
+     {"end": True, "tag": 1, "start": 2, "epoch": 3, "oldest": 4, "next": 5, "count": 6}),
+    (REPLAY, piece_frames(Place(1, 2, 3), REMOVED),
+     {"tag": 1, "epoch": 2, "next": 3, "piece": 0, "pieces": 1, "known": 1}),
+    (REPLAY, [*end_frames(), b"half a report"], None),
+    (REPLAY, [], None),
+])
+def test_a_message_says_what_it_is(says, frames, said):
+    assert says(frames) == said
+
+
+@pytest.mark.parametrize("frames", REQUESTS)
+def test_what_is_no_question_says_nothing(frames):
+    assert REPLAY(list(frames)) is None
+
+
+def test_other_channels_are_not_read():
+    assert said_of(Channel.REQUESTS) is said_of(None) is None

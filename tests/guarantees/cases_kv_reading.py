@@ -1,0 +1,317 @@
+"""Histories about what reaches a subscriber, what it asks and what it tells, to the moment. A silence lasts 0.5 s.
+
+Each is the same story with a line changed: batch 1 does not come live, is asked for when batch 2 comes, and
+replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import KVEventsConfig
+from scenarios.history.play import Options
+from tests.guarantees.build import TICK_S, Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent
+
+KV, ANSWERS, QUESTIONS = "core.0->subscriber.0/kv", "core.0->subscriber.0/replay", "subscriber.0->core.0/replay"
+SUBSCRIBER = "subscriber.0"
+_SITES = {"live": f"{KV}:receive", "replayed": f"{ANSWERS}:receive", "end": f"{ANSWERS}:receive",
+          "piece": f"{ANSWERS}:receive", "asked": f"{QUESTIONS}:send"}
+Line = tuple[float, str, dict[str, Any]]
+
+
+def _end(tag: int, start: int, upto: int, count: int, epoch: int = 1, oldest: int = 0) -> dict[str, Any]:
+    return {"end": True, "tag": tag, "start": start, "epoch": epoch, "oldest": oldest, "next": upto, "count": count}
+
+
+def _batch(seq: int, source: str = "live") -> dict[str, Any]:
+    return {"seq": seq, "source": source, "rank": 0}
+
+
+def _came(seq: int, epoch: int = 1) -> dict[str, Any]:
+    return {"seq": seq, "epoch": epoch}
+
+
+def _holds(upto: int, unknown_since: int | None = None) -> dict[str, Any]:
+    return {"hashes": [1], "next_seq": upto, "unknown_since": unknown_since, "errors": []}
+
+
+STORY: dict[str, Line] = {
+    "first question": (2.0, "asked", {"start": 0, "tag": 1}),
+    "first end": (2.1, "end", _end(1, 0, 0, 0)),
+    "empty": (2.1, "kv-mirror", _holds(0)),
+    "live 0": (2.2, "live", _came(0)),
+    "takes 0": (2.2, "kv-batch", _batch(0)),
+    "live 2": (2.3, "live", _came(2)),
+    "question": (2.3, "asked", {"start": 1, "tag": 2}),
+    "gap": (2.3, "kv-gap", {"first": 1, "last": 1}),
+    "replayed 1": (2.31, "replayed", _came(1)),
+    "replayed 2": (2.31, "replayed", _came(2)),
+    "end": (2.31, "end", _end(2, 1, 3, 2)),
+    "takes 1": (2.31, "kv-batch", _batch(1, "replay")),
+    "healed": (2.31, "kv-healed", {"first": 1, "last": 1}),
+    "takes 2": (2.31, "kv-batch", _batch(2)),
+    "holds": (2.31, "kv-mirror", _holds(3)),
+    "poll": (2.81, "asked", {"start": 3, "tag": 3}),
+    "last end": (2.82, "end", _end(3, 3, 3, 0)),
+    "at last": (2.82, "kv-mirror", _holds(3)),
+    "bye": (2.82, "bye", {"reason": "done"}),
+}
+
+
+def _story(*without: str, world: str = "sim", **changed: Line | None) -> Builder:
+    """The story without these lines; `changed` are others in their places, or before "bye" where they are new."""
+    changes = {name.replace("_", " "): line for name, line in changed.items()}
+    new = {name: line for name, line in changes.items() if name not in STORY}
+    h = history(world, subscribers=1).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0 - TICK_S
+    h.observes(SUBSCRIBER, "born", pid=9)
+    lines = [changes.get(name, line) for name, line in STORY.items() if name not in (*without, "bye")]
+    ending = [changes.get("bye", STORY["bye"])] if "bye" not in without else []
+    for at, what, data in (*lines, *new.values(), *ending):  # type: ignore[misc]
+        h.now = at - TICK_S
+        if what in _SITES:
+            h.crosses(_SITES[what], **data)
+        else:
+            h.observes(SUBSCRIBER, what, **data)
+    return h
+
+
+@accepts("kv-asks-in-time", "kv-tells-what-came")
+def a_batch_is_missed_asked_for_and_replayed() -> Builder:
+    return _story()
+
+
+@silent("kv-tells-what-came")
+def nothing_was_missing() -> Builder:
+    return _story("gap", "healed", "question", "replayed 1", "replayed 2", "end", "live 2", "takes 1", "takes 2",
+                  "holds", "poll", "last end", at_last=(2.7, "kv-mirror", _holds(1)),
+                  bye=(2.7, "bye", {"reason": "done"}))
+
+
+@silent("kv-asks-in-time")
+def there_is_nobody_to_ask() -> Builder:
+    events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
+    return history(subscribers=1, kv_events=events).started().observes(SUBSCRIBER, "born", pid=9)
+
+
+@outside("kv-asks-in-time", "kv-tells-what-came")
+def a_batch_is_damaged_and_can_be_read() -> Builder:
+    return _story().fires("corrupt", f"{KV}:receive")
+
+
+# -- what it asks ---------------------------------------------------------------------------------------------
+
+
+@rejects("kv-asks-in-time")
+def it_does_not_ask_at_once() -> Builder:
+    return _story(question=(2.305, "asked", {"start": 1, "tag": 2}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_from_a_batch_that_it_has() -> Builder:
+    return _story(question=(2.3, "asked", {"start": 0, "tag": 2}))
+
+
+@rejects("kv-asks-in-time")
+def it_leaves_out_what_is_missing() -> Builder:
+    return _story(question=(2.3, "asked", {"start": 2, "tag": 2}))
+
+
+@rejects("kv-asks-in-time")
+def it_uses_a_tag_twice() -> Builder:
+    return _story(question=(2.3, "asked", {"start": 1, "tag": 1}), end=(2.31, "end", _end(1, 1, 3, 2)))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_again_while_it_is_answered() -> Builder:
+    return _story(replayed_2=(2.305, "asked", {"start": 1, "tag": 3}), end=(2.31, "end", _end(3, 1, 3, 1)),
+                  poll=(2.81, "asked", {"start": 3, "tag": 4}), last_end=(2.82, "end", _end(4, 3, 3, 0)))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_before_there_was_silence() -> Builder:
+    return _story(poll=(2.6, "asked", {"start": 3, "tag": 3}))
+
+
+@rejects("kv-asks-in-time")
+def it_does_not_ask_in_silence() -> Builder:
+    return _story("last end", poll=(3.0, "kv-mirror", _holds(3)), at_last=(3.0, "kv-mirror", _holds(3)),
+                  bye=(3.0, "bye", {"reason": "done"}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_late_in_silence() -> Builder:
+    return _story(poll=(2.815, "asked", {"start": 3, "tag": 3}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_for_a_snapshot_where_nothing_is_lost() -> Builder:
+    return _story(poll=(2.81, "asked", {"tag": 3, "snapshot": True}))
+
+
+def _unanswered(again_at: float) -> Builder:
+    return _story("replayed 1", "replayed 2", "end", "takes 1", "healed", "takes 2", "holds", "last end", "at last",
+                  poll=(again_at, "asked", {"start": 1, "tag": 3}), bye=(again_at, "kv-mirror", _holds(1)))
+
+
+@accepts("kv-asks-in-time")
+def it_asks_again_when_nothing_came() -> Builder:
+    return _unanswered(2.8)
+
+
+@rejects("kv-asks-in-time")
+def it_does_not_wait_for_an_answer() -> Builder:
+    return _unanswered(2.7)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_for_an_answer_for_too_long() -> Builder:
+    return _unanswered(2.9)
+
+
+@rejects("kv-asks-in-time")
+def it_asks_a_fourth_time() -> Builder:
+    asked = {f"again {n}": (2.8 + n / 2, "asked", {"start": 1, "tag": 4 + n}) for n in range(3)}
+    return _story("replayed 1", "replayed 2", "end", "takes 1", "healed", "takes 2", "holds", "last end", "at last",
+                  "poll", **asked, bye=(4.0, "kv-mirror", _holds(1)))
+
+
+def _too_old(question: dict[str, Any]) -> Builder:
+    """The window begins at batch 2: batch 1 is given up, and the question after that is this one."""
+    return _story("replayed 1", "healed", end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
+                  takes_1=(2.31, "asked", question), takes_2=(2.31, "kv-unrecoverable", {
+                      "first": 1, "last": 1, "reason": "older than the publisher's replay window"}),
+                  holds=(2.31, "kv-batch", _batch(2)), poll=(2.33, "piece", {
+                      "tag": 3, "epoch": 1, "next": 3, "piece": 0, "pieces": 1, "known": 1}),
+                  last_end=(2.33, "kv-snapshot", {"next_seq": 3, "blocks": 1}),
+                  at_last=(2.33, "kv-mirror", _holds(3)), bye=(2.33, "bye", {"reason": "done"}))
+
+
+@accepts("kv-asks-in-time", "kv-tells-what-came")
+def it_asks_for_a_snapshot_after_a_loss_for_good() -> Builder:
+    return _too_old({"tag": 3, "snapshot": True})
+
+
+@rejects("kv-asks-in-time")
+def it_asks_again_for_what_is_gone() -> Builder:
+    return _too_old({"tag": 3, "start": 1})
+
+
+# -- what it tells --------------------------------------------------------------------------------------------
+
+
+@rejects("kv-tells-what-came")
+def it_tells_of_a_batch_that_has_not_come() -> Builder:
+    return _story("replayed 1", end=(2.31, "end", _end(2, 1, 3, 1)))
+
+
+@rejects("kv-tells-what-came")
+def it_says_of_a_replayed_batch_that_it_came_live() -> Builder:
+    return _story(takes_1=(2.31, "kv-batch", _batch(1, "live")))
+
+
+@rejects("kv-tells-what-came")
+def it_holds_a_batch_back() -> Builder:
+    return _story(takes_0=(2.25, "kv-batch", _batch(0)))
+
+
+@rejects("kv-tells-what-came")
+def it_never_tells_of_a_batch_that_it_has() -> Builder:
+    return _story("takes 2", "holds", at_last=(3.9, "kv-mirror", _holds(2)), bye=(3.9, "bye", {"reason": "done"}))
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_replayed_batch_that_may_still_come_live() -> Builder:
+    return _story("gap", "healed")
+
+
+@rejects("kv-tells-what-came")
+def it_tells_a_gap_late() -> Builder:
+    return _story(gap=(2.305, "kv-gap", {"first": 1, "last": 1}))
+
+
+@rejects("kv-tells-what-came")
+def it_tells_a_gap_that_is_too_wide() -> Builder:
+    return _story(gap=(2.3, "kv-gap", {"first": 0, "last": 1}))
+
+
+@rejects("kv-tells-what-came")
+def it_tells_as_missing_what_an_answer_has_only_overtaken() -> Builder:
+    return _story("live 2", "question", "gap", "replayed 1", "replayed 2", "takes 1", "healed", "takes 2", "holds",
+                  "poll", "last end", end=(2.8, "asked", {"start": 1, "tag": 2}), came=(2.81, "end", _end(2, 1, 2, 0)),
+                  early=(2.9, "kv-gap", {"first": 1, "last": 1}), at_last=(2.9, "kv-mirror", _holds(1)))
+
+
+@rejects("kv-tells-what-came")
+def it_never_says_that_a_gap_is_healed() -> Builder:
+    return _story("healed")
+
+
+@rejects("kv-tells-what-came")
+def it_says_too_early_that_a_gap_is_healed() -> Builder:
+    return _story(takes_1=STORY["healed"], healed=STORY["takes 1"])
+
+
+@rejects("kv-tells-what-came")
+def it_gives_up_a_batch_that_was_never_asked_for_in_vain() -> Builder:
+    return _story("replayed 1", "takes 1", end=(2.31, "end", _end(2, 1, 3, 2)), healed=(2.31, "kv-unrecoverable", {
+        "first": 1, "last": 1, "reason": "why not"}), holds=(2.31, "kv-mirror", _holds(3, 1)),
+        at_last=(2.82, "kv-mirror", _holds(3, 1)))
+
+
+@rejects("kv-tells-what-came")
+def it_gives_up_a_batch_that_came() -> Builder:
+    return _story("takes 1", healed=(2.31, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "lost"}),
+                  holds=(2.31, "kv-mirror", _holds(3, 1)), at_last=(2.82, "kv-mirror", _holds(3, 1)))
+
+
+@rejects("kv-tells-what-came")
+def its_mirror_forgets_a_loss() -> Builder:
+    return _story("replayed 1", "takes 1", end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
+                  healed=(2.31, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "too old"}))
+
+
+@rejects("kv-tells-what-came")
+def its_mirror_is_behind() -> Builder:
+    return _story(holds=(2.31, "kv-mirror", _holds(2)))
+
+
+@rejects("kv-tells-what-came")
+def it_does_not_say_what_it_mirrors_when_nothing_is_missing() -> Builder:
+    return _story("holds")
+
+
+@rejects("kv-tells-what-came")
+def it_leaves_without_a_word_of_its_mirror() -> Builder:
+    return _story("at last")
+
+
+@rejects("kv-tells-what-came")
+def it_tells_of_a_restart_that_it_has_not_heard_of() -> Builder:
+    return _story(restart=(2.82, "kv-restarted", {"epoch": 2}))
+
+
+@rejects("kv-tells-what-came")
+def it_doubts_a_publisher_that_says_which_life_it_is() -> Builder:
+    return _story(doubt=(2.82, "kv-unverified", {"next_seq": 3, "reason": "it was gone"}))
+
+
+@rejects("kv-tells-what-came")
+def it_stays_after_sigterm() -> Builder:
+    h = _story("bye").fires("terminate", f"{KV}:receive", node=SUBSCRIBER)
+    return h.wait(1.0).observes(SUBSCRIBER, "kv-mirror", **_holds(3)).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@rejects("kv-tells-what-came")
+def it_believes_who_was_gone_and_may_be_another() -> Builder:
+    h = history(subscribers=1).started().observes("core.0", "kv-published", seq=0, took=.0001)
+    h.promised(options=Options(without_epochs=True)).observes(SUBSCRIBER, "born", pid=9)
+    h.observes("core.0", "kv-published", seq=1, took=.0001)
+    for seq in range(2):
+        h.crosses(_SITES["live"], **_came(seq)).observes(SUBSCRIBER, "kv-batch", **_batch(seq))
+        if not seq:
+            h.fires("cut", f"{KV}:wire")
+    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(2))
