@@ -75,7 +75,6 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
     "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") in ("peer-dead", "failed") or (
         data.get("outcome") == "timeout" and kind_of(node) == "core")),  # workers look whether they are asked
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
-    "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
 }
 
 

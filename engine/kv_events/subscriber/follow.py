@@ -27,6 +27,7 @@ from engine.kv_events.reports import (
 )
 from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.kv_events.subscriber.reading import Reading
+from engine.messages import BlockHash
 
 
 def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventFollower], bool] | None = None,
@@ -120,6 +121,10 @@ def observed(report: Report) -> Observe | None:
 
 def mirror_data(mirror: KVCacheMirror) -> dict[str, Any]:
     """JSON and msgpack alike: a hash of bytes becomes hexadecimal."""
-    hashes = [value.hex() if isinstance(value, bytes) else value for value in mirror.hashes()]
-    return {"hashes": hashes, "next_seq": mirror.next_seq, "unknown_since": mirror.unknown_since,
-            "errors": mirror.check_integrity()}
+    blocks = [[_told(block.block_hash), _told(block.parent), block.token_ids] for block in mirror.blocks.values()]
+    return {"hashes": [_told(value) for value in mirror.hashes()], "next_seq": mirror.next_seq,
+            "unknown_since": mirror.unknown_since, "blocks": blocks}
+
+
+def _told(value: BlockHash | None) -> int | str | None:
+    return value.hex() if isinstance(value, bytes) else value

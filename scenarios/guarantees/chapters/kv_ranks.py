@@ -104,8 +104,6 @@ def _judge_mirror(finding: Finding, follower: Follower, publisher: str, rank: in
     if mirror is None:
         finding.broke("the subscriber of rank {} never told what its mirror holds", rank, node=node)
         return
-    for error in mirror.data.get("errors") or ():
-        finding.broke("the mirror of rank {} is not in order: {}", rank, error, at=mirror.at, node=node)
     caches = caches_of(history, publisher).get(mirror.data["next_seq"], [])
     if mirror.data.get("unknown_since") is not None:
         finding.broke("the mirror of rank {} is unknown since batch {}", rank, mirror.data["unknown_since"],
