@@ -158,7 +158,7 @@ def test_the_fault_layer_knows_the_vocabulary_of_the_engine_and_its_ring_layout(
 def test_the_twin_rests_on_pure_files_and_on_the_plain_part_of_the_fault_layer(path):
     pure = {file.removesuffix(".py").replace("/", ".") for file in PURE}
     plain = {f"faults.{name}" for name in (
-        "plan", "fates", "sites", "judge", "match", "arrivals", "journal", "memory", "malformed")}
+        "plan", "fates", "sites", "judge", "match", "arrivals", "journal", "memory", "malformed", "told")}
     assert strangers(path, pure | VOCABULARY | plain, ("sim",)) == set()
 
 

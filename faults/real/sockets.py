@@ -22,6 +22,7 @@ from faults.plan import PROCESS_FATES, Fate
 from faults.real.crossings import Crossings
 from faults.real.processes import HOLD_LOOK_S
 from faults.sites import SocketSites
+from faults.told import said_of
 
 _CLOCK_MONOTONIC = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -62,6 +63,7 @@ class FaultySocket:
         self._crossings = crossings
         self._inbox = Inbox(crossings.is_over, self._release)
         self._sites = sites
+        self._says, self._hears = said_of(spec.send_channel), said_of(spec.receive_channel)
         self._timer: _Timer | None = None
         self._epoll: Any = None
         if spec.receive_channel is not None and self._may_delay(spec.receive_channel):
@@ -83,7 +85,9 @@ class FaultySocket:
             raise
 
     def _cross_sends(self, channel: Channel, frames: Sequence[Any], peer: Any) -> None:
-        noted = [(site, *self._crossings.note(site, frames=frames, channel=channel)) for site in self._sites.to(peer)]
+        said = self._says(frames) if self._says is not None else None
+        noted = [(site, *self._crossings.note(site, frames=frames, channel=channel, data=said))
+                 for site in self._sites.to(peer)]
         for site, fault, nth in noted:
             if fault is not None:
                 self._crossings.perform(fault, site, nth)
@@ -111,7 +115,8 @@ class FaultySocket:
 
     def _arrive(self, channel: Channel, arrived: tuple[Any, list[Any]]) -> None:
         site = self._sites.of(arrived[0])
-        fault, nth = self._crossings.note(site, frames=arrived[1], channel=channel)
+        said = self._hears(arrived[1]) if self._hears is not None else None
+        fault, nth = self._crossings.note(site, frames=arrived[1], channel=channel, data=said)
         hits_process = fault is not None and fault.fate in PROCESS_FATES
         self._inbox.arrive(site, arrived, None if hits_process else fault, nth, self._crossings.clock.monotonic())
         if fault is not None and hits_process:

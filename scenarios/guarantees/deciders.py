@@ -80,6 +80,8 @@ DECIDERS: dict[str, Decider] = {
     "kv-mirror-true": Decider("the subscriber's mirror against the core's cache", (_I,),
                               "a cache and a mirror that are wrong alike"),
     "kv-never-stalls": Decider("how long each hand-over took", (_I,), "a hand-over that measures itself wrongly"),
+    "kv-sent-once": Decider("batches as they got their numbers, and as they went out", (_I, _L)),
+    "kv-answers-exact": Decider("questions as they came in, and all that went out", (_L, _I)),
     "kv-ranks-apart": Decider("batches of each rank, and who took them", (_I, _L)),
     "memory-bounded": Decider("requests that a caller had open at once, refusals", (_C, _I)),
     "no-foreign-code": Decider("ends of processes after a pickle that ends whoever executes it", (_P, _B, _I)),

@@ -11,6 +11,7 @@ from scenarios.guarantees.chapters import (
     handshake,
     holdings,
     kv,
+    kv_publishing,
     kv_ranks,
     overload,
     requests,
@@ -25,7 +26,7 @@ from scenarios.law import law
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, ring, ring_waits, rpc, death, cleanliness,
-                    holdings, kv, kv_ranks, overload)
+                    holdings, kv, kv_publishing, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -95,6 +95,11 @@ def phases() -> tuple[Phase, ...]:
               workload=pair),
         Phase(name="a snapshot", topology=tensor_parallel(2, subscribers=1), workload=pair,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="a state behind a reset", topology=tensor_parallel(2, subscribers=1),
+              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=3).then(abort(1)),
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="events for nobody", topology=_TWO, workload=short,
+              config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(

@@ -202,8 +202,7 @@ class RealBench:
         return self._act(caller.main, recipe, f"{client.node}@{life}")
 
     def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
-        what = following(config_of(self._config, engine), engine.index, node.index,
-                         rude=self._options.rude_subscriber and node.index == 0)
+        what = following(config_of(self._config, engine), engine.index, node.index, self._options)
         return self._act(listener.main, listener.ListenerRecipe(
             index=node.index, what=what, ports_factory=FACTORY, ports_argument=self._argument), str(node))
 

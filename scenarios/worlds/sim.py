@@ -232,8 +232,7 @@ class SimBench:
         return InputProcessor(config, self._sim.given.model_config, tokenizer)
 
     def start_subscriber(self, node: Node, engine: Engine) -> SimSubscriber:
-        what = following(config_of(self._config, engine), engine.index, node.index,
-                         rude=self._options.rude_subscriber and node.index == 0)
+        what = following(config_of(self._config, engine), engine.index, node.index, self._options)
 
         def start(life: int) -> SimProcess:
             return self._sim.start_process(msgspec.structs.replace(node, life=life), lambda p: follow(

@@ -14,6 +14,7 @@ from faults.arrivals import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
 from faults.sites import socket_sites
+from faults.told import said_of
 from sim.process.crossings import Crossings
 from sim.process.thread import WAIT, SimThread
 from sim.transport.zmq_model import SimSocket
@@ -31,6 +32,7 @@ class SocketPort:
         self.address = socket.address
         self.name = spec.name
         self._sites = socket_sites(spec, crossings.node, topology)
+        self._says, self._hears = said_of(spec.send_channel), said_of(spec.receive_channel)
         self._inbox: Inbox | None = None
         self._deliver = deliver
         channel = spec.receive_channel
@@ -48,9 +50,10 @@ class SocketPort:
             return None
         note = self.crossings.note
         digest = digest_of(frames) if self.crossings.recording else ""
+        said = self._says(frames) if self._says is not None else None
         met = None
         for site in self._sites.to(peer):
-            fault, nth = note(site, thread.name, digest, None, channel, frames)
+            fault, nth = note(site, thread.name, digest, said, channel, frames)
             if fault is not None:
                 met = [*(met or ()), (fault, site, nth)]
         if met is not None:
@@ -96,7 +99,8 @@ class SocketPort:
             digest = message.digest
             if not digest and crossings.recording:
                 digest = digest_of(arrived[1])
-            fault, nth = crossings.note(site, thread.name, digest, None, channel, arrived[1])
+            said = self._hears(arrived[1]) if self._hears is not None else None
+            fault, nth = crossings.note(site, thread.name, digest, said, channel, arrived[1])
             if inbox is None:
                 return arrived
             hits_process = fault is not None and fault.fate in PROCESS_FATES

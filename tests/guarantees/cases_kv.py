@@ -201,8 +201,34 @@ def the_mirror_lacks_a_block_of_a_missed_batch() -> Builder:
 
 @silent("kv-mirror-true")
 def a_mirror_that_knows_that_it_does_not_know() -> Builder:
-    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=1)
+    return _after_a_loss(1)
+
+
+def _after_a_loss(unknown_since: int | None, source: str = "live", **said: bool) -> Builder:
+    h = _says(_says(_applies(_published(4), 0), "kv-gap", 1, 2), "kv-unrecoverable", 1, 2)
+    h.crosses("core.0->subscriber.0/kv:send", seq=3, epoch=1, payload=1, **said)
+    h = _applies(h, 3, source=source).observes("core.0", "kv-cache", hashes=[1])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=unknown_since)
+
+
+@rejects("kv-mirror-true")
+def a_loss_is_told_and_forgotten() -> Builder:
+    return _after_a_loss(None)
+
+
+@rejects("kv-mirror-true")
+def another_loss_is_remembered() -> Builder:
+    return _after_a_loss(2)
+
+
+@accepts("kv-mirror-true")
+def a_loss_no_longer_matters_when_the_cache_is_cleared() -> Builder:
+    return _after_a_loss(None, clears=True)
+
+
+@rejects("kv-mirror-true")
+def a_loss_is_remembered_although_the_cache_is_cleared() -> Builder:
+    return _after_a_loss(1, clears=True)
 
 
 @rejects("kv-mirror-true")

@@ -17,6 +17,7 @@ _STEERING = frozenset({"pause_scheduler", "run_steps", "resume_scheduler"})
 def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
     bad = history.observed("bad-frame")
+    _judge_noise(finding)
     hits = history.faults.hit(*DAMAGE)
     raw = _raw_frames(history)
     if not bad and not hits and not raw:
@@ -54,6 +55,18 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
     return finding
+
+
+def _judge_noise(finding: Finding) -> None:
+    """Each message that was no message of a publisher is dropped as such by who heard it."""
+    history = finding.history
+    for node, records in history.by_node("malformed").items():
+        heard, dropped = (Counter(record.data["edge"] for record in found) for found in (
+            records, history.by_node("bad-frame").get(node, ())))
+        for edge, count in heard.items():
+            if node in history.by_node("bye") and dropped[edge] < count:
+                finding.broke("{} heard {} messages of {} that are none, and dropped {}", node, count, edge,
+                              dropped[edge], at=records[-1].at, node=node)
 
 
 def _left_paused(history: History) -> set[str]:

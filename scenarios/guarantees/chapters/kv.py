@@ -17,6 +17,7 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
+from scenarios.history.events.mirrors import beginnings, untrue
 from scenarios.history.followers import (
     Follower,
     caches_of,
@@ -28,7 +29,6 @@ from scenarios.history.followers import (
     window_floor,
 )
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
-from scenarios.history.mirrors import beginnings, untrue
 from scenarios.history.names import base
 
 CHAPTER = "KV cache and its events"
@@ -261,8 +261,12 @@ def check_kv_mirror_true(history: History) -> Finding:
                               snapshot.data["next_seq"], follower.next_at(snapshot), at=snapshot.at,
                               node=follower.node)
         for mirror in follower.mirrors:
-            if mirror.data.get("unknown_since") is not None:
-                continue  # it says itself that it does not know
+            unknown_since = follower.unknown_since(mirror)
+            if mirror.data.get("unknown_since") != unknown_since:
+                finding.broke("{}'s mirror is unknown since batch {}, and says {}", follower.node, unknown_since,
+                              mirror.data.get("unknown_since"), at=mirror.at, node=follower.node)
+            if unknown_since is not None:
+                continue
             for error in untrue(mirror, possible):
                 finding.broke("{}'s mirror is not in order: {}", follower.node, error, at=mirror.at, node=follower.node)
             for cache in caches.get(mirror.data["next_seq"], ()):

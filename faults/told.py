@@ -1,0 +1,96 @@
+"""What a message of KV events says of itself, for its crossing's record: numbers only, read from the bytes. Pure.
+
+    live batch     {"seq", "epoch", "payload"}, with "clears" where it clears the cache; `payload` tells bytes apart
+    question       {"start"}, or {"start", "tag"}; for a snapshot {"tag", "snapshot": true}
+    replayed       {"seq", "epoch", "payload"}, with "clears"
+    end            {"end": true}, with "tag", "start", "epoch", "oldest", "next", "count" where it has a report
+    piece          {"tag", "epoch", "next", "piece", "pieces", "known"}
+
+Promise: what is no such message says nothing. The bytes are read here by themselves, and not as the engine reads them:
+a judge wants to know what came, whatever a reader made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.topology import Channel
+
+_NUMBER = struct.Struct(">q")
+_SIX = struct.Struct(">6Q")
+_REPORT = ("tag", "start", "epoch", "oldest", "next", "count")
+_PLACE = ("tag", "epoch", "next", "piece", "pieces", "known")
+_END, _PIECE = -1, -2
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """A batch without a look at its events."""
+
+    ts: float
+    events: msgspec.Raw
+    rank: int | None = None
+    epoch: int | None = None
+
+
+_head = msgspec.msgpack.Decoder(_Head).decode
+
+
+def said_of(channel: Channel | None) -> Callable[[Sequence[Any]], dict[str, Any] | None] | None:
+    """What tells it of the messages of this channel; None where there is nothing to tell."""
+    return _OF.get(channel) if channel is not None else None
+
+
+def _live(frames: Sequence[Any]) -> dict[str, Any] | None:
+    return _batch(frames[1], frames[2]) if len(frames) == 3 else None
+
+
+def _replay(frames: Sequence[Any]) -> dict[str, Any] | None:
+    if len(frames) < 4 or (len(frames) == 4 and bytes(frames[3]) == b"snapshot"):
+        return _question(frames)
+    if len(frames) > 5 or len(frames[2]) != _NUMBER.size:
+        return None
+    number = _NUMBER.unpack(frames[2])[0]
+    if number == _END:
+        report = _named(_REPORT, frames[4]) if len(frames) == 5 else {}
+        return None if report is None else {"end": True, **report}
+    if number == _PIECE:
+        return _named(_PLACE, frames[4]) if len(frames) == 5 else None
+    return _batch(frames[2], frames[3])
+
+
+def _question(frames: Sequence[Any]) -> dict[str, Any] | None:
+    if len(frames) < 2 or len(frames[0]) or any(len(frame) != _NUMBER.size for frame in frames[1:3]):
+        return None
+    said = {"start": _NUMBER.unpack(frames[1])[0]}
+    if said["start"] < 0:
+        return None
+    if len(frames) > 2:
+        said["tag"] = _NUMBER.unpack(frames[2])[0]
+    if len(frames) == 4:
+        return {"tag": said["tag"], "snapshot": True}
+    return said
+
+
+def _batch(number: Any, payload: Any) -> dict[str, Any] | None:
+    if len(number) != _NUMBER.size:
+        return None
+    try:
+        epoch = _head(payload).epoch
+    except msgspec.DecodeError:
+        return None
+    said = {"seq": _NUMBER.unpack(number)[0], "epoch": epoch, "payload": zlib.crc32(payload)}
+    if b"AllBlocksCleared" in bytes(payload):
+        said["clears"] = True
+    return said
+
+
+def _named(names: tuple[str, ...], frame: Any) -> dict[str, Any] | None:
+    return dict(zip(names, _SIX.unpack(frame), strict=True)) if len(frame) == _SIX.size else None
+
+
+_OF: dict[Channel, Callable[[Sequence[Any]], dict[str, Any] | None]] = {Channel.KV: _live, Channel.REPLAY: _replay}
