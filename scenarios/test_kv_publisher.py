@@ -51,7 +51,7 @@ globals().update(family(__name__, (
     Case("test_publisher_sends_what_is_no_event",
          "A subscriber hears messages that are none before the true ones of each socket: it drops each, and says so.",
          plan(drop(KV, nth=5)), (bad_frame_isolated, kv_gap_seen, kv_replay_complete, kv_mirror_true),
-         play={"options": Options(noisy_publisher=True)}),
+         play={"options": Options(noisy_publisher=True), "config": lab_config(kv_events={**EVENTS, "topic": "kv"})}),
 ), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (

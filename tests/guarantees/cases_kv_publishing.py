@@ -233,6 +233,12 @@ def a_question_is_never_answered() -> Builder:
 
 
 @rejects("kv-answers-exact")
+def a_question_is_put_again_because_nobody_answered() -> Builder:
+    h = _asks(_asks(_publishes(0)).wait(.5), tag=4)
+    return _reports(_replays(h, 0), tag=4, next=1, count=1)
+
+
+@rejects("kv-answers-exact")
 def somebody_is_answered_who_has_asked_nothing() -> Builder:
     return _replays(_publishes(0), 0)
 

@@ -13,6 +13,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_law,
     cases_requests,
     cases_ring,
+    cases_rpc,
     cases_text,
     cases_transport,
     cases_wrong,

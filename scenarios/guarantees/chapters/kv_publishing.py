@@ -206,6 +206,7 @@ class _Answering:
             self.blurred.add(peer)
             self.malformed += 1
         elif "start" in record.data or "snapshot" in record.data:
+            self._overdue(peer, record.at)
             self.open[peer] = _Open(record, self.published.behind)
         else:
             self.malformed += 1
@@ -291,14 +292,21 @@ class _Answering:
         if struck or core not in history.by_node("bye"):
             return
         leaving = min((record.at for record in history.by_node("dying").get(core, ())), default=FOREVER)
-        for peer, question in self.open.items():
-            waited = leaving - question.asked.at
-            if peer not in self.blurred and waited > history.bounds.replay_s + history.bounds.detection_s:
-                self._broke(question.asked, "never answered {} to the end", peer)
+        for peer in self.open:
+            self._overdue(peer, leaving)
         if self.malformed > 0 and not self.blurred:
             self.finding.broke("{} told nothing of {} questions that were none", core, self.malformed, node=core)
         elif self.malformed < 0:
             self.finding.broke("{} told of {} questions as if they were none", core, -self.malformed, node=core)
+
+    def _overdue(self, peer: str, now: float) -> None:
+        """Nobody waits for an answer to make up its mind: only a thread that stands still is late with it."""
+        question, history = self.open.get(peer), self.history
+        if question is None or peer in self.blurred:
+            return
+        waited = now - question.asked.at - history.faults.frozen_s(self.core, question.asked.at, now)
+        if waited > min(history.bounds.detection_s, history.bounds.replay_s / 2):
+            self._broke(question.asked, "had not answered {} after {:.3f} s", peer, waited)
 
     def _broke(self, record: Record, template: str, *args: object) -> None:
         self.finding.broke("{} " + template, self.core, *args, at=record.at, node=self.core)
