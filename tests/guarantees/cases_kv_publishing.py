@@ -130,6 +130,40 @@ def a_batch_that_cannot_be_sent_is_told_to_the_judges_alone() -> Builder:
     return _leaves(_publishes(0).observes(CORE, "kv-unsent", seq=0, error="no"))
 
 
+@rejects("kv-sent-once")
+def the_publisher_is_late_to_end_without_anything_to_send() -> Builder:
+    h = _publishes(0).observes(CORE, "dying", reason="SIGTERM", queued=0).wait(1)
+    for thread in ("zmq-publisher", "zmq-replay"):
+        h.observes(CORE, "thread-ended", thread=thread, why="done")
+    return h.observes(CORE, "bye", reason="SIGTERM")
+
+
+def _warns(h: Builder, line: str | None) -> Builder:
+    return h.observes(CORE, "bad-frame", edge="requests", error="?").observes(
+        CORE, "warned", kind="bad-frame", data={"error": "?"}, line=line)
+
+
+@accepts("kv-sent-once")
+def a_line_counts_what_was_passed_over() -> Builder:
+    h = _warns(_warns(_publishes(0), "bad-frame: ?"), None).wait(11)
+    return _leaves(_warns(h, "bad-frame: ? (1 more since the last line)"))
+
+
+@rejects("kv-sent-once")
+def a_line_does_not_count_what_was_passed_over() -> Builder:
+    return _leaves(_warns(_warns(_warns(_publishes(0), "bad-frame: ?"), None).wait(11), "bad-frame: ?"))
+
+
+@rejects("kv-sent-once")
+def a_kind_is_a_line_each_time() -> Builder:
+    return _leaves(_warns(_warns(_publishes(0), "bad-frame: ?"), "bad-frame: ?"))
+
+
+@rejects("kv-sent-once")
+def the_first_of_a_kind_is_passed_over() -> Builder:
+    return _leaves(_warns(_publishes(0), None))
+
+
 @outside("kv-sent-once", "kv-answers-exact")
 def the_core_stands_still_as_it_numbers() -> Builder:
     return _publishes(0).fires("hang", f"{CORE}/mark:kv-dropped")

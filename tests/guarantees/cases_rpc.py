@@ -46,6 +46,11 @@ def a_rank_that_raises_answers_what_it_was_not_asked_to() -> Builder:
 
 
 @rejects("rpc-matched")
+def a_step_is_executed_that_nobody_was_asked_to() -> Builder:
+    return _both_answer(_calls(None, None), 0).crosses(f"{CORE}/mark:executed")
+
+
+@rejects("rpc-matched")
 def calls_are_not_numbered_from_the_first_one_on() -> Builder:
     return _takes(_executes(_calls(None, first=1), 0, 1), 0, 1)
 

@@ -11,6 +11,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_kv_publishing,
     cases_kv_ranks,
     cases_law,
+    cases_names,
     cases_requests,
     cases_ring,
     cases_rpc,

@@ -13,6 +13,8 @@ from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
+#: A line of one kind is followed by the next one after so long.
+LINE_S = 10.0
 #: The threads of a publisher, as the engine's design names them.
 PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
 
@@ -101,7 +103,14 @@ def _judge_threads(finding: Finding, core: str) -> None:
     history = finding.history
     if not _left_in_order(history, core):
         return
-    ended = {record.data["thread"] for record in history.by_node("thread-ended").get(core, ())}
+    ended = {record.data["thread"]: record.at for record in history.by_node("thread-ended").get(core, ())}
+    engine = history.engine_of(core)
+    workers = [end.at for end in history.ends.values() if history.engine_of(end.node) == engine
+               and kind_of(end.node) == NodeKind.WORKER]
+    since = max([*(record.at for record in history.by_node("dying").get(core, ())), *workers])
+    if PUBLISHER in ended and not any(receipt.node == core for receipt in history.faults.receipts):
+        finding.took("ending the publisher's thread of {}, which had nothing to send,", core, node=core,
+                     bound=history.bounds.detection_s, measured=ended[PUBLISHER] - since)
     for thread in (PUBLISHER, REPLAYER) if history.play.config.kv_events.replay else (PUBLISHER,):
         if thread not in ended:
             finding.broke("{} left, and {} ran on", core, thread, node=core)
@@ -124,6 +133,7 @@ def _judge_words(finding: Finding, core: str) -> None:
     warned = [record.data for record in history.by_node("warned").get(core, ())]
     if not _left_in_order(history, core):
         return
+    _judge_lines(finding, core, history.by_node("warned").get(core, []))
     told = sum(data["data"].get("batches", 1) for data in warned if data["kind"] == "kv-lost")
     if told != len(lost):
         finding.broke("{} lost {} batches, and warned of {}", core, len(lost), told, node=core)
@@ -132,6 +142,20 @@ def _judge_words(finding: Finding, core: str) -> None:
         if count != len(history.by_node(name).get(core, ())):
             finding.broke("{} told the judges of {} and whoever runs it of {} by {}", core,
                           len(history.by_node(name).get(core, ())), count, name, node=core)
+
+
+def _judge_lines(finding: Finding, core: str, warned: list[Record]) -> None:
+    """Each kind is a line at once; then none for a while, and one that counts those that were passed over."""
+    latest: dict[str, tuple[float, int]] = {}
+    for record in warned:
+        kind, line = record.data["kind"], record.data["line"]
+        at, passed_over = latest.get(kind, (-FOREVER, 0))
+        if (record.at - at >= LINE_S) != (line is not None):
+            finding.broke("{} {} {} at {:.3f}, {:.3f} s after the last line of its kind", core,
+                          "passed over" if line is None else "wrote", kind, record.at, record.at - at, node=core)
+        elif line is not None and (f"({passed_over} more" in line) != (passed_over > 0):
+            finding.broke("{} had passed over {} of {}, and wrote {!r}", core, passed_over, kind, line, node=core)
+        latest[kind] = (at, passed_over + 1) if line is None else (record.at, 0)
 
 
 def _judge_silence(finding: Finding) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from operator import attrgetter
 
 from engine.messages import ReplyStatus
-from engine.topology import Channel
+from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
@@ -20,7 +20,7 @@ from scenarios.guarantees.base import (
     has_workers,
 )
 from scenarios.history.history import FOREVER, EngineLife, History, Record
-from scenarios.history.names import base, rank_of
+from scenarios.history.names import base, kind_of, rank_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 executor"
@@ -28,7 +28,8 @@ SOURCE = "vLLM V1 executor"
 
 def check_rpc_matched(history: History) -> Finding:
     finding = Finding(history)
-    for core, calls in history.by_node("rpc-call").items():
+    for core in [node for node in history.nodes if kind_of(node) == NodeKind.CORE]:
+        calls = history.by_node("rpc-call").get(core, [])
         order = {record.data["call"]: position for position, record in enumerate(calls)}
         by_rank: dict[int, list[Record]] = defaultdict(list)
         for reply in history.by_node("rpc-reply").get(core, ()):
@@ -38,6 +39,7 @@ def check_rpc_matched(history: History) -> Finding:
             _judge_positions(finding, core, rank, replies)
         _judge_vain_waits(finding, core, calls, [reply for replies in by_rank.values() for reply in replies])
         _judge_ids(finding, core, calls)
+        _judge_steps(finding, core, calls)
         _judge_deadlines(finding, core, calls)
         _judge_statuses(finding, core, by_rank)
         for rank in range(history.tp_of(core)):
@@ -50,6 +52,16 @@ def _judge_ids(finding: Finding, core: str, calls: list[Record]) -> None:
     ids = [call.data["call"] for call in calls]
     if ids != list(range(len(ids))):
         finding.broke("{} numbered its calls {}", core, ids, node=core)
+
+
+def _judge_steps(finding: Finding, core: str, calls: list[Record]) -> None:
+    """Each step that was executed is a call, and one that it took an answer to."""
+    history = finding.history
+    steps = sum(node == core for node, _ in history.marks(Mark.EXECUTED.value))
+    replies = {reply.data["call"] for reply in history.by_node("rpc-reply").get(core, ())}
+    called = sum(call.data["method"] == "execute_model" and call.data["call"] in replies for call in calls)
+    if steps > called:
+        finding.broke("{} executed {} steps, and made calls of {}", core, steps, called, node=core)
 
 
 def _judge_deadlines(finding: Finding, core: str, calls: list[Record]) -> None:
@@ -75,6 +87,8 @@ def _judge_statuses(finding: Finding, core: str, by_rank: dict[int, list[Record]
     history = finding.history
     for rank, replies in by_rank.items():
         worker = history.engine_of(core).worker(rank)
+        if not history.records(worker):
+            continue  # it is the core itself
         raised = {record.data["call"] for record in history.by_node("rpc-raised").get(worker, ())}
         for reply in replies:
             call, failed = reply.data["call"], reply.data["status"] != ReplyStatus.SUCCESS
@@ -316,7 +330,7 @@ def _judge_spared(finding: Finding, node: str, core: str) -> None:
 
 GUARANTEES = (
     Guarantee(
-        id="rpc-matched", chapter=CHAPTER, source=SOURCE, check=check_rpc_matched, applies=has_workers,
+        id="rpc-matched", chapter=CHAPTER, source=SOURCE, check=check_rpc_matched,
         sentence="Reply i of rank r answers call i, also after errors, time-outs and pending futures.",
         wrong="takes whatever stands next in the answer ring for the answer to the call it waits for",
         witness="a rank answered while a later call was open already, or after calls that it had to leave unanswered",
