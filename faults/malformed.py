@@ -95,7 +95,8 @@ def amid_noise(loop: Loop[None], topic: bytes = b"", live: str = "kv", answers: 
     heard: Counter[str] = Counter()
     late: dict[str, deque[Any]] = {live: deque(), answers: deque()}
     noises = {live: [(topic, *frames[1:]) for frames in LIVE],
-              answers: [(frames[0], topic, *frames[2:]) for frames in ANSWERS]}
+              # What has no topic is for everybody, and so is what has no place for one.
+              answers: [(frames[0], topic, *frames[2:]) if len(frames) in (4, 5) else frames for frames in ANSWERS]}
     while True:
         try:
             effect = step(answer)

@@ -57,7 +57,7 @@ globals().update(family(__name__, (
 globals().update(family(__name__, (
     Case("test_two_ask_for_everything_and_one_asks_again",
          "Two subscribers ask for all of it when it is over; the answers stop for so long that both ask once more.",
-         plan(hang("core.0", at=f"{ANSWERS}:send", nth=10, until=until(seconds=0.5))), OWED),
+         plan(hang("core.0", at=f"{ANSWERS}:send", nth=10, until=until(seconds=1.2))), OWED),
     Case("test_state_of_many_blocks_is_told_in_pieces",
          "The window holds two batches and the cache 400 blocks: who comes late is told all of them, in two pieces.",
          plan(), OWED,

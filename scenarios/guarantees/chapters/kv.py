@@ -260,6 +260,11 @@ def check_kv_mirror_true(history: History) -> Finding:
                 finding.broke("{} took the state before batch {} for the one before batch {}", follower.node,
                               snapshot.data["next_seq"], follower.next_at(snapshot), at=snapshot.at,
                               node=follower.node)
+            mirror = next((mirror for mirror in follower.mirrors if mirror.number > snapshot.number), None)
+            if mirror is not None and mirror.data["next_seq"] == snapshot.data["next_seq"] and len(
+                    mirror.data["hashes"]) != snapshot.data["blocks"]:
+                finding.broke("{} was told a state of {} blocks, and mirrors {}", follower.node,
+                              snapshot.data["blocks"], len(mirror.data["hashes"]), at=mirror.at, node=follower.node)
         for mirror in follower.mirrors:
             unknown_since = follower.unknown_since(mirror)
             if mirror.data.get("unknown_since") != unknown_since:

@@ -231,6 +231,9 @@ class _Answering:
             self.malformed += 1
         elif "start" in record.data or "snapshot" in record.data:
             self._overdue(peer, record.at)
+            earlier = self.open.get(peer)
+            if earlier is not None and None in (earlier.tag, record.data.get("tag")):
+                self.blurred.add(peer)  # both are answered, in turns, and one of them says not which it is
             self.open[peer] = _Open(record, self.published.behind)
         else:
             self.malformed += 1
@@ -345,7 +348,10 @@ GUARANTEES = (
         id="kv-sent-once", chapter=CHAPTER, source=SOURCE, check=check_kv_sent_once, applies=has_kv_events,
         sentence="Each batch that is handed over is sent once, in the order of the numbers, unless the queue was full "
                  "just then; a publisher that leaves in order sends first what waits, and no thread of it runs on.",
-        wrong="forgets at its end what still waits in its queue, or sends a batch again that it has sent",
+        wrong={
+            "once": "sends a batch again that it has sent",
+            "end": "forgets at its end what still waits in its queue",
+        },
         witness="a publisher left in order when it had sent every batch once",
         envelope=Envelope(outside=(_NUMBERING,)),
     ),
@@ -354,7 +360,10 @@ GUARANTEES = (
         sentence="Each question to the replay socket is answered once: by exactly the batches that the window holds "
                  "from its start on, byte for byte as they were sent, and a report that is true of them; or by the "
                  "whole state, where that is known. What is no question is told, and not answered.",
-        wrong="reports a window that has moved on since, or answers a second question with the rest of the first",
+        wrong={
+            "batches": "answers a second question with the rest of the first",
+            "state": "tells a state that lacks what it has lost",
+        },
         witness="batches were replayed, or a state was told",
         envelope=Envelope(outside=(_STRUCK, _NUMBERING)),
     ),
