@@ -321,6 +321,13 @@ def a_state_is_told_that_lacks_a_lost_batch() -> Builder:
     return _state(_sends(_hands_over(_sends(h, 0, 1), 3), 3), 0, of=1, place=4)
 
 
+@rejects("kv-answers-exact")
+def a_real_publisher_tells_a_state_that_lacks_a_lost_batch() -> Builder:
+    h = _loses(_hands_over(_begun(max_queue_size=2), 0, 1), 2)
+    h.world = "engine"
+    return _state(_sends(_hands_over(_sends(h, 0, 1), 3), 3), 0, of=1, place=4)
+
+
 @accepts("kv-answers-exact")
 def a_state_is_known_again_behind_a_reset() -> Builder:
     h = _loses(_hands_over(_begun(max_queue_size=2), 0, 1), 2)

@@ -185,10 +185,11 @@ def check_kv_answers_exact(history: History) -> Finding:
 
 
 class _Open:
-    """A question that is being answered. `behind`: the number after the last one that was sent when it came."""
+    """A question that is being answered. The rest is what had been sent when it came."""
 
-    def __init__(self, asked: Record, behind: int) -> None:
-        self.asked, self.behind = asked, behind
+    def __init__(self, asked: Record, published: Published) -> None:
+        self.asked, self.behind, self.count = asked, published.behind, len(published.sent)
+        self.lacks = not published.known or published.upto > published.behind  # a loss that no state makes up for
         self.tag: int | None = asked.data.get("tag")
         self.sent: list[dict[str, Any]] = []
 
@@ -234,7 +235,7 @@ class _Answering:
             earlier = self.open.get(peer)
             if earlier is not None and None in (earlier.tag, record.data.get("tag")):
                 self.blurred.add(peer)  # both are answered, in turns, and one of them says not which it is
-            self.open[peer] = _Open(record, self.published.behind)
+            self.open[peer] = _Open(record, self.published)
         else:
             self.malformed += 1
 
@@ -302,6 +303,8 @@ class _Answering:
         if self.history.simulated:
             known = published.known and published.upto <= published.behind
             true |= {"known": int(known), "next": published.behind if known else max(published.behind, published.upto)}
+        elif question.lacks and not any(batch.clears for batch in published.sent[question.count:]):
+            true["known"] = 0
         if published.sent:
             true["epoch"] = published.sent[-1].epoch
         wrong = {name: said[name] for name, value in true.items() if said[name] != value}
