@@ -11,8 +11,6 @@ from scenarios.guarantees.chapters import (
     handshake,
     holdings,
     kv,
-    kv_publishing,
-    kv_ranks,
     overload,
     requests,
     ring,
@@ -20,13 +18,14 @@ from scenarios.guarantees.chapters import (
     rpc,
     text,
 )
+from scenarios.guarantees.chapters.events import publishing, ranks
 from scenarios.law import law
 
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, ring, ring_waits, rpc, death, cleanliness,
-                    holdings, kv, kv_publishing, kv_ranks, overload)
+                    holdings, kv, publishing, ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 
