@@ -1,4 +1,7 @@
-"""A subscriber without manners: before each of its questions it sends some that are none. Pure, for both worlds.
+"""Peers without manners. Pure, for both worlds.
+
+A subscriber sends, before each of its questions, some that are none. Of a publisher a subscriber hears, before the
+first messages of each socket, some that are none.
 
 Nothing on the wire is damaged here: these frames are sent as they are, by a peer that may send what it likes.
 """
@@ -7,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import struct
+from collections import Counter, deque
+from typing import Any
 
-from engine.effects import Loop, Send
+from engine.effects import Loop, Observe, Receive, Send
 from engine.errors import UnroutableError
 from engine.ports import Unroutable
 
@@ -29,6 +35,40 @@ REQUESTS: tuple[tuple[bytes, ...], ...] = (
     (b"", pickle.dumps({"start": 0}, protocol=4)),
 )
 
+_END, _PIECE = ((-number).to_bytes(8, "big", signed=True) for number in (1, 2))
+_BATCH = b"\x93\xcb" + bytes(8) + b"\x90\x00"  # a batch of no events, of rank 0
+_PICKLE = pickle.dumps({"ts": 0}, protocol=4)
+#: Messages of the live socket that are none, each in its own way. One is a topic, a number and a batch.
+LIVE: tuple[tuple[bytes, ...], ...] = (
+    (b"", _NUMBER),
+    (b"", _NUMBER, _BATCH, b""),
+    (b"", b"\x00\x00\x07", _BATCH),
+    (b"", (1 << 63).to_bytes(8, "big"), _BATCH),
+    (b"", _NUMBER, b""),
+    (b"", _NUMBER, b"\x91" * 5000),
+    (b"", _NUMBER, _PICKLE),
+)
+#: The same of the replay socket. An answer is an empty frame, a topic, a number and a batch, or an end.
+ANSWERS: tuple[tuple[bytes, ...], ...] = (
+    (b"", b"", _NUMBER),
+    (b"", b"", _NUMBER, _BATCH, b"", b""),
+    (b"?", b"", _NUMBER, _BATCH),
+    (b"", b"", _NUMBER, _BATCH, b""),
+    (b"", b"", _NUMBER[:7], _BATCH),
+    (b"", b"", (1 << 63).to_bytes(8, "big"), _BATCH),
+    (b"", b"", _NUMBER, _PICKLE),
+    (b"?", b"", _END, b""),
+    (b"", b"", _END, b"?"),
+    (b"", b"", _END, b"", bytes(47)),
+    (b"", b"", _END, b"", b""),
+    (b"", b"", _PIECE, _BATCH),
+    (b"", b"", _PIECE, _BATCH, bytes(47)),
+    (b"", b"", _PIECE, _BATCH, struct.pack(">6Q", 0, 0, 0, 1, 1, 1)),
+    (b"", b"", _PIECE, _PICKLE, struct.pack(">6Q", 0, 0, 0, 0, 1, 1)),
+)
+#: Before so many messages of each socket.
+_HEARD_BEFORE = 2
+
 
 def rudely(loop: Loop[None], outbox: str = "replay") -> Loop[None]:
     """`loop`, with all of `REQUESTS` sent before each message to `outbox`."""
@@ -47,3 +87,44 @@ def rudely(loop: Loop[None], outbox: str = "replay") -> Loop[None]:
             step, answer = loop.send, (yield effect)
         except Exception as error:
             step, answer = loop.throw, error
+
+
+def amid_noise(loop: Loop[None], topic: bytes = b"", live: str = "kv", answers: str = "replay") -> Loop[None]:
+    """`loop`, which hears all of `LIVE`, and of `ANSWERS`, before each of the first messages of these inboxes."""
+    step, answer = loop.send, None
+    heard: Counter[str] = Counter()
+    late: dict[str, deque[Any]] = {live: deque(), answers: deque()}
+    noises = {live: [(topic, *frames[1:]) for frames in LIVE],
+              # What has no topic is for everybody, and so is what has no place for one.
+              answers: [(frames[0], topic, *frames[2:]) if len(frames) in (4, 5) else frames for frames in ANSWERS]}
+    while True:
+        try:
+            effect = step(answer)
+        except StopIteration:
+            return
+        step, answer = loop.send, None
+        if isinstance(effect, Receive):
+            waiting = next((late[inbox] for inbox in effect.inboxes if late.get(inbox)), None)
+            if waiting is not None:
+                answer = yield from _told(waiting.popleft())
+                continue
+        try:
+            answer = yield effect
+        except Exception as error:
+            step, answer = loop.throw, error
+            continue
+        if isinstance(effect, Receive) and answer is not None and answer[0] in late:
+            inbox, peer, _ = answer
+            heard[inbox] += 1
+            if heard[inbox] <= _HEARD_BEFORE:
+                first, *rest = noises[inbox]
+                late[inbox].extend((inbox, peer, list(frames)) for frames in rest)
+                late[inbox].append((inbox, peer, answer[2], None))
+                answer = yield from _told((inbox, peer, list(first)))
+
+
+def _told(message: tuple[Any, ...]) -> Loop[Any]:
+    """A message that is none is on record before it is handed over; a true one has four parts, and was before."""
+    if len(message) == 3:
+        yield Observe("malformed", {"edge": message[0]})
+    return message[:3]

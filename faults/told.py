@@ -1,8 +1,8 @@
 """What a message of KV events says of itself, for its crossing's record: numbers only, read from the bytes. Pure.
 
-    live batch     {"seq", "ts", "epoch"}, with "clears" where it clears the cache
+    live batch     {"seq", "ts", "epoch", "payload"}, with "clears" where it clears; `payload` tells bytes apart
     question       {"start"}, or {"start", "tag"}; for a snapshot {"tag", "snapshot": true}
-    replayed       the same
+    replayed       as a live batch
     end            {"end": true}, with "tag", "start", "epoch", "oldest", "next", "count" where it has a report
     piece          {"tag", "epoch", "next", "piece", "pieces", "known"}
 
@@ -13,6 +13,7 @@ a judge wants to know what came, whatever a reader made of it.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,7 +83,8 @@ def _batch(number: Any, payload: Any) -> dict[str, Any] | None:
         head = _head(payload)
     except msgspec.DecodeError:
         return None
-    said: dict[str, Any] = {"seq": _NUMBER.unpack(number)[0], "ts": head.ts, "epoch": head.epoch}
+    said: dict[str, Any] = {"seq": _NUMBER.unpack(number)[0], "ts": head.ts, "epoch": head.epoch,
+                            "payload": zlib.crc32(payload)}
     if b"AllBlocksCleared" in bytes(payload):
         said["clears"] = True
     return said

@@ -71,7 +71,7 @@ globals().update(family(__name__, (
     Case("test_window_is_overrun_during_a_replay",
          "The question is held back until the window of four has moved on: the loss is told, a snapshot makes up for "
          "it.",
-         plan(drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(f"{KV}:send", 60))),
+         plan(drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(f"{KV}:send", 140))),
          (kv_gap_seen, kv_gap_too_old, kv_mirror_true, kv_never_stalls),
          play={"config": patient(**EVENTS, buffer_steps=4)}),
     Case("test_publisher_thread_is_stalled_and_its_queue_full",

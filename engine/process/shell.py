@@ -90,7 +90,7 @@ class Process:
         self.cancelled: Exception | None = None
         self.children = Family(ports, self.left)
         self._tickets: dict[str, int] = {}
-        self._operator_log = OperatorLog(ports.clock)
+        self._operator_log = OperatorLog(ports.clock.monotonic)
         self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
@@ -99,7 +99,7 @@ class Process:
             MarkPoint: lambda effect: ports.mark(effect.mark, **(effect.data or {})),
             Observe: lambda effect: ports.observe(effect.name, **effect.data),
             LogLine: self._log,
-            Warn: lambda effect: self._operator_log.warn(effect.name, effect.data),
+            Warn: self._warn,
             Beat: self._beat,
             ReadHeartbeat: self._read_heartbeat,
             Send: lambda effect: self.sockets[effect.outbox].send(effect.frames, effect.peer),
@@ -164,6 +164,12 @@ class Process:
 
     def _put(self, queue: str, item: Any) -> None:
         self.queues[queue].put(item)
+
+    def _warn(self, effect: Warn) -> None:
+        line = self._operator_log.line(effect.name, effect.data)
+        self.ports.observe("warned", kind=effect.name, data=effect.data, line=line)
+        if line is not None:
+            logger.warning("%s", line)
 
     def _log(self, effect: LogLine) -> None:
         logger.error("%s", effect.text, exc_info=effect.error)

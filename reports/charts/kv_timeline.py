@@ -22,7 +22,7 @@ from engine.topology import NodeKind
 from faults.journal import Kind, Record
 from reports.charts.svg import drawing, line, tag, text
 from reports.formats import count, duration
-from scenarios.history.followers import holes_of
+from scenarios.history.events.followers import holes_of
 from scenarios.history.history import History
 from scenarios.history.names import base, life_of
 from scenarios.history.run import Run

@@ -86,6 +86,8 @@ DECIDERS: dict[str, Decider] = {
     "kv-asks-in-time": Decider("messages that reached the subscriber, and its questions, by what they say", (_L,),
                                "a loss that it tells of and that was none"),
     "kv-tells-what-came": Decider("messages that reached the subscriber, against all that it told", (_L, _I)),
+    "kv-sent-once": Decider("batches as they got their numbers, and as they went out", (_I, _L)),
+    "kv-answers-exact": Decider("questions as they came in, and all that went out", (_L, _I)),
     "kv-ranks-apart": Decider("batches of each rank, and who took them", (_I, _L)),
     "memory-bounded": Decider("requests that a caller had open at once, refusals", (_C, _I)),
     "no-foreign-code": Decider("ends of processes after a pickle that ends whoever executes it", (_P, _B, _I)),

@@ -12,7 +12,6 @@ from scenarios.guarantees.chapters import (
     handshake,
     holdings,
     kv,
-    kv_ranks,
     overload,
     requests,
     ring,
@@ -21,6 +20,7 @@ from scenarios.guarantees.chapters import (
     steps,
     text,
 )
+from scenarios.guarantees.chapters.events import publishing, ranks
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
@@ -28,7 +28,7 @@ from scenarios.law import law
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
-                    cleanliness, holdings, blocks, kv, kv_readers, kv_ranks, overload)
+                    cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

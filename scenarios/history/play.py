@@ -25,6 +25,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: subscriber.0 goes by an identity that nobody knows and asks malformed questions beside its own.
     rude_subscriber: bool = False
     without_epochs: bool = False  # subscribers hear their publisher as the original's: no epochs, reports, snapshots
+    noisy_publisher: bool = False  # subscriber.0 hears messages that are none before the first ones of each socket
     await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
     rest_s: float = 0.0  # the lab asks for nothing for so long when the workload is done
     long_runtime_dir: bool = False

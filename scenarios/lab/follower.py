@@ -12,7 +12,7 @@ from engine.kv_events.subscriber.follow import UntilCaughtUp
 from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
 from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
 from engine.wire.wiring import identity_of
-from faults.malformed import IDENTITY, rudely
+from faults.malformed import IDENTITY, amid_noise, rudely
 from scenarios.history.play import Options
 from scenarios.lab.plain import without_epochs
 from scenarios.worlds.addresses import address_of_rank
@@ -23,6 +23,7 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
     identity: bytes
     rude: bool = False  # it asks what no subscriber asks, too
     without_epochs: bool = False  # it hears its publisher as the original's
+    noise: bool = False  # it hears what no publisher says, too
 
 
 def following(config: EngineConfig, engine: int, index: int, options: Options) -> Following:
@@ -31,12 +32,12 @@ def following(config: EngineConfig, engine: int, index: int, options: Options) -
     assert events.endpoint is not None and events.replay_endpoint is not None, "the lab chooses where events go"
     recipe = SubscriberRecipe(
         endpoint=address_of_rank(events.endpoint, rank),
-        replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None,
+        replay_endpoint=address_of_rank(events.replay_endpoint, rank) if events.replay else None, topic=events.topic,
         poll_s=bounds.replay_s, answer_s=bounds.replay_s, hwm=events.subscriber_hwm,
         socket_buffer_bytes=events.socket_buffer_bytes, core_index=engine)
     rude = options.rude_subscriber and index == 0
     return Following(recipe=recipe, identity=IDENTITY if rude else identity_of(index), rude=rude,
-                     without_epochs=options.without_epochs)
+                     without_epochs=options.without_epochs, noise=options.noisy_publisher and index == 0)
 
 
 def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Callable[[], None]) -> Loop[None]:
@@ -45,4 +46,6 @@ def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Calla
     loop = subscriber_life(what.recipe, what.identity, lambda: life * TAGS_OF_A_LIFE, until=until)
     if what.without_epochs:
         loop = without_epochs(loop)
+    if what.noise:
+        loop = amid_noise(loop, what.recipe.topic.encode())
     yield from rudely(loop) if what.rude else loop

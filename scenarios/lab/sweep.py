@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, terminate
+from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, raises, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.settings import lab_config
@@ -109,6 +109,13 @@ def phases() -> tuple[Phase, ...]:
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="a state behind a reset", topology=tensor_parallel(2, subscribers=1),
+              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=3).then(abort(1)),
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="events for nobody", topology=_TWO, workload=short,
+              config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),
+        Phase(name="a rank that fails to load", topology=_TWO, workload=short, plan=plan(
+            raises("worker.1", at=marked("worker.1", Mark.LOADING)))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(

@@ -44,6 +44,7 @@ class Sort(StrEnum):
     WRONG = "a process found itself wrong"
     KEPT = "something was kept of what was over"
     SILENT = "a process kept silent about what it is to tell"
+    UNASKED = "a process did what its configuration does not ask for"
 
 
 class Incident(NamedTuple):
@@ -75,11 +76,13 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
     "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") in ("peer-dead", "failed") or (
         data.get("outcome") == "timeout" and kind_of(node) == "core")),  # workers look whether they are asked
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
-    "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
 }
 
 
+#: The threads of a publisher.
+_PUBLISHERS = ("zmq-publisher", "zmq-replay")
 #: What a process says from when on its threads have nothing more to do.
 _LEAVING = ("dying", "bye", "parent-gone")
 
@@ -87,12 +90,22 @@ _LEAVING = ("dying", "bye", "parent-gone")
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
     found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
-             *_of_tables(history), *_of_silence(history))
+             *_of_tables(history), *_of_silence(history), *_of_publishers(history))
     return sorted(found, key=_when)
 
 
 def _when(incident: Incident) -> float:
     return incident.at
+
+
+def _of_publishers(history: History) -> Iterator[Incident]:
+    """Where events are off, or for nobody, no publisher runs."""
+    events = history.play.config.kv_events
+    if events.enable_kv_cache_events and events.publisher != "null":
+        return
+    for node, record in history.observed("thread-ended"):
+        if record.data["thread"] in _PUBLISHERS:
+            yield Incident(Sort.UNASKED, node, record.at, f"it ran {record.data['thread']}", record=record)
 
 
 def _of_requests(history: History) -> Iterator[Incident]:

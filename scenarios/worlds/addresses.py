@@ -15,7 +15,8 @@ from engine.config import EngineConfig
 def with_events_at(config: EngineConfig, paths: str, ports: Callable[[], Sequence[int]]) -> EngineConfig:
     """The engine publishes where the lab's subscribers look: below `paths`, or on the first of two `ports`.
 
-    Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are.
+    Socket buffers can be made small on tcp only: libzmq leaves those of ipc as they are. A path is bound by itself; of
+    a port with a host's name the publisher has to be told.
     """
     events = config.kv_events
     if not events.enable_kv_cache_events or events.endpoint is not None:
@@ -23,7 +24,7 @@ def with_events_at(config: EngineConfig, paths: str, ports: Callable[[], Sequenc
     live, replay = (f"tcp://127.0.0.1:{port}" for port in ports()) if events.socket_buffer_bytes else (
         f"ipc://{paths}{name}.ipc" for name in ("kv", "replay"))
     return msgspec.structs.replace(config, kv_events=msgspec.structs.replace(
-        events, endpoint=live, replay_endpoint=replay, bind=True))
+        events, endpoint=live, replay_endpoint=replay, bind=True if events.socket_buffer_bytes else None))
 
 
 def address_of_rank(base: str, rank: int) -> str:

@@ -1,5 +1,6 @@
 """Histories about KV-cache events: batches, gaps, replays, mirrors. The window holds 4 batches."""
 
+from engine.config import CacheConfig
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 
@@ -185,7 +186,7 @@ def a_dropped_batch_is_unrecoverable_inside_the_window() -> Builder:
 
 def _mirrored(hashes: list[int]) -> Builder:
     h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=4, unknown_since=None, errors=[])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=4, unknown_since=None)
 
 
 @accepts("kv-mirror-true")
@@ -200,8 +201,34 @@ def the_mirror_lacks_a_block_of_a_missed_batch() -> Builder:
 
 @silent("kv-mirror-true")
 def a_mirror_that_knows_that_it_does_not_know() -> Builder:
-    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=1, errors=[])
+    return _after_a_loss(1)
+
+
+def _after_a_loss(unknown_since: int | None, source: str = "live", **said: bool) -> Builder:
+    h = _says(_says(_applies(_published(4), 0), "kv-gap", 1, 2), "kv-unrecoverable", 1, 2)
+    h.crosses("core.0->subscriber.0/kv:send", seq=3, epoch=1, payload=1, **said)
+    h = _applies(h, 3, source=source).observes("core.0", "kv-cache", hashes=[1])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1], next_seq=4, unknown_since=unknown_since)
+
+
+@rejects("kv-mirror-true")
+def a_loss_is_told_and_forgotten() -> Builder:
+    return _after_a_loss(None)
+
+
+@rejects("kv-mirror-true")
+def another_loss_is_remembered() -> Builder:
+    return _after_a_loss(2)
+
+
+@accepts("kv-mirror-true")
+def a_loss_no_longer_matters_when_the_cache_is_cleared() -> Builder:
+    return _after_a_loss(None, clears=True)
+
+
+@rejects("kv-mirror-true")
+def a_loss_is_remembered_although_the_cache_is_cleared() -> Builder:
+    return _after_a_loss(1, clears=True)
 
 
 @rejects("kv-mirror-true")
@@ -209,11 +236,58 @@ def the_mirror_keeps_a_block_that_is_gone() -> Builder:
     return _mirrored([1, 2, 3])
 
 
+def _spells(*blocks: tuple[int, int | None, list[int]], size: int = 2) -> Builder:
+    """A mirror of these blocks, hash, parent and tokens, of requests that are [1, 2] -> [7, 8, 9] and [3] -> [5, 6]."""
+    h = history(subscribers=1, cache=CacheConfig(num_gpu_blocks=8, block_size=size))
+    h.observes(SUBSCRIBER, "born", pid=9).started()
+    for seq in range(4):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h = _says(_applies(h, 0), "kv-gap", 1, 2)
+    h = _applies(_says(_applies(h, 1, 2, source="replay"), "kv-healed", 1, 2), 3)
+    hashes = sorted({block_hash for block_hash, _, _ in blocks})
+    h.observes("core.0", "kv-cache", hashes=hashes)
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=4, unknown_since=None,
+                      blocks=[list(block) for block in blocks])
+
+
+@accepts("kv-mirror-true")
+def the_blocks_of_the_mirror_spell_the_requests() -> Builder:
+    return _spells((1, None, [1, 2]), (2, 1, [7, 8]), (4, None, [3, 5]))
+
+
 @rejects("kv-mirror-true")
-def the_mirror_finds_itself_out_of_order() -> Builder:
-    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1, 2], next_seq=4, unknown_since=None,
-                      errors=["block 1 is its own ancestor"])
+def a_block_of_the_mirror_holds_tokens_of_another_request() -> Builder:
+    return _spells((1, None, [1, 2]), (2, 1, [5, 6]))
+
+
+@rejects("kv-mirror-true")
+def a_block_of_the_mirror_has_a_parent_of_another_request() -> Builder:
+    return _spells((4, None, [3, 5]), (1, None, [1, 2]), (2, 4, [7, 8]))
+
+
+@rejects("kv-mirror-true")
+def a_block_of_the_mirror_is_without_its_parent() -> Builder:
+    return _spells((2, 1, [7, 8]))
+
+
+@rejects("kv-mirror-true")
+def a_block_of_the_mirror_is_its_own_ancestor() -> Builder:
+    return _spells((1, 2, [1, 2]), (2, 1, [7, 8]))
+
+
+@rejects("kv-mirror-true")
+def a_block_of_the_mirror_is_too_short() -> Builder:
+    return _spells((1, None, [1, 2]), (2, 1, [7]))
+
+
+@rejects("kv-mirror-true")
+def two_blocks_of_the_mirror_hold_the_same() -> Builder:
+    return _spells((1, None, [1, 2]), (2, None, [1, 2]))
+
+
+@rejects("kv-mirror-true")
+def a_block_lies_in_the_mirror_twice() -> Builder:
+    return _spells((1, None, [1, 2]), (1, None, [1, 2]))
 
 
 def _overrun(place: int = 9) -> Builder:
@@ -224,7 +298,7 @@ def _overrun(place: int = 9) -> Builder:
 
 
 def _mirror_of_a_snapshot(h: Builder, hashes: list[int], unknown_since: int | None = None) -> Builder:
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=9, unknown_since=unknown_since, errors=[])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=9, unknown_since=unknown_since)
 
 
 @accepts("kv-mirror-true", "kv-gap-too-old")
@@ -258,7 +332,7 @@ def _restarted(hashes: list[int]) -> Builder:
     h = _applies(_published(1), 0).observes("core.0@1", "kv-published", seq=0, took=.0001)
     h.observes("core.0@1", "kv-cache", hashes=[7])
     h = _applies(h.observes(SUBSCRIBER, "kv-restarted", epoch=2), 0)
-    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=1, unknown_since=None, errors=[])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=hashes, next_seq=1, unknown_since=None)
 
 
 @accepts("kv-mirror-true", "kv-seq")

@@ -263,8 +263,9 @@ def a_reply_to_a_call_that_was_never_made() -> Builder:
 
 
 def _waits_in_vain(h: Builder) -> Builder:
-    return h.wait(3).observes("core.0", "queue-wait", ring="response", began=h.now - 3, deadline=h.now, ended=h.now,
-                              outcome="timeout")
+    called_at = [record.at for record in h.records["core.0", 0] if record.site == "rpc-call"][-1]
+    return h.wait(3).observes("core.0", "queue-wait", ring="response", began=h.now - 3, ended=h.now, outcome="timeout",
+                              deadline=called_at + h.config.bounds.rpc_s)
 
 
 @rejects("rpc-matched")

@@ -86,6 +86,11 @@ def _canary(declared: bool) -> Builder:
     return h.promised(expected={"hwm0-no-loss": Verdict.BROKEN}) if declared else h
 
 
+def _noise(edge: str) -> Builder:
+    h = history(subscribers=1).observes("subscriber.0", "malformed", edge=edge)
+    return h.observes("subscriber.0", "bad-frame", edge="kv", error="?")
+
+
 #: By cause: what it explains, and what looks like it and has no cause.
 CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
@@ -97,6 +102,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "a subscriber asks what none asks": (
         lambda: _bad_frame(options=Options(rude_subscriber=True)),
         lambda: _bad_frame("subscriber.0", options=Options(rude_subscriber=True))),
+    "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),

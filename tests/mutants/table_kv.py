@@ -21,7 +21,8 @@ UNGUARDED = Edit(
 TOPIC_DROPPED = Mutant(
     id="H68", scenario="test_replayed_batch_is_lost",
     bug="Replayed batches lack the topic frame that live ones have: whoever reads four frames reads none of them.",
-    breaks=these("kv-replay-complete/exact"), along=READING | these("kv-mirror-true", "kv-gap-seen", "no-foreign-code"),
+    breaks=these("kv-replay-complete/exact"),
+    along=READING | these("kv-mirror-true", "kv-gap-seen", "kv-answers-exact", "no-foreign-code"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "            yield [b\"\", self.topic, number_frame(number), payload]\n",
                 "            yield [b\"\", number_frame(number), payload]\n"),))
@@ -146,6 +147,34 @@ OLD_GAP_PASSED_OVER = Mutant(
     breaks=these("kv-gap-too-old"), along=READING | these("kv-mirror-true", "kv-gap-seen", "kv-replay-complete"),
     edits=(Edit("engine/kv_events/subscriber/order.py",
                 "        self._out.append(Unrecoverable(self.next, last, reason))\n", ""), UNGUARDED))
+
+SENT_AGAIN = Mutant(
+    id="batch-sent-again", scenario="test_events_have_a_topic",
+    bug="Each batch is sent twice: subscribers drop the second one, and nobody notices.",
+    breaks=these("kv-sent-once/once"),
+    edits=(Edit("engine/kv_events/publisher/log.py", "                yield Send(outbox, frames)\n",
+                "                yield Send(outbox, frames)\n                yield Send(outbox, frames)\n"),))
+
+QUEUE_FORGOTTEN_AT_THE_END = Mutant(
+    id="queue-forgotten-at-the-end", scenario="test_publisher_has_still_to_send_when_the_engine_ends",
+    bug="A publisher that is asked to leave gives up at once what still waits in its queue.",
+    breaks=these("kv-sent-once/end"),
+    edits=(Edit("engine/kv_events/publisher/life.py", "    yield Put(KV, None)\n",
+                "    log.stop()\n    yield Put(KV, None)\n"),))
+
+REST_OF_THE_FIRST_ANSWER = Mutant(
+    id="rest-of-the-first-answer", scenario="test_two_ask_for_everything_and_one_asks_again",
+    bug="Who asks again while it is answered gets the rest of the first answer, under the tag of the second question.",
+    breaks=these("kv-answers-exact/batches"), along=these("kv-gap-seen", "kv-replay-complete", "kv-mirror-true"),
+    edits=(Edit("engine/kv_events/publisher/replays.py",
+                "                    earlier.ask(request)\n", "                    earlier.request = request\n"),))
+
+STATE_WITHOUT_WHAT_WAS_LOST = Mutant(
+    id="state-without-what-was-lost", scenario="test_last_batches_find_the_queue_full",
+    bug="A publisher tells the state that its batches amount to, although some were lost.",
+    breaks=these("kv-answers-exact/state"), along=these("kv-mirror-true"),
+    edits=(Edit("engine/kv_events/publisher/state.py",
+                "        if not known or upto > number:\n", "        if False:\n"),))
 
 BLOCK_GIVEN_TWICE = Mutant(
     id="block-given-twice", scenario="test_nothing_goes_wrong",

@@ -159,18 +159,17 @@ class KVEventLog:
 # -- the loops -------------------------------------------------------------------------------------------------
 
 
-def hand_over(log: KVEventLog, batch: EventBatch, *, queue: str = "kv") -> Loop[int]:
-    """The step loop's part: number a batch and queue it for the publisher. -> its number. Never waits."""
+def hand_over(log: KVEventLog, batch: EventBatch, *, queue: str = "kv") -> Loop[None]:
+    """The step loop's part: number a batch and queue it for the publisher. Never waits."""
     began = yield Now()
     number, room = log.number()
     if not room:
         yield MarkPoint(Mark.KV_DROPPED, {"seq": number})
         yield Observe("kv-lost", {"seq": number, "reason": f"{log.max_queue_size} batches wait already"})
-        return number
+        return
     yield Put(queue, (number, batch))
     ended = yield Now()
     yield Observe("kv-published", {"seq": number, "took": ended - began})
-    return number
 
 
 def publish_loop(log: KVEventLog, *, queue: str = "kv", outbox: str = "kv") -> Loop[None]:

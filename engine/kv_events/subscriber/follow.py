@@ -27,6 +27,7 @@ from engine.kv_events.reports import (
 )
 from engine.kv_events.subscriber.follower import KVEventFollower
 from engine.kv_events.subscriber.reading import Reading
+from engine.messages import BlockHash
 
 #: One that never asks looks so often whether it may leave, also where nothing comes.
 LOOK_S = 0.1
@@ -124,6 +125,10 @@ def observed(report: Report) -> Observe | None:
 
 def mirror_data(mirror: KVCacheMirror) -> dict[str, Any]:
     """JSON and msgpack alike: a hash of bytes becomes hexadecimal."""
-    hashes = [value.hex() if isinstance(value, bytes) else value for value in mirror.hashes()]
-    return {"hashes": hashes, "next_seq": mirror.next_seq, "unknown_since": mirror.unknown_since,
-            "errors": mirror.check_integrity()}
+    blocks = [[_told(block.block_hash), _told(block.parent), block.token_ids] for block in mirror.blocks.values()]
+    return {"hashes": [_told(value) for value in mirror.hashes()], "next_seq": mirror.next_seq,
+            "unknown_since": mirror.unknown_since, "blocks": blocks, "errors": mirror.check_integrity()}
+
+
+def _told(value: BlockHash | None) -> int | str | None:
+    return value.hex() if isinstance(value, bytes) else value

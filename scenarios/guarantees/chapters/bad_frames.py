@@ -19,6 +19,7 @@ _STEERING = frozenset({"pause_scheduler", "run_steps", "resume_scheduler"})
 def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
     bad = history.observed("bad-frame")
+    _judge_noise(finding)
     hits = history.faults.hit(*DAMAGE)
     raw = _raw_frames(history)
     if not bad and not hits and not raw:
@@ -92,6 +93,18 @@ def _named_by_raw_frames(history: History) -> list[str]:
                 if isinstance(body, list) and body and isinstance(body[0], str):
                     found.append(body[0])
     return found
+
+
+def _judge_noise(finding: Finding) -> None:
+    """Each message that was no message of a publisher is dropped as such by who heard it."""
+    history = finding.history
+    for node, records in history.by_node("malformed").items():
+        heard, dropped = (Counter(record.data["edge"] for record in found) for found in (
+            records, history.by_node("bad-frame").get(node, ())))
+        for edge, count in heard.items():
+            if node in history.by_node("bye") and dropped[edge] < count:
+                finding.broke("{} heard {} messages of {} that are none, and dropped {}", node, count, edge,
+                              dropped[edge], at=records[-1].at, node=node)
 
 
 def _left_paused(history: History) -> set[str]:

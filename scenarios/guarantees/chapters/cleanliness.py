@@ -23,6 +23,7 @@ from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play, ProcessEnd
+from scenarios.history.receipts import Receipt
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
@@ -138,6 +139,7 @@ def check_start_ends(history: History) -> Finding:
             _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
             _judge_blame(finding, end, engine)
+            _judge_unheard(finding, end, hits)
         if not startup.ready:
             _judge_words(finding, end, engine, node)
         if startup.ready and history.play.options.long_runtime_dir:
@@ -203,6 +205,14 @@ def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
     elif death is not None and death.onset <= end.at and not blames(history, death, end.data["reason"]):
         finding.broke("the start failed with {!r}, but {} died ({})", end.data["reason"], death.node, death.how,
                       at=end.at, node=engine.core)
+
+
+def _judge_unheard(finding: Finding, end: Record, hits: list[Receipt]) -> None:
+    """Where a message of the core alone was lost or late, the reason says who was not heard."""
+    lost = len(hits) == 1 and hits[0].fate in LOSSES | {Fate.DELAY} and "/handshake:" in hits[0].site
+    if lost and "core" not in str(end.data["reason"]):
+        finding.broke("a message of the start was lost, and it failed because of {!r}", end.data["reason"], at=end.at,
+                      node=hits[0].node)
 
 
 def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None:

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from operator import attrgetter
 
-from engine.topology import Channel
-from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where, has_workers
+from engine.messages import ReplyStatus
+from engine.topology import Channel, Mark, NodeKind
+from scenarios.guarantees.base import (
+    DAMAGE,
+    DEATHS,
+    MEMORY,
+    ROUNDING_S,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+    has_workers,
+)
 from scenarios.history.history import FOREVER, EngineLife, History, Record
-from scenarios.history.names import rank_of
+from scenarios.history.names import base, kind_of, rank_of
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 executor"
@@ -16,7 +28,8 @@ SOURCE = "vLLM V1 executor"
 
 def check_rpc_matched(history: History) -> Finding:
     finding = Finding(history)
-    for core, calls in history.by_node("rpc-call").items():
+    for core in [node for node in history.nodes if kind_of(node) == NodeKind.CORE]:
+        calls = history.by_node("rpc-call").get(core, [])
         order = {record.data["call"]: position for position, record in enumerate(calls)}
         by_rank: dict[int, list[Record]] = defaultdict(list)
         for reply in history.by_node("rpc-reply").get(core, ()):
@@ -25,7 +38,91 @@ def check_rpc_matched(history: History) -> Finding:
             _judge_replies(finding, core, rank, replies, calls, order)
             _judge_positions(finding, core, rank, replies)
         _judge_vain_waits(finding, core, calls, [reply for replies in by_rank.values() for reply in replies])
+        _judge_ids(finding, core, calls)
+        _judge_steps(finding, core, calls)
+        _judge_deadlines(finding, core, calls)
+        _judge_statuses(finding, core, by_rank)
+        for rank in range(history.tp_of(core)):
+            _judge_answering(finding, core, rank, calls)
     return finding
+
+
+def _judge_ids(finding: Finding, core: str, calls: list[Record]) -> None:
+    """Each call has a number of its own, from 0 on."""
+    ids = [call.data["call"] for call in calls]
+    if ids != list(range(len(ids))):
+        finding.broke("{} numbered its calls {}", core, ids, node=core)
+
+
+def _judge_steps(finding: Finding, core: str, calls: list[Record]) -> None:
+    """Each step that was executed is a call, and one that it took an answer to."""
+    history = finding.history
+    steps = sum(node == core for node, _ in history.marks(Mark.EXECUTED.value))
+    replies = {reply.data["call"] for reply in history.by_node("rpc-reply").get(core, ())}
+    called = sum(call.data["method"] == "execute_model" and call.data["call"] in replies for call in calls)
+    if steps > called:
+        finding.broke("{} executed {} steps, and made calls of {}", core, steps, called, node=core)
+
+
+def _judge_deadlines(finding: Finding, core: str, calls: list[Record]) -> None:
+    """Who waits for an answer waits until the deadline of some call that it has made, as the call's method has it."""
+    history = finding.history
+    bounds, ready = history.bounds, history.by_node("ready").get(core)
+    serving = ready[0].number if ready else FOREVER
+    slack = ROUNDING_S if history.simulated else bounds.detection_s
+    deadlines = [(call.number, call.at + (bounds.startup_s if call.number < serving else
+                                          bounds.step_s if call.data["method"] == "execute_model" else bounds.rpc_s))
+                 for call in calls]
+    for wait in history.by_node("queue-wait").get(core, ()):
+        if wait.data.get("ring") == "response" and calls and not any(
+                number < wait.number and abs(wait.data["deadline"] - deadline) <= slack
+                for number, deadline in reversed(deadlines)):
+            finding.broke("{} waited for an answer until {}, which is the deadline of no call", core,
+                          wait.data["deadline"], at=wait.at, node=core)
+            return
+
+
+def _judge_statuses(finding: Finding, core: str, by_rank: dict[int, list[Record]]) -> None:
+    """What a rank answers is a failure where its method raised, and only there."""
+    history = finding.history
+    for rank, replies in by_rank.items():
+        worker = history.engine_of(core).worker(rank)
+        if not history.records(worker):
+            continue  # it is the core itself
+        raised = {record.data["call"] for record in history.by_node("rpc-raised").get(worker, ())}
+        for reply in replies:
+            call, failed = reply.data["call"], reply.data["status"] != ReplyStatus.SUCCESS
+            if call >= 0 and failed != (call in raised):
+                finding.broke("{} took {} of rank {} to call {}, which {}", core, "a failure" if failed else "a result",
+                              rank, call, "raised" if call in raised else "did not raise", at=reply.at, node=core)
+                return
+
+
+def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]) -> None:
+    """A rank answers each call once that it was asked to answer, or that it failed, before the next; no other one."""
+    history = finding.history
+    worker = history.engine_of(core).worker(rank)
+    edge = f"{base(worker)}->{base(core)}/{Channel.RESPONSE.value}:send"
+    if history.faults.at(f"/{Channel.OVERFLOW.value}:"):
+        return  # a call that it could not read is answered, too
+    asked = {call.data["call"]: call.data.get("output_rank") in (None, rank) for call in calls}
+    current: Record | None = None
+    sent = due = 0
+    for record in history.records(worker):
+        if record.site == "rpc":
+            if current is not None and sent != due:
+                break
+            current, sent, due = record, 0, int(asked.get(record.data["call"], False))
+        elif record.site == "rpc-raised":
+            due = 1
+        elif record.site == edge:
+            sent += 1
+            if sent > due:
+                break
+    else:
+        return
+    finding.broke("{} answered call {} {} times instead of {}", worker, current.data["call"] if current else "-", sent,
+                  due, at=current.at if current else None, node=worker)
 
 
 def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
@@ -233,7 +330,7 @@ def _judge_spared(finding: Finding, node: str, core: str) -> None:
 
 GUARANTEES = (
     Guarantee(
-        id="rpc-matched", chapter=CHAPTER, source=SOURCE, check=check_rpc_matched, applies=has_workers,
+        id="rpc-matched", chapter=CHAPTER, source=SOURCE, check=check_rpc_matched,
         sentence="Reply i of rank r answers call i, also after errors, time-outs and pending futures.",
         wrong="takes whatever stands next in the answer ring for the answer to the call it waits for",
         witness="a rank answered while a later call was open already, or after calls that it had to leave unanswered",

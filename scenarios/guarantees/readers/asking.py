@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, Finding
 from scenarios.guarantees.readers.readings import QUIET_S, TRIES, WORK_S, Moment, What, moments
-from scenarios.history.followers import Follower
+from scenarios.history.events.followers import Follower
 from scenarios.history.history import Fate
 
 

@@ -7,7 +7,7 @@ from scenarios.guarantees.chapters.blocks import CHAPTER
 from scenarios.guarantees.chapters.kv import SOURCE
 from scenarios.guarantees.readers.asking import Asker
 from scenarios.guarantees.readers.telling import Teller
-from scenarios.history.followers import followers
+from scenarios.history.events.followers import followers
 from scenarios.history.history import Fate, History
 
 _ENVELOPE = Envelope(outside=(

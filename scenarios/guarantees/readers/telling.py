@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from scenarios.guarantees.base import Finding
 from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
-from scenarios.history.followers import Follower
+from scenarios.history.events.followers import Follower
 from scenarios.history.history import FOREVER, Fate
 
 

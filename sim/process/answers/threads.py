@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.effects import Cancel, JoinThread, LogLine, OnTerminate, StartThread, ThreadFailed, WallTime, Warn
 from engine.errors import QueueCancelledError
+from engine.process.operator_log import OperatorLog
 from sim.process.effects import AwaitCondition
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
@@ -51,8 +52,14 @@ def _wall_time(process: SimProcess, thread: SimThread, effect: WallTime) -> floa
     return process.kernel.now
 
 
-def _log_line(process: SimProcess, thread: SimThread, effect: LogLine | Warn) -> None:
+def _log_line(process: SimProcess, thread: SimThread, effect: LogLine) -> None:
     """Nobody reads it."""
+
+
+def _warn(process: SimProcess, thread: SimThread, effect: Warn) -> None:
+    log = process.context.setdefault("operator log", OperatorLog(lambda: process.kernel.now))
+    line = log.line(effect.name, effect.data)
+    process.observe("warned", {"kind": effect.name, "data": effect.data, "line": line}, thread.name)
 
 
 def _until(process: SimProcess, thread: SimThread, effect: AwaitCondition) -> Any:
@@ -71,6 +78,6 @@ ANSWERS: Answers = {
     Cancel: _cancel,
     WallTime: _wall_time,
     LogLine: _log_line,
-    Warn: _log_line,
+    Warn: _warn,
     AwaitCondition: _until,
 }

@@ -22,7 +22,7 @@ from engine.core.kv_events import (  # noqa: E402
 )
 from engine.kv_events.codec import request_frames  # noqa: E402
 from engine.kv_events.publisher.log import hand_over  # noqa: E402
-from engine.process import operator_log  # noqa: E402
+from engine.process import operator_log, shell  # noqa: E402
 from engine.process.real_ports import RealPorts  # noqa: E402
 from engine.process.shell import Process  # noqa: E402
 from engine.topology import core  # noqa: E402
@@ -40,7 +40,7 @@ def _dealer(closing: ExitStack, address: str) -> zmq.Socket:
 def test_losses_and_bad_requests_are_logged_once_and_then_counted(
         closing: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that cannot be encoded and three bad requests: a line each; later one line with the count of the rest."""
-    caplog.set_level(logging.WARNING, operator_log.__name__)
+    caplog.set_level(logging.WARNING, shell.__name__)
     publisher = open_publisher(closing)
     dealer = _dealer(closing, publisher.replay_address)
     publisher.publish(KVEventBatch(1.0, [object()]))
@@ -62,7 +62,7 @@ def test_losses_and_bad_requests_are_logged_once_and_then_counted(
 def test_a_full_queue_is_logged_by_the_publishers_thread(
         closing: ExitStack, caplog: pytest.LogCaptureFixture, in_a_core: bool) -> None:
     """Its thread stands still while six batches come, with room for two: one line, from that thread."""
-    caplog.set_level(logging.WARNING, operator_log.__name__)
+    caplog.set_level(logging.WARNING, shell.__name__)
     ports = RealPorts(core(0)) if in_a_core else None
     publisher = open_publisher(closing, max_queue_size=2, ports=ports)
     publish = publisher.publish

@@ -7,7 +7,14 @@ from itertools import zip_longest
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
 from scenarios.guarantees.chapters.blocks import CHAPTER
 from scenarios.guarantees.chapters.kv import SOURCE
-from scenarios.history.followers import Follower, caches_of, followers, handed_over, lost_by_publisher, publishers
+from scenarios.history.events.followers import (
+    Follower,
+    caches_of,
+    followers,
+    handed_over,
+    lost_by_publisher,
+    publishers,
+)
 from scenarios.history.history import EngineLife, History
 from scenarios.history.names import kind_of, life_of
 
@@ -105,8 +112,6 @@ def _judge_mirror(finding: Finding, follower: Follower, publisher: str, rank: in
     if mirror is None:
         finding.broke("the subscriber of rank {} never told what its mirror holds", rank, node=node)
         return
-    for error in mirror.data.get("errors") or ():
-        finding.broke("the mirror of rank {} is not in order: {}", rank, error, at=mirror.at, node=node)
     caches = caches_of(history, publisher).get(mirror.data["next_seq"], [])
     if mirror.data.get("unknown_since") is not None:
         finding.broke("the mirror of rank {} is unknown since batch {}", rank, mirror.data["unknown_since"],

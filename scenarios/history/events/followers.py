@@ -75,7 +75,7 @@ class Follower:
 
         self.batches, self.gaps, self.healed = mine("kv-batch"), mine("kv-gap"), mine("kv-healed")
         self.unrecoverable, self.mirrors = mine("kv-unrecoverable"), mine("kv-mirror")
-        self.snapshots = mine("kv-snapshot")
+        self.snapshots, self.unverified = mine("kv-snapshot"), mine("kv-unverified")
         self.engine = history.engine_of(node).engine
         #: The lives of its own engine's core that published.
         self.publishers = [core for core in publishers(history) if history.engine_of(core).engine == self.engine]
@@ -90,6 +90,21 @@ class Follower:
         applied = [r.data["seq"] for r in self.batches if r.number < record.number]
         given_up = [r.data["last"] for r in self.unrecoverable if r.number < record.number]
         return max([*applied, *given_up], default=-1) + 1
+
+    def unknown_since(self, record: Record) -> int | None:
+        """The first loss that nothing has made up for when it said this: no snapshot, no clearing of the cache."""
+        clearing = {sent.data["seq"] for sent in self.history.records(self.publisher)
+                    if "clears" in sent.data and sent.site.endswith(":send")}
+        known: int | None = None
+        told = sorted((*self.unrecoverable, *self.unverified, *self.snapshots, *self.batches), key=_place)
+        for said in told:
+            if said.number > record.number:
+                break
+            if said.site == "kv-snapshot" or (said.site == "kv-batch" and said.data["seq"] in clearing):
+                known = None
+            elif known is None and said.site != "kv-batch":
+                known = said.data["first" if said.site == "kv-unrecoverable" else "next_seq"]
+        return known
 
     def followed(self, first: str, last: str) -> bool:
         """Whether it applied batches while one publisher was, and while the other was: one of each at least."""
@@ -107,6 +122,10 @@ class Follower:
         bye = self.history.by_node("bye").get(self.node)
         end = bye[0].at if bye else self.history.ended_at
         return min(end, self.history.ends.at(self.node))
+
+
+def _place(record: Record) -> int:
+    return record.number
 
 
 def followers(history: History) -> list[Follower]:

@@ -1,0 +1,373 @@
+"""Promises about what a publisher sends, judged by its own crossings: each batch once, and answers that are exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.topology import Channel, Mark, NodeKind
+from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
+from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.history.events.followers import publishers
+from scenarios.history.events.publishing import BLURRED, UNREAD, Batch, Published, moments, numbers_of
+from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
+from scenarios.history.names import base
+
+SOURCE = "vLLM V1 ZMQ reliability analysis"
+#: A line of one kind is followed by the next one after so long.
+LINE_S = 10.0
+#: The threads of a publisher, as the engine's design names them.
+PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
+
+
+def _subscribers(history: History, core: str) -> list[str]:
+    engine = history.engine_of(core).engine
+    nodes = history.of_kind(NodeKind.SUBSCRIBER)
+    return sorted({base(node) for node in nodes if history.engine_of(node).engine == engine})
+
+
+# -- each batch once ----------------------------------------------------------------------------------------------
+
+
+def check_kv_sent_once(history: History) -> Finding:
+    finding = Finding(history)
+    for core in publishers(history):
+        for subscriber in _subscribers(history, core):
+            _judge_sends(finding, core, subscriber)
+        _judge_threads(finding, core)
+        _judge_words(finding, core)
+    _judge_silence(finding)
+    return finding
+
+
+def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
+    """In the order of the numbers, once each; what found room is sent, what is lost had none."""
+    history = finding.history
+    numbers, published = numbers_of(history, core), Published(history.play.config.kv_events.buffer_steps)
+    expected: list[int] = []
+    failed: list[int] = []  # batches whose sending the plan has let fail
+    for moment in moments(history, core, subscriber):
+        record = moment.record
+        if record.number in numbers:
+            _judge_room(finding, core, record, published.waiting)
+            published.numbered += 1
+            if record.site == "kv-lost":
+                published.lost += 1
+            else:
+                expected.append(record.data["seq"])
+        elif moment.what == "live" and "seq" in record.data:
+            place = len(published.sent)
+            if place >= len(expected) or expected[place] != record.data["seq"]:
+                finding.broke("{} sent batch {} where {} was next", core, record.data["seq"],
+                              expected[place] if place < len(expected) else "none", at=record.at, node=core)
+                return
+            if record.data.get("fate") == Fate.RAISE:
+                failed.append(record.data["seq"])
+            if record.data["epoch"] is None:
+                finding.broke("{} sent batch {} without its epoch", core, record.data["seq"], at=record.at, node=core)
+            published.send(record.data)
+    unsent = [record.data["seq"] for record in history.by_node("kv-unsent").get(core, ())]
+    if core in history.by_node("bye") and not set(failed) <= set(unsent):
+        finding.broke("{} could not send batches {}, and told of {}", core, failed, unsent, node=core)
+    if _left_in_order(history, core):
+        if published.waiting:
+            finding.broke("{} left with {} batches that it had taken and not sent", core, published.waiting, node=core)
+        elif expected:
+            finding.witness("{} sent its {} batches to {} once each, and left with none", core, len(expected),
+                            subscriber, node=core)
+
+
+def _judge_room(finding: Finding, core: str, record: Record, waiting: int) -> None:
+    """Only virtual time is exact: a real publisher takes a batch while its number is written down."""
+    most = finding.history.play.config.kv_events.max_queue_size
+    if not finding.history.simulated:
+        return
+    if record.site == "kv-lost" and not 0 < most <= waiting:
+        finding.broke("{} lost batch {} although only {} of {} waited", core, record.data["seq"], waiting, most,
+                      at=record.at, node=core)
+    elif record.site != "kv-lost" and 0 < most <= waiting:
+        finding.broke("{} queued batch {} behind {} that waited, of at most {}", core, record.data["seq"], waiting,
+                      most, at=record.at, node=core)
+
+
+def _left_in_order(history: History, core: str) -> bool:
+    """It was asked to leave, and neither it nor who serves it was struck otherwise."""
+    engine = history.engine_of(core)
+    struck = [receipt for receipt in history.faults.receipts if history.engine_of(receipt.node) == engine
+              and receipt.fate in PROCESS - {Fate.TERMINATE} and receipt.released_at is None
+              and kind_of(receipt.node) != NodeKind.SUBSCRIBER]
+    return core in history.by_node("bye") and not struck
+
+
+def _judge_threads(finding: Finding, core: str) -> None:
+    """None of them outlives the core's last word."""
+    history = finding.history
+    if not _left_in_order(history, core):
+        return
+    ended = {record.data["thread"]: record.at for record in history.by_node("thread-ended").get(core, ())}
+    engine = history.engine_of(core)
+    workers = [end.at for end in history.ends.values() if history.engine_of(end.node) == engine
+               and kind_of(end.node) == NodeKind.WORKER]
+    since = max([*(record.at for record in history.by_node("dying").get(core, ())), *workers])
+    if PUBLISHER in ended and not any(receipt.node == core for receipt in history.faults.receipts):
+        finding.took("ending the publisher's thread of {}, which had nothing to send,", core, node=core,
+                     bound=history.bounds.detection_s, measured=ended[PUBLISHER] - since)
+    for thread in (PUBLISHER, REPLAYER) if history.play.config.kv_events.replay else (PUBLISHER,):
+        if thread not in ended:
+            finding.broke("{} left, and {} ran on", core, thread, node=core)
+
+
+def _publishes(history: History, core: str) -> bool:
+    """One beside the first does where it is a data-parallel rank: two cannot publish at one address."""
+    engine = history.engine_of(core).engine
+    return not engine or history.play.topology.engine(engine).data_parallel_rank is not None
+
+
+def _judge_words(finding: Finding, core: str) -> None:
+    """What is lost or not answered is told to whoever runs it, and a full queue is a place where plans may strike."""
+    history = finding.history
+    marks = [record.data.get("seq") for node, record in history.marks(Mark.KV_DROPPED.value) if node == core]
+    lost = history.by_node("kv-lost").get(core, [])
+    full = [record.data["seq"] for record in lost if "wait" in record.data["reason"]]
+    if marks[:len(full)] != full:
+        finding.broke("{} lost batches {} at its full queue, and marked {}", core, full, marks, node=core)
+    warned = [record.data for record in history.by_node("warned").get(core, ())]
+    if not _left_in_order(history, core):
+        return
+    _judge_lines(finding, core, history.by_node("warned").get(core, []))
+    told = sum(data["data"].get("batches", 1) for data in warned if data["kind"] == "kv-lost")
+    if told != len(lost):
+        finding.broke("{} lost {} batches, and warned of {}", core, len(lost), told, node=core)
+    for name in ("kv-unsent", "replay-ended"):
+        count = sum(data["kind"] == name for data in warned)
+        if count != len(history.by_node(name).get(core, ())):
+            finding.broke("{} told the judges of {} and whoever runs it of {} by {}", core,
+                          len(history.by_node(name).get(core, ())), count, name, node=core)
+
+
+def _judge_lines(finding: Finding, core: str, warned: list[Record]) -> None:
+    """Each kind is a line at once; then none for a while, and one that counts those that were passed over."""
+    latest: dict[str, tuple[float, int]] = {}
+    for record in warned:
+        kind, line = record.data["kind"], record.data["line"]
+        at, passed_over = latest.get(kind, (-FOREVER, 0))
+        if (record.at - at >= LINE_S) != (line is not None):
+            finding.broke("{} {} {} at {:.3f}, {:.3f} s after the last line of its kind", core,
+                          "passed over" if line is None else "wrote", kind, record.at, record.at - at, node=core)
+        elif line is not None and (f"({passed_over} more" in line) != (passed_over > 0):
+            finding.broke("{} had passed over {} of {}, and wrote {!r}", core, passed_over, kind, line, node=core)
+        latest[kind] = (at, passed_over + 1) if line is None else (record.at, 0)
+
+
+def _judge_silence(finding: Finding) -> None:
+    """Blocks can be found in a cache, and nobody was told of any."""
+    history = finding.history
+    if history.play.config.kv_events.publisher == "null":
+        return
+    told = set(publishers(history))
+    for core, records in history.by_node("blocks").items():
+        cached = next((record for record in records if record.data.get("cached")), None)
+        if core not in told and cached is not None and _publishes(history, core):
+            finding.broke("{} has {} blocks in its cache and has published nothing", core, cached.data["cached"],
+                          at=cached.at, node=core)
+
+
+# -- exact answers ------------------------------------------------------------------------------------------------
+
+
+def check_kv_answers_exact(history: History) -> Finding:
+    finding = Finding(history)
+    if not history.play.config.kv_events.replay:
+        return finding
+    for core in publishers(history):
+        for subscriber in _subscribers(history, core)[:1]:
+            _Answering(finding, core).walk(subscriber)
+    return finding
+
+
+class _Open:
+    """A question that is being answered. The rest is what had been sent when it came."""
+
+    def __init__(self, asked: Record, published: Published) -> None:
+        self.asked, self.behind, self.count = asked, published.behind, len(published.sent)
+        self.lacks = not published.known or published.upto > published.behind  # a loss that no state makes up for
+        self.tag: int | None = asked.data.get("tag")
+        self.sent: list[dict[str, Any]] = []
+
+
+class _Answering:
+    """One life of a publisher, and everybody who asks it."""
+
+    def __init__(self, finding: Finding, core: str) -> None:
+        self.finding, self.history, self.core = finding, finding.history, core
+        self.published = Published(self.history.play.config.kv_events.buffer_steps)
+        self.open: dict[str, _Open] = {}
+        self.blurred: set[str] = set()  # nobody knows what, or how often, these have asked
+        self.malformed = 0
+
+    def walk(self, subscriber: str) -> None:
+        numbers = numbers_of(self.history, self.core)
+        for moment in moments(self.history, self.core, subscriber):
+            record = moment.record
+            if record.number in numbers:
+                self.published.numbered += 1
+                self.published.lost += record.site == "kv-lost"
+            elif moment.what == "live" and "seq" in record.data:
+                self.published.send(record.data)
+            elif moment.what == "question":
+                self._asked(moment.peer, record)
+            elif moment.what == "answer" and moment.peer not in self.blurred:
+                self._answered(moment.peer, record)
+            elif moment.what == "bad-frame" and record.data.get("edge") == Channel.REPLAY.value:
+                self.malformed -= 1
+            elif moment.what == "replay-ended":
+                self.open.clear()
+        self._unanswered()
+
+    def _asked(self, peer: str, record: Record) -> None:
+        fate = record.data.get("fate")
+        if fate in UNREAD:
+            return
+        if fate in BLURRED:
+            self.blurred.add(peer)
+            self.malformed += 1
+        elif "start" in record.data or "snapshot" in record.data:
+            self._overdue(peer, record.at)
+            earlier = self.open.get(peer)
+            if earlier is not None and None in (earlier.tag, record.data.get("tag")):
+                self.blurred.add(peer)  # both are answered, in turns, and one of them says not which it is
+            self.open[peer] = _Open(record, self.published)
+        else:
+            self.malformed += 1
+
+    def _answered(self, peer: str, record: Record) -> None:
+        question, said = self.open.get(peer), record.data
+        if question is None:
+            self._broke(record, "answered {}, who had asked nothing", peer)
+        elif "piece" in said:
+            self._judge_piece(question, record)
+            if said["piece"] + 1 == said["pieces"]:
+                del self.open[peer]
+        elif "snapshot" in question.asked.data:
+            self._broke(record, "answered {} with batches, who had asked for its state", peer)
+        elif "end" in said:
+            self._judge_batches(question, record)
+            self._judge_report(question, record)
+            del self.open[peer]
+        elif "seq" in said:
+            question.sent.append(said)
+        else:
+            self._broke(record, "answered {} with what is no answer", peer)
+
+    def _judge_batches(self, question: _Open, end: Record) -> None:
+        start = question.asked.data["start"]
+        wanted = [batch for batch in self.published.window() if batch.seq >= start]
+        sent = [Batch(said["seq"], said["epoch"], said["payload"], bool(said.get("clears"))) for said in question.sent]
+        exact = sent == wanted if self.history.simulated else self._may_be(question, sent, wanted)
+        if not exact:
+            self._broke(end, "answered a question for batch {} and later with {}, and has {}", start,
+                        [batch.seq for batch in sent], [batch.seq for batch in wanted])
+        elif sent:
+            self.finding.witness("{} replayed {} batches from {} on as it had sent them", self.core, len(sent), start,
+                                 at=end.at, node=self.core)
+
+    def _may_be(self, question: _Open, sent: list[Batch], wanted: list[Batch]) -> bool:
+        """Where time is real, batches went out while it was answered: it is of some moment in between."""
+        start: int = question.asked.data["start"]
+        behind = self.published.behind
+        later = [batch for batch in self.published.sent if batch.seq >= start]
+        known = sent[:-1] if sent and sent[-1].seq >= behind else sent  # one was in the window, and about to go out
+        if not known:
+            return question.behind <= start
+        place = later.index(known[0]) if known[0] in later else len(later)
+        return (later[place:place + len(known)] == known and known[0].seq <= wanted[0].seq
+                and sent[-1].seq + 1 >= question.behind)
+
+    def _judge_report(self, question: _Open, end: Record) -> None:
+        said, published = end.data, self.published
+        if question.tag is None or "tag" not in said:
+            if question.tag is not None or "tag" in said:
+                self._broke(end, "ended the answer to {} as if it were one to another question", question.asked.data)
+            return
+        window, epoch = published.window(), published.sent[-1].epoch if published.sent else said["epoch"]
+        true = {"tag": question.tag, "start": question.asked.data["start"], "epoch": epoch,
+                "count": len(question.sent)}
+        if self.history.simulated:
+            true |= {"oldest": window[0].seq if window else published.upto, "next": published.upto}
+        wrong = {name: said[name] for name, value in true.items() if said[name] != value}
+        if wrong:
+            self._broke(end, "reported {} of an answer of which {} is true", wrong, true)
+
+    def _judge_piece(self, question: _Open, record: Record) -> None:
+        said, published = record.data, self.published
+        true: dict[str, Any] = {"tag": question.tag, "piece": len(question.sent)}
+        if self.history.simulated:
+            known = published.known and published.upto <= published.behind
+            true |= {"known": int(known), "next": published.behind if known else max(published.behind, published.upto)}
+        elif question.lacks and not any(batch.clears for batch in published.sent[question.count:]):
+            true["known"] = 0
+        if published.sent:
+            true["epoch"] = published.sent[-1].epoch
+        wrong = {name: said[name] for name, value in true.items() if said[name] != value}
+        question.sent.append(said)
+        if wrong:
+            self._broke(record, "told {} of its state, of which {} is true", wrong, true)
+        elif said["known"]:
+            self.finding.witness("{} told its state before batch {}", self.core, said["next"], at=record.at,
+                                 node=self.core)
+
+    def _unanswered(self) -> None:
+        """Each question that was read whole is answered at once; one that is none is told."""
+        history, core = self.history, self.core
+        struck = any(receipt.fate in PROCESS and receipt.node == core for receipt in history.faults.receipts)
+        if struck or core not in history.by_node("bye"):
+            return
+        leaving = min((record.at for record in history.by_node("dying").get(core, ())), default=FOREVER)
+        for peer in self.open:
+            self._overdue(peer, leaving)
+        if self.malformed > 0 and not self.blurred:
+            self.finding.broke("{} told nothing of {} questions that were none", core, self.malformed, node=core)
+        elif self.malformed < 0:
+            self.finding.broke("{} told of {} questions as if they were none", core, -self.malformed, node=core)
+
+    def _overdue(self, peer: str, now: float) -> None:
+        """Nobody waits for an answer to make up its mind: only a thread that stands still is late with it."""
+        question, history = self.open.get(peer), self.history
+        if question is None or peer in self.blurred:
+            return
+        waited = now - question.asked.at - history.faults.frozen_s(self.core, question.asked.at, now)
+        if waited > min(history.bounds.detection_s, history.bounds.replay_s / 2):
+            self._broke(question.asked, "had not answered {} after {:.3f} s", peer, waited)
+
+    def _broke(self, record: Record, template: str, *args: object) -> None:
+        self.finding.broke("{} " + template, self.core, *args, at=record.at, node=self.core)
+
+
+_STRUCK = Where(frozenset({Fate.RAISE, Fate.EXIT}), nodes="core.*", why="the publisher itself is hit")
+_NUMBERING = Where(PROCESS, sites=f"*/mark:{Mark.KV_DROPPED.value}", nodes="core.*",
+                   why="a number is given and not yet on record")
+
+GUARANTEES = (
+    Guarantee(
+        id="kv-sent-once", chapter=CHAPTER, source=SOURCE, check=check_kv_sent_once, applies=has_kv_events,
+        sentence="Each batch that is handed over is sent once, in the order of the numbers, unless the queue was full "
+                 "just then; a publisher that leaves in order sends first what waits, and no thread of it runs on.",
+        wrong={
+            "once": "sends a batch again that it has sent",
+            "end": "forgets at its end what still waits in its queue",
+        },
+        witness="a publisher left in order when it had sent every batch once",
+        envelope=Envelope(outside=(_NUMBERING,)),
+    ),
+    Guarantee(
+        id="kv-answers-exact", chapter=CHAPTER, source=SOURCE, check=check_kv_answers_exact, applies=has_subscribers,
+        sentence="Each question to the replay socket is answered once: by exactly the batches that the window holds "
+                 "from its start on, byte for byte as they were sent, and a report that is true of them; or by the "
+                 "whole state, where that is known. What is no question is told, and not answered.",
+        wrong={
+            "batches": "answers a second question with the rest of the first",
+            "state": "tells a state that lacks what it has lost",
+        },
+        witness="batches were replayed, or a state was told",
+        envelope=Envelope(outside=(_STRUCK, _NUMBERING)),
+    ),
+)

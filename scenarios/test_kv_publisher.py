@@ -1,0 +1,67 @@
+"""KV-cache events: what a publisher owes whatever its subscribers do, and what a subscriber hears of a bad one."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, tensor_parallel
+from faults.plan import drop, hang, marked, plan, raises, terminate, until
+from scenarios.guarantees.all import (
+    bad_frame_isolated,
+    kv_answers_exact,
+    kv_gap_seen,
+    kv_gap_too_old,
+    kv_mirror_true,
+    kv_replay_complete,
+    kv_sent_once,
+    kv_seq,
+)
+from scenarios.history.play import Options
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.test_kv import churn, patient
+from scenarios.workloads import add, recorded, utility
+
+KV = "core.0->subscriber.0/kv"
+ANSWERS = "core.0->subscriber.0/replay"
+EVENTS = {"enable_kv_cache_events": True}
+#: Everything that a publisher owes who follows it.
+OWED = (kv_sent_once, kv_answers_exact, kv_mirror_true, kv_seq)
+
+globals().update(family(__name__, (
+    Case("test_batch_cannot_be_sent",
+         "The publisher's socket fails for one batch: that is told, the next ones go on, and replay brings it.",
+         plan(raises("core.0", at=f"{KV}:send", nth=5)), (kv_mirror_true, kv_seq)),
+    Case("test_publisher_has_still_to_send_when_the_engine_ends",
+         "The publisher's thread stands still while the engine is asked to leave: what waits is sent before it goes.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12),
+              hang("core.0", at=f"{KV}:send", nth=5, until=until(seconds=0.5))), (kv_sent_once,)),
+    Case("test_last_batches_find_the_queue_full",
+         "The publisher's thread stands still until the last three batches find its queue full: that is told.",
+         plan(hang("core.0", at=f"{KV}:send", nth=26, until=until(marked("core.0", Mark.KV_DROPPED), 3))),
+         (kv_sent_once, kv_seq, kv_gap_too_old),
+         play={"config": lab_config(kv_events={**EVENTS, "max_queue_size": 4})}),
+    Case("test_events_have_a_topic",
+         "Events carry a topic, and any number of them may wait: a lost one is replayed to who subscribed to it.",
+         plan(drop(KV, nth=5)), OWED,
+         play={"config": lab_config(kv_events={**EVENTS, "topic": "kv@0", "max_queue_size": 0})}),
+    Case("test_cache_is_reset_while_it_is_followed",
+         "The cache is cleared between two requests, and a batch around it is lost: the mirror is cleared, too.",
+         plan(drop(KV, nth=3)), OWED,
+         play={"workload": recorded("pair").then(add(0), steps=40).then(
+             utility("reset_prefix_cache"), add(1))}),
+    Case("test_publisher_sends_what_is_no_event",
+         "A subscriber hears messages that are none before the true ones of each socket: it drops each, and says so.",
+         plan(drop(KV, nth=5)), (bad_frame_isolated, kv_gap_seen, kv_replay_complete, kv_mirror_true),
+         play={"options": Options(noisy_publisher=True), "config": lab_config(kv_events={**EVENTS, "topic": "kv"})}),
+), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
+
+globals().update(family(__name__, (
+    Case("test_two_ask_for_everything_and_one_asks_again",
+         "Two subscribers ask for all of it when it is over; the answers stop for so long that both ask once more.",
+         plan(hang("core.0", at=f"{ANSWERS}:send", nth=10, until=until(seconds=1.2))), OWED),
+    Case("test_state_of_many_blocks_is_told_in_pieces",
+         "The window holds two batches and the cache 400 blocks: who comes late is told all of them, in two pieces.",
+         plan(), OWED,
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2}, cache={"num_gpu_blocks": 600},
+                                    bounds={"request_s": 30.0})}),
+), topology=tensor_parallel(2, subscribers=2), workload=churn(), config=patient(**EVENTS),
+   options=Options(late_subscriber=True)))

@@ -1,0 +1,99 @@
+"""Histories about calls of the workers: their numbers, their deadlines, and who answers what."""
+
+from tests.guarantees.build import RESPONSE, Builder, history
+from tests.guarantees.cases import accepts, rejects
+
+CORE = "core.0"
+
+
+def _calls(*output_ranks: int | None, first: int = 0, method: str = "m") -> Builder:
+    h = history().started()
+    for call, rank in enumerate(output_ranks, start=first):
+        h.observes(CORE, "rpc-call", call=call, method=method, output_rank=rank)
+    return h
+
+
+def _executes(h: Builder, rank: int, call: int, *, answers: int = 1, raises: bool = False) -> Builder:
+    """A rank executes a call, and answers it so many times."""
+    h.observes(f"worker.{rank}", "rpc", call=call, method="m")
+    if raises:
+        h.observes(f"worker.{rank}", "rpc-raised", call=call, method="m", error="ValueError: x")
+    for _ in range(answers):
+        position = sum(record.site.endswith("response:send") for record in h.records[f"worker.{rank}", 0])
+        h.writes(RESPONSE[rank], position, stores=False).reads(RESPONSE[rank], position, stores=False)
+    return h
+
+
+def _takes(h: Builder, rank: int, call: int, status: int = 0) -> Builder:
+    return h.observes(CORE, "rpc-reply", call=call, rank=rank, status=status)
+
+
+def _both_answer(h: Builder, call: int) -> Builder:
+    for rank in (0, 1):
+        _takes(_executes(h, rank, call), rank, call)
+    return h
+
+
+@accepts("rpc-matched")
+def both_ranks_answer_what_both_were_asked() -> Builder:
+    return _both_answer(_both_answer(_calls(None, None), 0), 1)
+
+
+@accepts("rpc-matched")
+def a_rank_that_raises_answers_what_it_was_not_asked_to() -> Builder:
+    h = _both_answer(_calls(None, 0), 0)
+    return _takes(_executes(h, 1, 1, raises=True), 1, 1, status=1)
+
+
+@rejects("rpc-matched")
+def a_step_is_executed_that_nobody_was_asked_to() -> Builder:
+    return _both_answer(_calls(None, None), 0).crosses(f"{CORE}/mark:executed")
+
+
+@rejects("rpc-matched")
+def calls_are_not_numbered_from_the_first_one_on() -> Builder:
+    return _takes(_executes(_calls(None, first=1), 0, 1), 0, 1)
+
+
+@rejects("rpc-matched")
+def a_rank_answers_what_it_was_not_asked_to() -> Builder:
+    return _takes(_executes(_executes(_calls(0, None), 1, 0), 1, 1), 1, 1)
+
+
+@rejects("rpc-matched")
+def a_rank_answers_twice() -> Builder:
+    return _takes(_executes(_executes(_calls(None, None), 0, 0, answers=2), 0, 1), 0, 0)
+
+
+@rejects("rpc-matched")
+def a_rank_goes_on_without_having_answered() -> Builder:
+    return _takes(_executes(_executes(_calls(None, None), 0, 0, answers=0), 0, 1), 0, 1)
+
+
+@rejects("rpc-matched")
+def a_failure_is_taken_for_a_result() -> Builder:
+    return _takes(_executes(_calls(None), 0, 0, raises=True), 0, 0)
+
+
+@rejects("rpc-matched")
+def a_result_is_taken_for_a_failure() -> Builder:
+    return _takes(_executes(_calls(None), 0, 0), 0, 0, status=1)
+
+
+def _waits(h: Builder, seconds: float) -> Builder:
+    """The core waits for an answer, until so long after its last call."""
+    called_at = [record.at for record in h.records[CORE, 0] if record.site == "rpc-call"][-1]
+    return h.observes(CORE, "queue-wait", ring="response", began=h.now, ended=h.now, outcome="ok",
+                      deadline=called_at + seconds)
+
+
+@accepts("rpc-matched")
+def a_step_is_waited_for_until_its_deadline() -> Builder:
+    h = _both_answer(_calls(None, None, method="execute_model"), 0)
+    return _waits(h, h.config.bounds.step_s)
+
+
+@rejects("rpc-matched")
+def a_step_is_waited_for_as_long_as_a_start_may_take() -> Builder:
+    h = _both_answer(_calls(None, None, method="execute_model"), 0)
+    return _waits(h, h.config.bounds.startup_s)
