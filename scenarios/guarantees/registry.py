@@ -13,6 +13,7 @@ from scenarios.guarantees.chapters import (
     kv,
     kv_ranks,
     overload,
+    queue,
     requests,
     ring,
     ring_waits,
@@ -24,8 +25,8 @@ from scenarios.law import law
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
-    for chapter in (law, delivery, handshake, bad_frames, requests, text, ring, ring_waits, rpc, death, cleanliness,
-                    holdings, kv, kv_ranks, overload)
+    for chapter in (law, delivery, handshake, bad_frames, requests, text, ring, ring_waits, queue, rpc, death,
+                    cleanliness, holdings, kv, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

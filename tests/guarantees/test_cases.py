@@ -10,6 +10,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_kv,
     cases_kv_ranks,
     cases_law,
+    cases_queue,
     cases_requests,
     cases_ring,
     cases_text,
