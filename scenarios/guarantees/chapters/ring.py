@@ -196,6 +196,8 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
 
 def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
     """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
+    if not flow.sends:
+        return  # to another host: it is on record before there is room for it on the way
     history, position = finding.history, sent.data["position"]
     late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
     # A writer that stands still behind its flag has not sent the payload yet.
