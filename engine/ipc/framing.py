@@ -189,13 +189,9 @@ def _encode_buffers(obj: Any, loans: dict[int, Any]) -> list[Any]:
     return buffers
 
 
-def _pickle_of_whole(kind: type) -> bytes:
-    whole = _Lent(kind(OUT_OF_BAND_BYTES))
-    return bytes(_encode_buffers(whole, {0: whole})[0])
-
-
 #: The pickle, with its loan, of a large `bytes` or `bytearray` that is the object: always the same.
-_WHOLE: Final = {kind: _pickle_of_whole(kind) for kind in (bytes, bytearray)}
+_WHOLE: Final = {whole.kind: bytes(_encode_buffers(whole, {0: whole})[0])
+                 for whole in (_Lent(bytes(OUT_OF_BAND_BYTES)), _Lent(bytearray(OUT_OF_BAND_BYTES)))}
 _WHOLE_KINDS: Final = {pickled: kind for kind, pickled in _WHOLE.items()}
 _WHOLE_BYTES: Final = max(map(len, _WHOLE_KINDS))
 

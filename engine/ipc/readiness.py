@@ -48,6 +48,8 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
         arrived = yield from _receive(queue.overflow_outbox if missing else queue.remote_outbox, deadline)
         if arrived is None:
             if (yield Now()) >= deadline:
+                if local is not None:
+                    missing = yield from local.missing()  # some may have come since all were asked for
                 late = sorted({*missing, *others})
                 raise QueueTimeoutError(f"{queue.name}: {len(late)} of {queue.n_readers} readers did not come, ranks "
                                         f"{late}")

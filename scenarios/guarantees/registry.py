@@ -5,29 +5,25 @@ from __future__ import annotations
 from scenarios.guarantees.base import Guarantee
 from scenarios.guarantees.chapters import (
     bad_frames,
-    blocks,
     cleanliness,
     death,
     delivery,
     handshake,
     holdings,
-    kv,
     overload,
     requests,
-    ring,
-    ring_waits,
-    rpc,
     steps,
     text,
 )
-from scenarios.guarantees.chapters.events import publishing, ranks
+from scenarios.guarantees.chapters.events import blocks, kv, publishing, ranks
+from scenarios.guarantees.chapters.rings import queue, ring, ring_waits, rpc
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
-    for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
+    for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, queue, rpc, death,
                     cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload)
     for guarantee in chapter.GUARANTEES
 }

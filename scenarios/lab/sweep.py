@@ -23,6 +23,7 @@ from faults.journal import Kind
 from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, raises, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
+from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, abort, add, recorded, utility
 
@@ -41,6 +42,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig = lab_config()
     plan: Plan = Plan()  # what makes the phase: a SIGTERM for a drain
     options: Options = Options()
+    calm: bool = False  # it is played as it is: of what befalls somebody in it nothing is promised
 
     @property
     def scenario(self) -> str:
@@ -118,6 +120,9 @@ def phases() -> tuple[Phase, ...]:
             raises("worker.1", at=marked("worker.1", Mark.LOADING)))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
+        *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
+                options=Options(queue=name), config=lab_config(ring=asked.ring))
+          for name, asked in QUEUE_PLAYS.items()),
         Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(
             *(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2)))),
     )
@@ -139,6 +144,8 @@ def crossings(phase: Phase, played: Callable[[Play], Any]) -> dict[str, int]:
 
 def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
     """One fault of each kind at each crossing; at marks of a core, of each other process as well."""
+    if phase.calm:
+        return
     for site, count in counts.items():
         taken = {fault.nth for fault in phase.plan.faults if fault.site == site}
         for nth in range(1, count + 1):
@@ -154,7 +161,9 @@ def singles(phase: Phase, counts: dict[str, int]) -> Iterator[Play]:
 
 
 def drawn(phase: Phase, counts: dict[str, int], dice: random.Random) -> Play:
-    """One of `singles`, by chance: any crossing is as likely as any other."""
+    """One of `singles`, by chance: any crossing is as likely as any other. Where there are none, the phase as it is."""
+    if phase.calm:
+        return phase.play()
     site = dice.choices(list(counts), list(counts.values()))[0]
     nth, fate = dice.randint(1, counts[site]), dice.choice(fates_at(site))
     others = _others(phase, site) if fate in _AT_ANOTHER and dice.random() < 0.5 else []

@@ -190,6 +190,12 @@ def _canary(history: History, incident: Incident) -> bool:
 
 _AFTERWARDS = frozenset({Sort.WAIT, Sort.UNSENT, Sort.ORPHAN, Sort.KV_SENDER, Sort.KV_READER, Sort.TOLD})
 
+def _reader_is_slow(history: History, incident: Incident) -> bool:
+    """A queue whose reader takes longer for an object than its writer waits for room."""
+    return history.play.options.queue.startswith("slow") and incident.record is not None and \
+        incident.record.data.get("outcome") == "timeout"
+
+
 CAUSES: tuple[Cause, ...] = (
     Cause("its caller aborted it", frozenset({Sort.ABORTED}), _was_aborted),
     Cause("it cannot be served", frozenset({Sort.FAILED}), _cannot_be_served),
@@ -202,6 +208,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
+    Cause("its reader is slower than it waits", frozenset({Sort.WAIT}), _reader_is_slow),
     Cause("the lab killed its engine", frozenset({Sort.DEATH, Sort.ORPHAN, Sort.LEFTOVER, Sort.KV_READER}),
           _killed_by_the_lab),
     Cause("it joined late", frozenset({Sort.KV_READER}), _came_late),

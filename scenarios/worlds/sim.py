@@ -28,6 +28,7 @@ from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.sim_caller import ORDERS, client_main
+from scenarios.worlds.sim_queue import play_queue
 from scenarios.worlds.sim_text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.model import Given
@@ -83,7 +84,7 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
     simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), record=record,
                             given=Given(model, recorded))
     with _no_collector():
-        lab = SimBench(play, workload, simulation).run()
+        lab = play_queue(play, simulation) if play.options.queue else SimBench(play, workload, simulation).run()
     return simulation, lab
 
 

@@ -257,6 +257,11 @@ class SimProcess:
             code = 0 if error is None else error.code if isinstance(error, SystemExit) else 1
             self.leave(code if isinstance(code, int) else 0 if code is None else 1)
 
+    def livelocked(self, thread: str) -> None:
+        """It would run for ever: that is put on record, and it is ended, as by somebody who has had enough of it."""
+        self.observe("thread-ended", {"thread": thread, "why": "failed", "error": "it runs without waiting"}, thread)
+        self.exit_now(1)
+
     def leave(self, code: int = 0) -> None:
         """End on its own feet: no thread goes on, sockets keep what is unsent for their linger, then it is gone."""
         if not self.alive or self.leaving:

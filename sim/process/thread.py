@@ -34,10 +34,6 @@ _OBSERVATION = Kind.OBSERVATION
 _LIVELOCK_EFFECTS = 1_000_000
 
 
-class LivelockError(Exception):
-    """A loop went round and round without waiting."""
-
-
 class ThreadEndedError(BaseException):
     """The thread's process is gone: nothing of the loop runs any more, not even what it does on its way out."""
 
@@ -58,6 +54,9 @@ class Home(Protocol):
 
     def thread_ended(self, thread: SimThread) -> None:
         """Its loop is over."""
+
+    def livelocked(self, thread: str) -> None:
+        """A loop of this thread goes round and round without waiting."""
 
 
 def _nothing() -> None:
@@ -223,7 +222,8 @@ class SimThread:
                     return
                 value, error = None, raised
         if stack:
-            raise LivelockError(f"{process.label}/{name} runs without waiting at {time._now} s")
+            process.livelocked(name)
+            return
         self._finish(value, error)
 
     def _finish(self, value: Any, error: BaseException | None) -> None:

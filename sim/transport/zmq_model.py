@@ -8,7 +8,7 @@ allowed ones against the real library. What goes on between two sockets is told 
     bind side       a pipe per connection; unsent messages end with the connection; received ones stay readable
     ROUTER          routes by identity; unknown: dropped, or `Unroutable` if mandatory; it knows of a death once the
                     closed connection was noticed, and never of a peer that is stopped
-    PUB, XPUB       to whom a subscription has arrived from; a full pipe drops, and never blocks
+    PUB, XPUB       to whom a subscription has arrived from; a full pipe drops, and never blocks; with CURVE it refuses
     PUSH, DEALER    to the next peer whose pipe is not full; without one the send fails (a bound PUSH without peers)
     close           linger bounds how long unsent messages are kept; the peer notices the end after them
 """
@@ -94,9 +94,11 @@ class SimSocket:
         if self._routes_by_identity:
             self._route(message, peer)
         elif self.publishes:
-            for link in self.links:
-                if link.wants(message.frames):
-                    link.offer(message)
+            takers = [link for link in self.links if link.wants(message.frames)]
+            if self.spec.curve is not None and any(map(Link.full, takers)):
+                raise Unroutable(f"{self.spec.name}: a reader is {self.spec.send_hwm} messages behind")
+            for link in takers:
+                link.offer(message)
         else:
             links = self.links
             for _ in range(len(links)):

@@ -1,5 +1,7 @@
 """What the fault layer reads of a message of KV events, beside what the engine's own codec makes of it."""
 
+import zlib
+
 import pytest
 
 from engine.kv_events.codec import (
@@ -23,12 +25,14 @@ CLEARED = encode_batch(EventBatch(1.5, [AllBlocksCleared()]), 0, None)
 
 
 @pytest.mark.parametrize(("says", "frames", "said"), [
-    (LIVE, [b"", number_frame(3), REMOVED], {"seq": 3, "ts": 1.5, "epoch": 9}),
-    (LIVE, [b"topic", number_frame(3), CLEARED], {"seq": 3, "ts": 1.5, "epoch": None, "clears": True}),
+    (LIVE, [b"", number_frame(3), REMOVED], {"seq": 3, "ts": 1.5, "epoch": 9, "payload": zlib.crc32(REMOVED)}),
+    (LIVE, [b"topic", number_frame(3), CLEARED],
+     {"seq": 3, "ts": 1.5, "epoch": None, "payload": zlib.crc32(CLEARED), "clears": True}),
     (LIVE, [b"", number_frame(3), REMOVED[:4]], None),
     (LIVE, [b"", b"3", REMOVED], None),
     (LIVE, [number_frame(3), REMOVED], None),
-    (REPLAY, [b"", b"topic", number_frame(3), REMOVED], {"seq": 3, "ts": 1.5, "epoch": 9}),
+    (REPLAY, [b"", b"topic", number_frame(3), REMOVED],
+     {"seq": 3, "ts": 1.5, "epoch": 9, "payload": zlib.crc32(REMOVED)}),
     (REPLAY, request_frames(4), {"start": 4}),
     (REPLAY, request_frames(4, 5), {"start": 4, "tag": 5}),
     (REPLAY, snapshot_request(5), {"tag": 5, "snapshot": True}),

@@ -163,7 +163,44 @@ def a_reader_notices_long_after_the_recheck_bound() -> Builder:
 @accepts("ring-bounded-wait")
 def a_wait_ends_by_its_deadline() -> Builder:
     h = history().started().wait(1)
-    return _slept(h, .5, "timeout", deadline=h.now - .01)
+    return _slept(h, .5, "timeout", deadline=h.now)
+
+
+@rejects("ring-bounded-wait")
+def a_wait_times_out_before_its_deadline() -> Builder:
+    h = history().started().wait(1)
+    return _slept(h, .5, "timeout", deadline=h.now + .1)
+
+
+@rejects("ring-no-lost-wakeup")
+def a_bell_that_was_rung_is_not_heard() -> Builder:
+    return _slept(history().started().wait(1).writes(RPC[1], 0).wait(.1).reads(RPC[1], 0), .5)
+
+
+@accepts("ring-no-lost-wakeup")
+def a_bell_that_nobody_hears_may_take_its_time_on_a_real_machine() -> Builder:
+    return _slept(history("engine").started().wait(1).writes(RPC[1], 0).wait(.1).reads(RPC[1], 0), .5)
+
+
+def _waits_for_room(after: float) -> Builder:
+    h = _full().wait(1).reads(RPC[1], 0).wait(after)
+    return h.observes("core.0", "queue-wait", ring="core.0/rpc", began=2.0, deadline=9.0, ended=h.now,
+                      outcome="ok").writes(RPC[1], 2)
+
+
+@accepts("ring-no-lost-wakeup")
+def a_writer_hears_that_there_is_room() -> Builder:
+    return _slept(_waits_for_room(0).reads(RPC[1], 1).reads(RPC[1], 2).wait(1).writes(RPC[1], 3).reads(RPC[1], 3), .5)
+
+
+@rejects("ring-no-lost-wakeup")
+def a_bell_rings_twice_for_a_message() -> Builder:
+    return history().started().writes(RPC[1], 0).crosses("core.0/rpc:doorbell").crosses("core.0/rpc:doorbell")
+
+
+@rejects("ring-no-lost-wakeup")
+def a_writer_does_not_hear_that_there_is_room() -> Builder:
+    return _waits_for_room(.1)
 
 
 @accepts("ring-bounded-wait")

@@ -81,6 +81,11 @@ def _stays(publisher: str) -> Builder:
     return h.ends("subscriber.0", alive=True)
 
 
+def _full(queue: str) -> Builder:
+    return history().promised(options=Options(queue=queue)).wait(1).observes(
+        "core.0", "queue-wait", ring="rpc", began=1.0, deadline=2.0, ended=2.0, outcome="timeout")
+
+
 def _canary(declared: bool) -> Builder:
     h = history().called("a").ended("a", "failed", error="RequestTimeoutError")
     return h.promised(expected={"hwm0-no-loss": Verdict.BROKEN}) if declared else h
@@ -106,6 +111,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
+    "its reader is slower than it waits": (lambda: _full("slow"), lambda: _full("few")),
     "the lab killed its engine": (lambda: _killed(True), lambda: _killed(False)),
     "it joined late": (lambda: _gap(Options(late_subscriber=True)), _gap),
     "its directory's name is too long": (lambda: _start(True), lambda: _start(False)),

@@ -7,6 +7,7 @@ planted is of no further use: the caller forks first.
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def plant(mutant: Mutant, root: Path) -> None:
     if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
         raise NotPlantableError(mutant.function)
     function.__code__ = code
+    _forget()
 
 
 def _code_of(code: types.CodeType, names: list[str]) -> types.CodeType | None:
@@ -55,3 +57,11 @@ def _function_of(owner: Any, names: list[str]) -> types.FunctionType:
     while hasattr(owner, "__wrapped__"):  # a context manager's generator
         owner = owner.__wrapped__
     return owner
+
+
+def _forget() -> None:
+    """What functions of the engine have kept of their answers was answered by the code as it was."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("engine", "faults", "sim")]:
+        for kept in vars(sys.modules[name]).values():
+            if hasattr(kept, "cache_clear") and getattr(kept, "__module__", "") == name:
+                kept.cache_clear()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from engine.effects import Attempt, Call, Observe, Put, Receive, RingBell, Send, Take, WaitBell
+from engine.effects import Attempt, Call, Now, Observe, Put, Receive, RingBell, Send, Take, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError
 from engine.ports import SocketSpec
 from engine.topology import Channel, NodeKind, core, frontend, tensor_parallel, worker
@@ -11,7 +11,6 @@ from faults.plan import Until, cut, hang, kill, plan, stall
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.kernel.time import Ended
 from sim.process.effects import Enter, Sleep
-from sim.process.thread import LivelockError
 from sim.simulation import Simulation
 from sim.transport.collectives import CollectiveError
 
@@ -207,15 +206,16 @@ def test_a_look_costs_time():
     assert process.ended_at > sim.costs.process_start_s and process.error is None
 
 
-def test_a_loop_that_never_waits_is_found_out():
+def test_a_loop_that_never_waits_is_put_on_record_and_ended():
     def main(process):
         while True:
-            yield Observe("spin", {})
+            yield Now()
 
-    sim = Simulation(tensor_parallel(2), record=False)
-    sim.start_process(core(), main)
-    with pytest.raises(LivelockError):
-        sim.run()
+    sim = Simulation(tensor_parallel(2))
+    process = sim.start_process(core(), main)
+    sim.run()
+    assert (process.exitcode, process.alive) == (1, False)
+    assert [(record.site, record.data["why"]) for record in process.records] == [("thread-ended", "failed")]
 
 
 def test_a_bell_that_rang_between_look_and_sleep_is_not_lost():

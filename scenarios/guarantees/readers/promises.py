@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, has_subscribers
-from scenarios.guarantees.chapters.blocks import CHAPTER
-from scenarios.guarantees.chapters.kv import SOURCE
+from scenarios.guarantees.chapters.events.blocks import CHAPTER
+from scenarios.guarantees.chapters.events.kv import SOURCE
 from scenarios.guarantees.readers.asking import Asker
 from scenarios.guarantees.readers.telling import Teller
 from scenarios.history.events.followers import followers

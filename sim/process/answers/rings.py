@@ -84,6 +84,7 @@ def _wait_bell(process: SimProcess, thread: SimThread, effect: WaitBell) -> Any:
         raise process.cancellation()
     bell = process.ports.bells[effect.bell].bell
     if bell.rung_at > thread.looked:
+        thread.looked = bell.rung_at  # who looks at no ring, but at a socket, is not told of the same ring again
         return True
     now = process.kernel.time._now
     if thread.first:

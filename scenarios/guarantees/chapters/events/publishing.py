@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
-from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.history.events.followers import publishers
 from scenarios.history.events.publishing import BLURRED, UNREAD, Batch, Published, moments, numbers_of
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of

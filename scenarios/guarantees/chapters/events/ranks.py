@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
-from scenarios.guarantees.chapters.blocks import CHAPTER
-from scenarios.guarantees.chapters.kv import SOURCE
+from scenarios.guarantees.chapters.events.blocks import CHAPTER
+from scenarios.guarantees.chapters.events.kv import SOURCE
 from scenarios.history.events.followers import (
     Follower,
     caches_of,

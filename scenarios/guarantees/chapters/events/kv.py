@@ -17,7 +17,7 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
-from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.guarantees.readers.readings import TRIES
 from scenarios.history.events.followers import (
     Follower,

@@ -12,12 +12,18 @@ from __future__ import annotations
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where, has_workers, timer_s
 from scenarios.history.history import FOREVER, Fate, Flow, History, Record
+from scenarios.history.play import Play
 
 CHAPTER = "Ring and collective RPC"
 SOURCE = "vLLM V1 process architecture"
 
 _OVERFLOW_LOST = Where(frozenset({Fate.DROP, Fate.CUT}) | DAMAGE, sites="*/overflow:*",
                        why="the plan itself loses the payload")
+
+
+def hands_all_out(play: Play) -> bool:
+    """Whether what is read from a ring is handed out; whom a signal handler breaks off may lose what it has in hand."""
+    return has_workers(play) and play.options.queue != "broken off"
 
 
 def chunks_of(history: History, channel: Channel) -> int:
@@ -168,15 +174,19 @@ def check_ring_overflow_ordered(history: History) -> Finding:
 
 
 def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Record]], missing: list[int]) -> None:
-    """An overflow that never came, though its reader lived on."""
+    """An overflow that never came, though its reader lived on. One that is to come behind the next waits for that."""
     history = finding.history
     closing_at = history.closing_at(history.engine_of(flow.target))
     end = min(history.ends.at(flow.target), history.ends.at(flow.source), closing_at,
               history.ended_at)
-    if any(base in history.by_node("dying") for base in (flow.source, flow.target)):
+    held = any(hit.node == flow.target and hit.released_at is None
+               for hit in history.faults.hit(Fate.REORDER, channel="overflow"))
+    if held or any(base in history.by_node("dying") for base in (flow.source, flow.target)):
         return
     for position in missing:
         sent = sends[position][-1]
+        if _was_given_up(history, flow.source, sent):
+            continue
         waited = end - sent.at - history.faults.frozen_s(flow.target, sent.at, end)
         bound = timer_s(history.bounds, history.bounds.rpc_s)
         if waited > bound:
@@ -186,6 +196,8 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
 
 def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
     """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
+    if not flow.sends:
+        return  # to another host: it is on record before there is room for it on the way
     history, position = finding.history, sent.data["position"]
     late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
     # A writer that stands still behind its flag has not sent the payload yet.
@@ -200,9 +212,16 @@ def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
             return
 
 
+def _was_given_up(history: History, node: str, sent: Record) -> bool:
+    """A reader on another host had no room for it, and then its writer told whoever had put it in that it is not."""
+    after = (record.site for record in history.records(node)[sent.number:] if record.site.startswith("queue-put")
+             or record.site == "queue-not-put")
+    return next(after, "") == "queue-not-put"
+
+
 GUARANTEES = (
     Guarantee(
-        id="ring-exact-prefix", chapter=CHAPTER, source=SOURCE, check=check_ring_exact_prefix, applies=has_workers,
+        id="ring-exact-prefix", chapter=CHAPTER, source=SOURCE, check=check_ring_exact_prefix, applies=hands_all_out,
         sentence="Every reader sees an exact prefix of what was written: whole messages, in order, none lost, none "
                  "twice, wherever any process dies.",
         wrong={
@@ -221,7 +240,7 @@ GUARANTEES = (
     ),
     Guarantee(
         id="ring-overflow-ordered", chapter=CHAPTER, source=SOURCE, check=check_ring_overflow_ordered,
-        applies=has_workers,
+        applies=hands_all_out,
         sentence="A message of at least the chunk size goes by socket and keeps its place among the others; a burst "
                  "of them with a stalled reader loses none; a time-out between flag and payload loses and misplaces "
                  "none.",

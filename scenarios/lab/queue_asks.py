@@ -1,0 +1,137 @@
+"""What a program asks of the parts of a queue before there is one, and what it must be told (pure).
+
+Places, sizes and offsets are those of docs/RING.md, and of a handle as `engine.ipc.handle` describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from engine.config import RingConfig
+from engine.effects import Loop, Now, Observe
+from engine.errors import QueueError, QueueTimeoutError
+from engine.ipc.framing import from_overflow_frames
+from engine.ipc.handle import Handle, check_rank, remote_ranks, writer_bell_of
+from engine.ipc.queue import QueueReader
+from engine.ipc.ring import MAX_CHUNK_BYTES, RingLayout, RingReader, RingWriter
+
+SEGMENT = "queue"
+KEYS = ("writer", "reader", "reader's")
+REFUSED = "refused"
+_LINE_BYTES = 64
+
+
+class Asked(NamedTuple):
+    """A question in words, what it is answered with, and what it should be."""
+
+    words: str
+    answer: Any
+    wanted: Any
+
+
+def _answer(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except (QueueError, ValueError) as error:
+        return f"{REFUSED} without keys" if "CURVE" in str(error) else REFUSED
+
+
+def questions(ring: RingConfig, local: list[int]) -> Iterator[Asked]:
+    """Of a queue with these local readers."""
+    for words, ask, wanted in (*_places(ring, local), *_sizes(), *_stores(), *_ends()):
+        yield Asked(words, _answer(ask), wanted)
+
+
+_Question = tuple[str, Callable[[], Any], Any]
+
+
+def _places(ring: RingConfig, local: list[int]) -> Iterator[_Question]:
+    """By a handle a rank is led to its own place; nobody by a network without keys."""
+    far = [rank for rank in range(len(local) + 2) if rank not in local][:2]
+    yield "the ranks of two on other hosts", lambda: remote_ranks(local, 2, None), far
+    yield "a rank of its own choice", lambda: remote_ranks(local, 1, [9]), [9]
+    buffer = (len(local), ring.max_chunk_bytes, ring.max_chunks, SEGMENT)
+    whole: dict[str, Any] = {
+        "local_reader_ranks": local, "buffer_handle": buffer, "remote_reader_ranks": far,
+        "remote_subscribe_addr": "tcp://far:1", "remote_keys": KEYS}
+    led, no_keys = None, f"{REFUSED} without keys"
+    flags = ring.max_chunks * ring.max_chunk_bytes
+    bell = (SEGMENT, -(-(flags + ring.max_chunks * (1 + len(local))) // _LINE_BYTES) * _LINE_BYTES + _LINE_BYTES)
+    for lacks, here, there, its_bell in (("", led, led, bell), ("remote_keys", led, no_keys, bell),
+                                         ("remote_subscribe_addr", led, REFUSED, bell),
+                                         ("buffer_handle", REFUSED, led, REFUSED)):
+        handle = Handle(**{name: value for name, value in whole.items() if name != lacks})
+        for rank, wanted in ((local[0], here), (far[0], there), (99, REFUSED)):
+            yield f"the place of rank {rank} by a handle without {lacks or 'nothing'}", _led(handle, rank), wanted
+        yield f"the writer's bell by a handle without {lacks or 'nothing'}", _bell(handle), its_bell
+
+
+def _led(handle: Handle, rank: int) -> Callable[[], Any]:
+    return lambda: check_rank(handle, rank)
+
+
+def _bell(handle: Handle) -> Callable[[], Any]:
+    return lambda: writer_bell_of(handle)
+
+
+def _sizes() -> Iterator[_Question]:
+    """Which sizes make a ring."""
+    for sizes, wanted in {(1, 8, 1): 3, (2, MAX_CHUNK_BYTES, 3): 3, (0, 8, 1): REFUSED, (1, 8, 0): REFUSED,
+                          (1, 7, 1): REFUSED, (1, MAX_CHUNK_BYTES + 1, 1): REFUSED}.items():
+        yield f"a ring of {sizes}", _ring(*sizes), wanted
+
+
+def _ring(*sizes: int) -> Callable[[], Any]:
+    return lambda: len((RingLayout(*sizes).n_reader, *sizes[1:]))
+
+
+def _stores() -> Iterator[_Question]:
+    """What a store changes, by its place in a ring of two readers, and three chunks of 64 bytes."""
+    layout = RingLayout(2, 64, 3)
+    names = {0: "data", 191: "data", 192: "written:0", 193: "reader:0:0", 194: "reader:1:0", 195: "written:1",
+             200: "reader:1:2", 256: "bell:readers", 319: "bell:readers", 320: "bell:writer", 383: "bell:writer",
+             384: "presence", 447: "presence", 448: REFUSED, -1: REFUSED}
+    for offset, name in names.items():
+        yield f"what lies at {offset}", _named(layout, offset), name
+    for offset, first in {0: True, 1: False, 64: True, 128: True, 192: False, 256: False}.items():
+        yield f"whether a message begins at {offset}", _begins(layout, offset), first
+
+
+def _named(layout: RingLayout, offset: int) -> Callable[[], Any]:
+    return lambda: layout.store_name(offset)
+
+
+def _begins(layout: RingLayout, offset: int) -> Callable[[], Any]:
+    return lambda: layout.starts_message(offset)
+
+
+def _ends() -> Iterator[_Question]:
+    """What an end refuses."""
+    layout = RingLayout(2, 64, 3)
+    memory: Any = memoryview(bytearray(layout.total_bytes))
+    fence: Any = bool
+    yield "a reader 2 of two", lambda: RingReader(layout, memory, fence, 2), REFUSED
+    yield "a reader -1 of two", lambda: RingReader(layout, memory, fence, -1), REFUSED
+    yield "the last reader of two", lambda: RingReader(layout, memory, fence, 1).reader, 1
+    yield "a message of a chunk and a byte", lambda: RingWriter(layout, memory, fence).try_write([bytes(65)]), REFUSED
+    yield "a message of a chunk", lambda: RingWriter(layout, memory, fence).try_write([bytes(64)]), True
+    other: Any = memoryview(bytearray(layout.total_bytes))
+    full, given = RingWriter(layout, other, fence), list[Any]()
+    yield "four messages for three chunks", lambda: [full.try_write([b"%d" % n], given.append) for n in range(4)], [
+        True, True, True, False]
+    yield "what was told before each", lambda: [list(map(bytes, parts)) for parts in given], [[b"0"], [b"1"], [b"2"]]
+    yield "what stands there", lambda: [bytes(other[chunk * 64:chunk * 64 + 1]) for chunk in range(3)], [
+        b"0", b"1", b"2"]
+    yield "a payload without frames", lambda: from_overflow_frames([]), REFUSED
+
+
+def finds_nothing(queue: QueueReader) -> Loop[None]:
+    """An expired deadline looks once."""
+    before, now = queue.stats.waits, (yield Now())
+    try:
+        answer = yield from queue.dequeue(now)
+    except QueueTimeoutError as error:
+        answer = [type(error).__name__, queue.stats.waits - before, (yield Now()) - now]
+    yield Observe("queue-asked", {"words": "what is there by now", "answer": answer,
+                                  "wanted": ["QueueTimeoutError", 0, 0.0]})

@@ -1,0 +1,358 @@
+"""Histories about a queue that is played alone."""
+
+import struct
+from typing import Any
+
+from engine.config import RingConfig
+from scenarios.history.play import Options
+from tests.guarantees.build import RPC, TICK_S, Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+
+def _alone() -> Builder:
+    return history().promised(options=Options(queue="objects"))
+
+
+def _puts(h: Builder, face: str, position: int | None, *, beside: int = 0, wanted: int = 0, readable: bool = True,
+          outcome: str = "queue-put-at") -> Builder:
+    h.observes("core.0", "queue-put", face=face, beside=beside, wanted=wanted, chunk=8, readable=readable)
+    data: dict[str, Any] = {"position": position} if outcome == "queue-put-at" else {
+        "error": "QueueTimeoutError: message 2 was not sent"}
+    return h.observes("core.0", outcome, **data)
+
+
+def _gets(h: Builder, *faces: str, node: str = "worker.0") -> Builder:
+    for face in faces:
+        h.observes(node, "queue-got", face=face, **({} if face else {"error": "cannot be decoded"}))
+    return h
+
+
+def _large(h: Builder | None = None) -> Builder:
+    return _puts(_puts(h or _alone(), "a", 0, beside=1, wanted=1), "b", 1)
+
+
+def _over(h: Builder) -> Builder:
+    return h.observes("frontend.0", "closing", kept={}).observes("worker.0", "bye", reason="done")
+
+
+@accepts("queue-hands-over")
+def each_object_once_and_in_order() -> Builder:
+    return _over(_gets(_large(), "a", "b").observes("worker.0", "queue-kept", faces=["a", "b"], now=["a", "b"]))
+
+
+@accepts("queue-hands-over")
+def what_cannot_be_read_is_one_error() -> Builder:
+    h = _puts(_puts(_alone(), "a", 0, readable=False), "b", 1)
+    return _over(_gets(h, "", "b"))
+
+
+@accepts("queue-hands-over")
+def what_was_interrupted_may_have_been_sent() -> Builder:
+    h = _puts(_large(), "c", None, outcome="queue-interrupted")
+    return _over(_gets(_puts(h, "d", 3), "a", "b", "c", "d"))
+
+
+@accepts("queue-hands-over")
+def what_was_interrupted_need_not_have_been_sent() -> Builder:
+    h = _puts(_large(), "c", None, outcome="queue-interrupted")
+    return _over(_gets(_puts(h, "d", 2), "a", "b", "d"))
+
+
+@rejects("queue-hands-over")
+def an_object_is_lost() -> Builder:
+    return _gets(_puts(_large(), "c", 2), "a", "c")
+
+
+@rejects("queue-hands-over")
+def the_last_object_is_lost() -> Builder:
+    return _over(_gets(_large(), "a"))
+
+
+@rejects("queue-hands-over")
+def an_object_comes_twice() -> Builder:
+    return _gets(_large(), "a", "a")
+
+
+@rejects("queue-hands-over")
+def an_object_overtakes() -> Builder:
+    return _gets(_large(), "a", "b", "a")
+
+
+@rejects("queue-hands-over")
+def an_object_comes_changed() -> Builder:
+    return _gets(_large(), "a", "B")
+
+
+@rejects("queue-hands-over")
+def an_object_that_was_put_cannot_be_read() -> Builder:
+    return _gets(_large(), "", "b")
+
+
+@rejects("queue-hands-over")
+def what_cannot_be_read_is_handed_out() -> Builder:
+    return _gets(_puts(_large(), "c", 2, readable=False), "a", "b", "c")
+
+
+@rejects("queue-hands-over")
+def what_was_refused_arrives() -> Builder:
+    h = _puts(_large(), "c", None, outcome="queue-not-put").fires("drop", "core.0/rpc:doorbell")
+    return _gets(h, "a", "b", "c")
+
+
+@rejects("queue-hands-over")
+def who_puts_is_not_told_what_became_of_it() -> Builder:
+    h = _large().fires("drop", "core.0/rpc:doorbell")
+    return h.observes("core.0", "queue-not-put", error="QueueTimeoutError: ")
+
+
+@rejects("queue-hands-over")
+def an_object_is_refused_although_there_is_room() -> Builder:
+    return _puts(_large(), "c", None, outcome="queue-not-put")
+
+
+@rejects("queue-hands-over")
+def a_message_goes_beside_a_ring_that_it_fits_into() -> Builder:
+    return _puts(_alone().writes(RPC[0], 0, overflow=True), "a", 0)
+
+
+def _loses_a_payload(error_after: float) -> Builder:
+    h = _puts(_puts(_alone(), "a", 0), "b", 1).fires("drop", "core.0->worker.0/overflow:receive")
+    h.crosses("core.0->worker.0/overflow:receive", "a").crosses("core.0->worker.0/overflow:receive", "b").wait(
+        error_after)
+    return h if error_after > 6 else _gets(h, "")
+
+
+@rejects("queue-hands-over")
+def a_lost_payload_is_given_up_too_soon() -> Builder:
+    return _loses_a_payload(1)
+
+
+@rejects("queue-hands-over")
+def nobody_is_told_of_a_lost_payload() -> Builder:
+    return _over(_gets(_loses_a_payload(7), "b"))
+
+
+@rejects("queue-hands-over")
+def a_kept_object_changes() -> Builder:
+    return _gets(_large(), "a").observes("worker.0", "queue-kept", faces=["a"], now=["b"])
+
+
+@rejects("queue-hands-over")
+def a_large_buffer_is_copied_into_the_pickle() -> Builder:
+    return _gets(_puts(_large(), "c", 2, beside=0, wanted=1), "a", "b", "c")
+
+
+@rejects("queue-hands-over")
+def a_number_is_left_out() -> Builder:
+    return _gets(_puts(_large(), "c", 3), "a", "b", "c")
+
+
+@rejects("queue-hands-over")
+def an_end_fails_by_itself() -> Builder:
+    return _gets(_large(), "a", "b").observes("worker.0", "queue-failed", error="PeerDeadError: the writer has died")
+
+
+@silent("queue-hands-over", "queue-counts")
+def small_objects() -> Builder:
+    return _over(_gets(_puts(_alone(), "a", 0), "a"))
+
+
+def _read(count: int = 2, **said: Any) -> Builder:
+    h = _alone()
+    for position in range(count):
+        h.writes(RPC[0], position).reads(RPC[0], position)
+    began = h.now
+    h.wait(0.2).observes("worker.0", "queue-wait", ring="rpc", began=began, deadline=None, ended=began + 0.2,
+                         outcome="ok")
+    counted = {"ring": "rpc", "end": "reader", "messages": count, "bytes": 8 * count, "overflows": 0, "waits": 1,
+               "wait_s": 0.2, "longest_wait_s": 0.2, "depth": 0, "errors": []}
+    return h.observes("worker.0", "queue-counts", **{**counted, **said})
+
+
+@accepts("queue-counts")
+def a_reader_counts_what_it_read() -> Builder:
+    return _read()
+
+
+@accepts("queue-counts")
+def damage_is_found() -> Builder:
+    return _read().observes("worker.0", "queue-check", state="a flag was 9", damaged=True, found=["chunk 0: ..."])
+
+
+def _miscounts(**said: Any) -> None:
+    name, value = next(iter(said.items()))
+
+    def miscounted() -> Builder:
+        return _read(**said)
+
+    miscounted.__name__ = f"{name}_is_counted_as_{value}"
+    rejects("queue-counts")(miscounted)
+
+
+for _name, _value in {"end": "writer", "messages": 3, "bytes": 15, "overflows": 1, "waits": 2, "wait_s": 0.1,
+                      "longest_wait_s": 0.0, "depth": 1, "errors": ["chunk 0: flags are [9, 0]"]}.items():
+    _miscounts(**{_name: _value})
+
+
+@rejects("queue-counts")
+def damage_is_overlooked() -> Builder:
+    return _read().observes("worker.0", "queue-check", state="a flag was 9", damaged=True, found=[])
+
+
+@rejects("queue-counts")
+def damage_is_seen_where_there_is_none() -> Builder:
+    return _read().observes("worker.0", "queue-check", state="all is well", damaged=False, found=["chunk 0: ..."])
+
+
+# -- how the ends meet
+
+
+def _ends(options: str = "few", *, late: float = 0.1, named: str = "2 of 2 readers did not come, ranks [0, 1]",
+          ready: float = 0.0, came: int = 2) -> Builder:
+    h = history().promised(options=Options(queue=options))
+    deadline = h.now + 0.1
+    h.wait(late - TICK_S).observes("core.0", "queue-late", deadline=deadline, ended=h.now + TICK_S, error=named)
+    for rank in range(came):
+        h.observes(f"worker.{rank}", "queue-came", rank=rank)
+    return h.wait(ready - TICK_S).observes("core.0", "queue-ready", readers=2, deadline=9.0)
+
+
+@accepts("queue-ends-meet")
+def who_waits_in_vain_is_told_who_is_missing() -> Builder:
+    return _ends()
+
+
+@accepts("queue-ends-meet")
+def of_strangers_nobody_knows_who_they_are() -> Builder:
+    h = history().promised(options=Options(queue="strangers")).observes("worker.0", "queue-came", rank=0).wait(0.1)
+    return h.observes("core.0", "queue-late", deadline=h.now, ended=h.now,
+                      error="2 of 2 readers did not come, ranks [0, 1]")
+
+
+@rejects("queue-ends-meet")
+def the_wait_ends_too_late() -> Builder:
+    return _ends(late=0.15)
+
+
+@rejects("queue-ends-meet")
+def the_wait_ends_too_early() -> Builder:
+    return _ends(late=0.05)
+
+
+@rejects("queue-ends-meet")
+def another_one_is_named() -> Builder:
+    return _ends(named="1 of 2 readers did not come, ranks [1]")
+
+
+@rejects("queue-ends-meet")
+def who_has_come_is_named() -> Builder:
+    h = history().promised(options=Options(queue="few")).observes("worker.0", "queue-came", rank=0).wait(0.1)
+    return h.observes("core.0", "queue-late", deadline=h.now, ended=h.now,
+                      error="2 of 2 readers did not come, ranks [0, 1]")
+
+
+@rejects("queue-ends-meet")
+def nobody_is_named() -> Builder:
+    return _ends(named="not all have come")
+
+
+@rejects("queue-ends-meet")
+def a_writer_is_ready_too_soon() -> Builder:
+    return _ends(came=1)
+
+
+@rejects("queue-ends-meet")
+def a_writer_is_ready_too_late() -> Builder:
+    return _ends(ready=0.1)
+
+
+@rejects("queue-ends-meet")
+def a_writer_waits_on_behind_its_deadline() -> Builder:
+    h = history().promised(options=Options(queue="few")).wait(.5).observes("worker.0", "queue-came", rank=0)
+    return h.observes("core.0", "queue-ready", readers=1, deadline=1.1)
+
+
+@rejects("queue-ends-meet")
+def a_reader_is_ready_before_its_writer() -> Builder:
+    h = history().promised(options=Options(queue="few")).observes("worker.0", "queue-came", rank=0)
+    return h.observes("worker.0", "queue-ready", readers=0, deadline=9.0)
+
+
+@accepts("queue-ends-meet")
+def a_question_is_answered() -> Builder:
+    return _ends().observes("frontend.0", "queue-asked", words="the place of rank 99", answer="refused",
+                            wanted="refused")
+
+
+@rejects("queue-ends-meet")
+def a_question_is_answered_wrongly() -> Builder:
+    return _ends().observes("frontend.0", "queue-asked", words="the place of rank 99", answer=None, wanted="refused")
+
+
+_CHUNKS_BYTES = 2 * RingConfig().max_chunk_bytes
+
+
+def _lies(flags: bytes = b"\1\1\1\0\0\0", pids: tuple[int, ...] = (100, 101, 102), size: int = 0,
+          left: int = 0) -> Builder:
+    """One message, which both have read."""
+    h = _ends().observes("core.0", "queue-put-at", position=0)
+    h.ends("core.0", "worker.0", "worker.1")
+    presence = b"".join(struct.pack("<IIQ", pid, left, 0) for pid in pids)
+    tail = flags.ljust(64, b"\0") + bytes(128) + presence.ljust(64, b"\0")
+    return h.observes("frontend.0", "queue-memory", bytes=_CHUNKS_BYTES + (size or len(tail)), tail=tail.hex())
+
+
+@accepts("queue-ends-meet")
+def the_memory_is_laid_out_as_documented() -> Builder:
+    return _lies()
+
+
+@accepts("queue-ends-meet")
+def a_message_lies_at_another_place() -> Builder:
+    return _lies(b"\3\1\1\0\0\0")
+
+
+@rejects("queue-ends-meet")
+def two_messages_lie_at_one_place() -> Builder:
+    return _lies(b"\3\1\1\1\1\1").observes("core.0", "queue-put-at", position=1)
+
+
+@rejects("queue-ends-meet")
+def a_message_lies_at_no_place() -> Builder:
+    return _lies(b"\7\1\1\0\0\0")
+
+
+@rejects("queue-ends-meet")
+def a_reader_has_flagged_what_it_has_not_read() -> Builder:
+    return _lies(b"\1\1\1\0\0\1")
+
+
+@rejects("queue-ends-meet")
+def a_reader_has_not_flagged_what_it_has_read() -> Builder:
+    return _lies(b"\1\1\0\0\0\0")
+
+
+@rejects("queue-ends-meet")
+def a_flag_is_neither_0_nor_1() -> Builder:
+    return _lies(b"\1\1\2\0\0\0")
+
+
+@rejects("queue-ends-meet")
+def the_segment_is_too_large() -> Builder:
+    return _lies(size=512)
+
+
+@rejects("queue-ends-meet")
+def an_end_says_it_is_another_process() -> Builder:
+    return _lies(pids=(100, 102, 101))
+
+
+@rejects("queue-ends-meet")
+def an_end_says_that_it_has_left() -> Builder:
+    return _lies(left=1)
+
+
+@silent("queue-ends-meet")
+def all_are_there_at_once() -> Builder:
+    return _alone().observes("worker.0", "queue-came", rank=0).observes("worker.1", "queue-came", rank=1).wait(
+        -TICK_S).observes("core.0", "queue-ready", readers=2, deadline=9.0)
