@@ -151,7 +151,7 @@ def a_request_comes_in_with_a_block_too_many() -> Builder:
     return _first(blocks=[0, 2])
 
 
-@rejects(TURN)
+@rejects(TURN, BLOCKS)
 def two_requests_share_a_block() -> Builder:
     return _first(blocks=[1])
 
