@@ -26,7 +26,7 @@ globals().update(family(__name__, (
          "Messages of outputs arrive twice, and others in each other's place: the text is the same.",
          plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15)), TOLD),
-), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(11))),
+), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(13))),
     config=lab_config(skip_tokenizer_init=False)))
 
 

@@ -6,8 +6,8 @@ appears whole, once it is whole. The text ends before the stop string that is co
 borders fall in it; an end that may yet become a stop string is held back until that is decided. Special tokens
 give no text.
 
-    tokens   ... already shown ... | prefix_at ... | read_at ... newest      decoded from prefix_at on, because
-                                     context         not yet whole           decoders look at the token before
+    context ... | already shown ... newest          decoded from the context on, because decoders look at the
+                read_at             not yet whole   token before
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class IncrementalDecoder:
         # The tokenizer behind the wrapper decodes ten times as fast, and never tidies up spaces.
         self._decode: Callable[..., str] = getattr(tokenizer, "backend_tokenizer", tokenizer).decode
         self._ids = list(prompt_token_ids[-CONTEXT_TOKENS:])
-        if self._text(0).endswith(REPLACEMENT):
+        if self._text().endswith(REPLACEMENT):
             self._ids = []  # the prompt ends within a character: no context is better than half of one
-        self._prefix_at, self._read_at = 0, len(self._ids)
+        self._read_at = len(self._ids)
         self._shown = 0  # characters after read_at that were given out before the rest was whole
 
-    def _text(self, start: int, stop: int | None = None) -> str:
-        return self._decode(self._ids[start:stop], skip_special_tokens=True)
+    def _text(self, stop: int | None = None) -> str:
+        return self._decode(self._ids[:stop], skip_special_tokens=True)
 
     def add(self, token_id: int) -> str:
         """-> the characters that this token made whole; often those of the token, sometimes none."""
@@ -48,20 +48,17 @@ class IncrementalDecoder:
             return fresh
         fresh = pending[self._shown:]
         if pending:
-            self._prefix_at, self._read_at, self._shown = self._read_at, len(self._ids), 0
-            # What lies before the prefix is never read again.
-            del self._ids[: self._prefix_at]
-            self._prefix_at, self._read_at = 0, self._read_at - self._prefix_at
+            # What is shown now is the context of what comes; what was its context is never read again.
+            del self._ids[:self._read_at]
+            self._read_at, self._shown = len(self._ids), 0
         return fresh
 
     def finish(self) -> str:
         """-> what was held back because it was not whole."""
-        fresh = self._pending()[self._shown:]
-        self._shown += len(fresh)
-        return fresh
+        return self._pending()[self._shown:]
 
     def _pending(self) -> str:
-        return self._text(self._prefix_at)[len(self._text(self._prefix_at, self._read_at)):]
+        return self._text()[len(self._text(self._read_at)):]
 
 
 def find_stop(text: str, stop: Sequence[str], start: int) -> tuple[int, str] | None:
@@ -79,7 +76,7 @@ def find_stop(text: str, stop: Sequence[str], start: int) -> tuple[int, str] | N
 
 def undecided(text: str, stop: Sequence[str], start: int) -> int:
     """How many characters at the end of `text`, from `start` on, might be the beginning of a stop string."""
-    longest = min(max(map(len, stop), default=1) - 1, len(text) - start)
+    longest = min(max(map(len, stop)) - 1, len(text) - start)
     for length in range(longest, 0, -1):
         end = text[-length:]
         if any(word.startswith(end) for word in stop):
@@ -113,15 +110,12 @@ class Detokenizer:
         self._tokens += 1
         return self._grow(self._decoder.add(token_id))
 
-    def finish(self) -> str | None:
-        """No token follows: show what was held back. -> the stop string that this completed, if any."""
-        stopped = self._grow(self._decoder.finish()) if self.stopped_by is None else None
-        self._hidden = 0
-        return stopped
+    def finish(self) -> None:
+        """No token follows: show what was held back. That may complete a stop string."""
+        if self.stopped_by is None and self._grow(self._decoder.finish()) is None:
+            self._hidden = 0
 
     def _grow(self, fresh: str) -> str | None:
-        if self.stopped_by is not None:
-            return None
         self._whole += fresh
         if not self._stop:
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from scenarios.guarantees.base import Guarantee
 from scenarios.guarantees.chapters import (
     bad_frames,
-    blocks,
     cleanliness,
     death,
     delivery,
@@ -27,7 +26,7 @@ from scenarios.law import law
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, rpc, death,
-                    cleanliness, holdings, blocks, kv, kv_ranks, overload)
+                    cleanliness, holdings, kv, kv_ranks, overload)
     for guarantee in chapter.GUARANTEES
 }
 

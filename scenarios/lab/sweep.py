@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, marked, plan, terminate
+from faults.plan import Fate, Fault, Plan, Until, kill, marked, plan, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.settings import lab_config
@@ -88,7 +88,10 @@ def phases() -> tuple[Phase, ...]:
             utility("run_steps", 0), steps=40).then(add(0, name="again"), utility("ping", "ab", 3), steps=1).then(
             abort("again"))),
         Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
-              workload=recorded("texts").then(add(1, 2, 7))),
+              workload=recorded("texts").then(add(1, 3, 8))),
+        Phase(name="a start of its own", topology=_TWO, config=lab_config(start_method="auto"), workload=short),
+        Phase(name="a start that fails", topology=_TWO, workload=short, plan=plan(
+            kill("core.0", at=marked("core.0", Mark.BORN)))),
         Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
             add(0), utility("ping", "x", times=12), steps=2).then(abort(0))),
         Phase(name="a reset", topology=_TWO, workload=pair.then(_FEW, steps=3).then(

@@ -176,6 +176,11 @@ def _of_silence(history: History) -> Iterator[Incident]:
                             ("load", refused)):
             if len(history.by_node(name).get(node, ())) < least:
                 yield Incident(Sort.SILENT, node, at, f"{node} left and had not said {name!r} {least} times")
+    for node, records in history.by_node("not-sent").items():
+        end = history.ends.at(history.engine_of(node).core)
+        stayed = [record for record in records if kind_of(node) == NodeKind.FRONTEND and record.at < end]
+        if len(history.by_node("unroutable").get(node, ())) < len(stayed):
+            yield Incident(Sort.SILENT, node, stayed[-1].at, f"{node} kept for itself that a message stayed with it")
     for node, record in history.observed("over"):
         if record.data["unanswered"]:
             yield Incident(Sort.UNHEARD, node, record.at, f"{record.data['unanswered']} calls were never answered")

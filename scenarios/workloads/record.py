@@ -121,8 +121,8 @@ def sixty_four(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, 
     return [recorder.record(prompts.of(50 if prefixes[i % 4] else 4, 130, prefixes[i % 4]), 16) for i in range(64)]
 
 
-#: Tokens of a byte or two: an end of 次, which the prompt begins; é, →, an end without a beginning; a beginning of 次.
-BYTES = [97, 130, 105, 264, 161, 231, 243, 105, 165, 108]
+#: Tokens of a byte or two: an end of 次, which the prompt begins; é, →, aé; an end without a beginning, a beginning.
+BYTES = [97, 130, 105, 264, 161, 231, 243, 322, 105, 105, 165, 108]
 PAD = 0
 
 
@@ -148,8 +148,10 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
     return [
         {**plain, "asked": {"prompt": plain["prompt"].removeprefix("<s>")}},
         asked(words, stop=[text[9:17], text[12:15] + "#", text[30:34]]),
-        asked(other, stop=[text[5:8], text[3:8], text[20:27]], min_tokens=4),
-        asked(other, stop=[text[-3:] + "#", "#" + text[-2:]]),
+        asked(other, stop=[text[5:8], text[3:8], text[15:19], text[20:21]], min_tokens=4),
+        asked(other, stop=[text[-3:] + "#", "#" + text[-2:], text[20:35] + "#", text[:9] + "#"]),
+        asked(other, stop=[text[15:19], text[14:17], text[12:17]]),
+        asked(other, stop=[text[:3]]),
         {**cut(asked(plain, stop_token_ids=[repeated]), first + 1), "asked": {
             "prompt_token_ids": plain["prompt_token_ids"]}},
         {**asked(ended, stop=["#"]), "end_token_ids": ends},

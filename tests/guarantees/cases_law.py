@@ -162,3 +162,10 @@ def a_core_says_goodbye_when_it_has_left() -> Builder:
 @rejects(LAW)
 def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
     return _core_leaves(False)
+
+
+@rejects(LAW)
+def a_client_does_not_tell_that_a_message_stayed_with_it() -> Builder:
+    h = history().called("a", core=False).fires("cut", f"{REQUESTS}:wire").observes(
+        "frontend.0", "not-sent", site=f"{REQUESTS}:send", nth=1)
+    return h.ended("a", "failed", error="UnroutableError")

@@ -153,6 +153,18 @@ def the_core_computes_on_and_says_nothing() -> Builder:
     return _aborted().crosses("core.0/mark:step").crosses("core.0/mark:step").observes("core.0", "freed", request="a-0")
 
 
+@silent("abort-is-final")
+def the_thread_that_reads_hangs_with_the_abort_in_its_hands() -> Builder:
+    h = _aborted().fires("hang", f"{REQUESTS}:receive", nth=2, until=Until(seconds=.1))
+    h.crosses("core.0/mark:step").crosses("core.0/mark:step").observes("core.0", "freed", request="a-0")
+    return h.releases().observes("core.0", "request", request="a-0", action="unknown-abort")
+
+
+@silent("bad-request-isolated")
+def what_can_never_fit_is_aborted_by_its_caller() -> Builder:
+    return _too_long(history().started()).observes("frontend.0", "abort", request="long").ended("long", "aborted")
+
+
 @rejects("abort-is-final")
 def an_id_inside_is_given_twice() -> Builder:
     h = history().started().called("a", internal="a").ended("a", "aborted", index=0)
@@ -197,6 +209,13 @@ def a_reader_waits_in_vain_for_a_payload_that_is_there() -> Builder:
 @silent("ring-overflow-ordered")
 def a_reader_waits_until_just_after_its_payload_has_come() -> Builder:
     return _times_out(_late_payload(), .25)
+
+
+@silent("ring-overflow-ordered")
+def a_writer_stands_still_between_a_flag_and_its_payload() -> Builder:
+    h = history().started().writes(RPC[1], 0, overflow=True)
+    h.fires("hang", "core.0->worker.1/overflow:send", until=Until(seconds=.9))
+    return _times_out(_times_out(h.wait(.2), .2), .2).wait(.5).releases()
 
 
 @rejects("rpc-any-rank-fails-fast")

@@ -124,7 +124,7 @@ HARDLY_RESTS = Mutant(
 SILENT_RANK = Mutant(
     id="H17", scenario="test_silent_rank_raises",
     bug="Only the rank whose answer counts reports that it failed; the failure of another one is a time-out of all.",
-    breaks=these("rpc-any-rank-fails-fast/at-once"),
+    breaks=these("rpc-any-rank-fails-fast/at-once"), along=these("death-is-told"),
     edits=(Edit(
         "engine/worker/worker_loop.py",
         """            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)

@@ -15,15 +15,6 @@ ABORT_UNTOLD = Mutant(
                 "        self._end(live, FinishReason.ABORT)\n"
                 "        return [], [encode_abort([live.internal_id])]\n"),))
 
-ABORT_TOLD_TWICE = Mutant(
-    id="abort-told-twice", scenario="test_nothing_goes_wrong",
-    bug="An abort is told when it is asked for, and once more when it has been sent.",
-    breaks=these("ends-once/twice"),
-    not_in={"engine": "a stream that has ended takes nothing more, so its reader gets one end"},
-    edits=(Edit("engine/frontend/session.py",
-                "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
-                "        return [self._end(live, FinishReason.ABORT)] * 2, [encode_abort([live.internal_id])]\n"),))
-
 AS_IT_COMES = Mutant(
     id="as-it-comes", scenario="test_outputs_swap",
     bug="A stream takes each output as it comes, however many tokens stand before it.",
@@ -43,7 +34,8 @@ DOUBLES_DELIVERED = Mutant(
 SOMEBODY_ELSES = Mutant(
     id="somebody-elses", scenario="test_nothing_goes_wrong",
     bug="Outputs find their stream by the first letters of their request's id.",
-    breaks=these("tokens-in-order/whose"), along=these("tokens-match-reference", "ends-once", "served-in-turn"),
+    breaks=these("tokens-in-order/whose"),
+    along=these("tokens-match-reference", "ends-once", "lost-request-is-bounded", "served-in-turn"),
     edits=(Edit("engine/frontend/session.py",
                 "            live = self._by_internal.get(output.request_id)\n",
                 "            live = next((each for name, each in self._by_internal.items()\n"
@@ -53,7 +45,8 @@ TOKEN_BY_TOKEN = Mutant(
     id="token-by-token", scenario="test_text_is_shown_as_it_comes",
     bug="Each token is decoded by itself: halves of characters are shown, and spaces lost.",
     breaks=these("text-is-of-tokens/whole"), along=these("tokens-match-reference"),
-    edits=(Edit("engine/frontend/detokenizer.py", "        self._ids.append(token_id)\n        pending = self._pending()\n",
+    edits=(Edit("engine/frontend/detokenizer.py",
+                "        self._ids.append(token_id)\n        pending = self._pending()\n",
                 "        return self._decode([token_id], skip_special_tokens=True)\n        pending = \"\"\n"),))
 
 STOPS_IN_ONE_TOKEN = Mutant(
@@ -115,15 +108,6 @@ GIVEN_UP_IN_SILENCE = Mutant(
     breaks=these("lost-request-is-bounded/freed"),
     edits=(Edit("engine/frontend/session.py", "        return deliveries, [encode_abort(late)] if late else []\n",
                 "        return deliveries, []\n"),))
-
-ABORTED_BY_WORD = Mutant(
-    id="aborted-by-word", scenario="test_nothing_goes_wrong",
-    bug="An abort is told to its caller and to nobody else: the stream goes on behind its end.",
-    breaks=these("tokens-in-order/after-end", "abort-is-final/silent"), along=these("ends-once"),
-    not_in={"engine": "a stream that has ended takes nothing more, so its reader gets no token"},
-    edits=(Edit("engine/frontend/session.py",
-                "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
-                "        return [RequestEnd(request_id, FinishReason.ABORT, internal_id=live.internal_id)], []\n"),))
 
 COMPUTES_ON = Mutant(
     id="computes-on", scenario="test_nothing_goes_wrong",

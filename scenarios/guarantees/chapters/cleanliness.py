@@ -19,11 +19,10 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
+from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play, ProcessEnd
-
-CHAPTER = "Death and cleanliness"
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
@@ -138,6 +137,7 @@ def check_start_ends(history: History) -> Finding:
         else:
             _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
+            _judge_blame(finding, end, engine)
         if not startup.ready:
             _judge_words(finding, end, engine, node)
         if startup.ready and history.play.options.long_runtime_dir:
@@ -191,6 +191,18 @@ def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: En
         finding.took("failing the start after the death of {}", death.node, at=end.at, node=death.node,
                      bound=history.bounds.cleanup_s, measured=end.at - death.at - history.faults.frozen_s(
                          caller, death.at, end.at, engine.core))
+
+
+def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
+    """What befell a start is no fault of its configuration, and its error says who died."""
+    history = finding.history
+    death = history.ends.first_death(engine)
+    if history.faults.receipts and end.data["error"] == "ConfigError":
+        finding.broke("the start failed with ConfigError ({}), and its configuration is in order", end.data["reason"],
+                      at=end.at, node=engine.core)
+    elif death is not None and death.onset <= end.at and not blames(history, death, end.data["reason"]):
+        finding.broke("the start failed with {!r}, but {} died ({})", end.data["reason"], death.node, death.how,
+                      at=end.at, node=engine.core)
 
 
 def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None:

@@ -74,7 +74,7 @@ def blames(history: History, death: Death, reason: str) -> bool:
     if receipts[0].fate == Fate.KILL:
         return f"{name} died" in reason and "exit code -9" in reason
     fault = receipts[0].fault
-    return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason
+    return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason or "exit code 1" in reason
 
 
 def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:

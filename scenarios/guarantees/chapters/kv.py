@@ -1,4 +1,4 @@
-"""Promises about the events that describe the KV cache: numbered, heard, replayed, and true."""
+"""Promises about the KV cache: who owns its blocks; and its events: numbered, heard, replayed, and true."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from engine.topology import Channel, Mark
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
+    MEMORY,
     PROCESS,
     Envelope,
     Finding,
@@ -16,7 +17,7 @@ from scenarios.guarantees.base import (
     has_kv_events,
     has_subscribers,
 )
-from scenarios.guarantees.chapters.blocks import CHAPTER
+from scenarios.guarantees.books import check_blocks_conserved
 from scenarios.history.followers import (
     Follower,
     caches_of,
@@ -30,6 +31,7 @@ from scenarios.history.followers import (
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
+CHAPTER = "KV cache and its events"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
 #: One that is killed begins a second life, and that must be right; one that fails inside may be anything.
@@ -275,6 +277,16 @@ def check_kv_never_stalls(history: History) -> Finding:
 
 
 GUARANTEES = (
+    Guarantee(
+        id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
+        sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
+        wrong={
+            "owner": "gives one block to two requests",
+            "freed": "forgets the blocks of a request that was aborted or preempted",
+        },
+        witness="the core looked at its books when idle, after requests had held blocks",
+        envelope=Envelope(outside=(MEMORY,)),
+    ),
     Guarantee(
         id="kv-seq", chapter=CHAPTER, source=SOURCE, check=check_kv_seq, applies=has_kv_events,
         sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from scenarios.guarantees.base import DAMAGE, Envelope, Finding, Guarantee, Where, has_subscribers
-from scenarios.guarantees.chapters.blocks import CHAPTER
-from scenarios.guarantees.chapters.kv import SOURCE
+from scenarios.guarantees.chapters.kv import CHAPTER, SOURCE
 from scenarios.history.followers import Follower, caches_of, followers, handed_over, lost_by_publisher, publishers
 from scenarios.history.history import EngineLife, History
 from scenarios.history.names import kind_of, life_of

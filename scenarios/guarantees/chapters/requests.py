@@ -17,11 +17,13 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.guarantees.fitting import BAD_REQUEST, never_fits
+from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
 CHAPTER = "Requests and tokens"
+#: Why no world sees an engine that tells more than the end.
+ENDED = "a stream that has ended takes nothing more: its client falls over, which the law sees"
 
 #: A step may be about to begin when the thread beside it has read an abort: the one behind it knows.
 _STEPS_TO_HEAR = 1
@@ -180,8 +182,8 @@ def _steps_since_told(history: History, operation: Operation, core: str, until: 
 
 
 def _never_came(history: History, engine: EngineLife) -> bool:
-    """Whether the plan has lost, changed or held back what that engine's client sent."""
-    fates = LOSSES | DAMAGE | {Fate.DELAY, Fate.REORDER}
+    """Whether the plan has lost, changed or held back what that engine's client sent, or who reads it."""
+    fates = LOSSES | DAMAGE | STALLS | {Fate.DELAY, Fate.REORDER}
     return any("/requests:" in hit.site and history.engine_of(hit.node) == engine for hit in history.faults.hit(*fates))
 
 
@@ -207,7 +209,8 @@ def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
     _judge_unservable(finding)
     for operation in history.operations:
-        if never_fits(history, operation) and operation.accepted and not history.faults.receipts:
+        if never_fits(history, operation) and operation.accepted and operation.ends and not operation.abort \
+                and not history.faults.receipts:
             _judge_bad(finding, operation)
     bad = [o for o in history.operations if o.error == BAD_REQUEST]
     if not bad:
@@ -301,7 +304,8 @@ GUARANTEES = (
             "twice": "ends a request by what it was asked and by what the core says, too",
         },
         blind_in={
-            "twice in engine": "a stream that has ended takes nothing more, so its reader gets one end",
+            "twice in sim": ENDED,
+            "twice in engine": ENDED,
         },
         witness="a request ended otherwise than by finishing",
         envelope=Envelope(outside=(_CALLER,)),
@@ -317,7 +321,8 @@ GUARANTEES = (
             "whose": "does not look whose an output is",
         },
         blind_in={
-            "after-end in engine": "a stream that has ended takes nothing more, so its reader gets no token",
+            "after-end in sim": ENDED,
+            "after-end in engine": ENDED,
         },
         witness="streams were delivered interleaved, or an output frame was lost, doubled, late or swapped in the "
                 "middle of one",
@@ -353,7 +358,8 @@ GUARANTEES = (
             "reuse": "uses the caller's id inside the core",
         },
         blind_in={
-            "silent in engine": "a stream that has ended takes nothing more, so its reader gets no token",
+            "silent in sim": ENDED,
+            "silent in engine": ENDED,
         },
         witness="the core freed a request that it held when it was aborted, or an old ABORT came after its id was in "
                 "use again",

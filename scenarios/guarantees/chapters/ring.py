@@ -188,12 +188,15 @@ def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
     """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
     history, position = finding.history, sent.data["position"]
     late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
-    since = max([hit.at + hit.lasted_s for hit in late], default=sent.at + history.bounds.detection_s)
+    # A writer that stands still behind its flag has not sent the payload yet.
+    sent_at = max([sent.at, *(stall.until for stall in history.faults.stalls if stall.node == flow.source)])
+    since = max([hit.at + hit.lasted_s for hit in late], default=sent_at + history.bounds.detection_s)
+    tell = finding.unclear if history.starved(history.bounds.detection_s) else finding.broke
     for wait in history.by_node("queue-wait").get(flow.target, ()):
         if wait.data.get("outcome") == "timeout" and names_channel(wait.data.get("ring"), flow.edge.channel) \
                 and wait.data["began"] > since:
-            finding.broke("{} waited for message {} of {} in vain, although its payload was there", flow.target,
-                          position, flow.name, at=wait.at, node=flow.target)
+            tell("{} waited for message {} of {} in vain, although its payload was there", flow.target, position,
+                 flow.name, at=wait.at, node=flow.target)
             return
 
 

@@ -28,6 +28,8 @@ from sim.process.process import SimProcess
 from sim.process.thread import NEVER, Answers, SimThread, ThreadEndedError
 
 _RECIPE = "recipe"
+#: What `multiprocessing` knows of them.
+START_METHODS = ("spawn", "fork")
 
 
 def _who_am_i(process: SimProcess, thread: SimThread, effect: WhoAmI) -> Identity:
@@ -39,6 +41,7 @@ def _who_am_i(process: SimProcess, thread: SimThread, effect: WhoAmI) -> Identit
 
 def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> Identity:
     node, kin = effect.node, process.kin
+    assert effect.start_method in START_METHODS, effect.start_method
 
     def ended() -> None:
         kin.ended[node] = child.exitcode

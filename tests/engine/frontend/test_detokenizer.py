@@ -23,11 +23,13 @@ def plain(text: str) -> list[int]:
 
 
 def steps(detokenizer: Detokenizer, ids: list[int]) -> list[str]:
-    """The visible text after each token and at the end."""
+    """The visible text after each token and at the end; a stop string ends it."""
     seen = []
     for token in ids:
-        detokenizer.add(token)
+        stopped = detokenizer.add(token)
         seen.append(detokenizer.text)
+        if stopped is not None:
+            break
     detokenizer.finish()
     return [*seen, detokenizer.text]
 
@@ -72,9 +74,8 @@ def test_text_ends_before_the_stop_string_complete_first_however_tokens_fall(tex
 def test_a_stop_string_is_told_by_the_token_that_completes_it() -> None:
     ids = plain("the core keeps every step. the ring waits")
     detokenizer = Detokenizer(TOKENIZER, stop=["step. the"])
-    told = [detokenizer.add(token) for token in ids]
-    last = next(i for i, word in enumerate(told) if word is not None)
-    assert told[last] == "step. the"
+    last = next(i for i, token in enumerate(ids) if detokenizer.add(token) is not None)
+    assert detokenizer.stopped_by == "step. the"
     assert "step. the" in BACKEND.decode(ids[: last + 1])
     assert "step. the" not in BACKEND.decode(ids[:last])
     assert detokenizer.text == "the core keeps every "

@@ -4,4 +4,42 @@ from __future__ import annotations
 
 from tests.mutation.equivalent.base import Equivalent
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+_LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
+_MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/detokenizer.py"
+_INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
+_LOOKED = "who looks twice at the same instant sees the same: the second look is left out to save time"
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(_LIFE, "nobody", "statement-gone", "yield", "makes a generator of it, and is never reached"),
+    Equivalent(_LIFE, "ClientLife.start", "sent-twice", """yield TellChild(self.core, CoreRecipe(
+                config=msgspec.structs.replace(config, start_method=start_method), files=files,
+                handshake_address=addresses[HANDSHAKE], beat=files.segment("beat"), frontend=me,
+                engine_index=self.core.index, clients=(self._node.index,)))""",
+               "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
+    Equivalent(_LIFE, "ClientLife.send", "statement-gone", "return False", "nothing is as false as False",
+               "return None"),
+    Equivalent(_LIFE, "ClientLife.serve", "off-by-one", "now < next_tick", _INSTANT),
+    Equivalent(_LIFE, "ClientLife.tick", "off-by-one", "now - self._ticked_at > _AWAY * self.tick_s", _INSTANT),
+    Equivalent(_LIFE, "ClientLife.look_at_core", "branch-never-taken",
+               "self.session.dead is not None or monitor is None or now == self._looked_at", _LOOKED),
+    Equivalent(_LIFE, "ClientLife.look_at_core", "statement-gone", "self._looked_at = now", _LOOKED),
+    Equivalent(_LIFE, "ClientLife._core_is_long_dead", "off-by-one",
+               "(yield Now()) - self._dead_since > self.bounds.orphan_s", _INSTANT),
+    Equivalent(_MONITOR, "CoreMonitor.__init__", "statement-gone", 'self._exit = ""',
+               "it is read only where the core is gone, and set by whoever says that"),
+    Equivalent(_MONITOR, "CoreMonitor.on_tick", "off-by-one", "now >= self._gone_since + self._grace_s", _INSTANT),
+    Equivalent(_SESSION, "ClientSession.__init__", "off-by-one", "0", "calls are told apart by their numbers, and any "
+               "number may be the first"),
+    Equivalent(_SESSION, "ClientSession.utility", "off-by-one", "1", "calls are told apart by their numbers, in steps "
+               "of any size", "2"),
+    Equivalent(_SESSION, "ClientSession.on_tick", "branch-never-taken", "not self.busy",
+               "where nothing is open the loops below find nothing"),
+    Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "gap_s > self.bounds.output_gap_s", _INSTANT),
+    Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "silent_s > self.bounds.request_s", _INSTANT),
+    Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "now > deadline", _INSTANT),
+    Equivalent(_TEXT, "Detokenizer._grow", "statement-gone",
+               "self._search_from = len(self._whole) - self._hidden",
+               "what was searched once holds no stop string: it is left out to save time"),
+    Equivalent("engine/frontend/input_processor.py", "InputProcessor._check_params", "off-by-one", "0",
+               "stands for a seed that is not there, and is held against bounds that are far away"),
+)

@@ -1,12 +1,10 @@
-"""The promise about the KV cache itself: who owns its blocks."""
+"""Who owns the blocks of the KV cache: what a core says of its books, held against what its steps have left."""
 
 from __future__ import annotations
 
-from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee
+from scenarios.guarantees.base import Finding
 from scenarios.guarantees.replay import Served, replayed
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
-
-CHAPTER = "KV cache and its events"
 
 
 def _judge_silence(finding: Finding, served: Served) -> None:
@@ -67,17 +65,3 @@ def check_blocks_conserved(history: History) -> Finding:
                                 node, len(since), sum(r.data["request"] in aborted for r in since), at=record.at,
                                 node=node)
     return finding
-
-
-GUARANTEES = (
-    Guarantee(
-        id="blocks-conserved", chapter=CHAPTER, source="vLLM V1 engine core", check=check_blocks_conserved,
-        sentence="Every block has one owner or is free; after all requests have ended, all blocks are free or cached.",
-        wrong={
-            "owner": "gives one block to two requests",
-            "freed": "forgets the blocks of a request that was aborted or preempted",
-        },
-        witness="the core looked at its books when idle, after requests had held blocks",
-        envelope=Envelope(outside=(MEMORY,)),
-    ),
-)
