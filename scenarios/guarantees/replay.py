@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from scenarios.guarantees.service import Limits, Service, Wrong
+from scenarios.guarantees.service import Limits, NotFree, Service, Wrong
 from scenarios.history.history import EngineLife, History, Record
 from scenarios.history.steps import Asked, Step, asked_of, steps_of
 
@@ -56,6 +56,8 @@ class Served:
                     self.service.serve(step)
                 except Wrong as wrong:
                     self.wrong = step.record, str(wrong)
+                    if isinstance(wrong, NotFree):
+                        self.books.append(self.wrong)
                     return
                 self._note()
 

@@ -25,6 +25,10 @@ class Wrong(Exception):
     """A step, or what the core says beside it, breaks a rule."""
 
 
+class NotFree(Wrong):
+    """A block has two owners, or does not exist."""
+
+
 class Limits(NamedTuple):
     """Of one engine. `longest`: what a prompt must stay below, None where only the model says so."""
 
@@ -63,9 +67,9 @@ class Blocks:
     def take(self, block: int) -> None:
         """A block is handed out for something else."""
         if not 0 <= block < len(self.holders):
-            raise Wrong(f"block {block} does not exist")
+            raise NotFree(f"block {block} does not exist")
         if self.holders[block]:
-            raise Wrong(f"block {block} was handed out while somebody held it")
+            raise NotFree(f"block {block} was handed out while somebody held it")
         if block in self.unused:
             if self.blank:
                 raise Wrong(f"block {block} was taken, whose content could be found, although others hold nothing")

@@ -151,7 +151,7 @@ def a_request_comes_in_with_a_block_too_many() -> Builder:
     return _first(blocks=[0, 2])
 
 
-@rejects(TURN)
+@rejects(TURN, BLOCKS)
 def two_requests_share_a_block() -> Builder:
     return _first(blocks=[1])
 
@@ -600,17 +600,17 @@ def a_core_leaves_and_nobody_is_told_why() -> Builder:
 
 
 def _gives_up(told: str) -> Builder:
-    h = history().observes("frontend.0", "starting").fires("raise", "core.0/mark:born")
-    h.observes("core.0", "dying", reason="RuntimeError: planted by the plan", queued=0)
+    h = history().observes("frontend.0", "starting").fires("kill", "worker.1/mark:born")
+    h.observes("core.0", "dying", reason="StartupError: worker.1 died", queued=0)
     h.observes("frontend.0", "start-failed", error="StartupError", reason=told)
     return h.ends("core.0", "worker.0", "worker.1")
 
 
 @accepts("start-ends")
 def a_core_gives_up_its_start_and_says_why() -> Builder:
-    return _gives_up("planted by the plan")
+    return _gives_up("worker.1 died")
 
 
 @rejects("start-ends")
 def a_core_gives_up_its_start_without_a_word() -> Builder:
-    return _gives_up("core.0 died while starting")
+    return _gives_up("worker.1 and core.0 died while starting")

@@ -50,6 +50,7 @@ FORGOTTEN_REQUEST = Mutant(
     id="request-forgotten", scenario="test_nothing_goes_wrong",
     bug="The core takes a request in and never hands it to the scheduler: its caller waits for its time-out.",
     breaks=these("nothing-without-cause"),
+    along=these("blocks-conserved", "served-in-turn"),
     edits=(Edit(
         "engine/core/engine_core.py",
         """        self.scheduler.add_request(Request.from_engine_core_request(request))
@@ -302,7 +303,7 @@ REPLAY_NOT_ASKED = Mutant(
 BLOCKS_KEPT = Mutant(
     id="blocks-kept-on-abort", scenario="test_nothing_goes_wrong",
     bug="The blocks of an aborted request stay its own for ever.",
-    breaks=these("blocks-conserved/freed"), along=these("abort-is-final"),
+    breaks=these("blocks-conserved/freed"), along=these("abort-is-final", "served-in-turn"),
     edits=(Edit("engine/core/scheduler.py", "        self.cache.free(request)\n        del self.requests",
                 "        if status is not RequestStatus.FINISHED_ABORTED:\n            self.cache.free(request)\n"
                 "        del self.requests"),))

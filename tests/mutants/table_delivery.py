@@ -72,7 +72,8 @@ BLOCKS_GUESSED = Mutant(
 BAD_FRAME_ENDS_OTHERS = Mutant(
     id="bad-frame-ends-others", scenario="test_frames_that_are_no_requests",
     bug="After a frame that it cannot read the core trusts nobody: it gives up whatever its client had asked for.",
-    breaks=these("bad-frame-isolated/request"), along=these("tokens-match-reference"),
+    breaks=these("bad-frame-isolated/request"),
+    along=these("tokens-match-reference", "blocks-conserved", "served-in-turn"),
     edits=(Edit("engine/core/engine_core.py",
                 "        elif isinstance(item, MalformedRequest):\n",
                 "        elif isinstance(item, MalformedRequest):\n"

@@ -55,6 +55,7 @@ EVICTION_UNTOLD = Mutant(
     id="eviction-untold", scenario="test_live_batches_go_on_during_a_replay",
     bug="A block that is evicted is told to nobody: mirrors keep it for ever.",
     breaks=these("kv-mirror-true"),
+    along=these("blocks-conserved"),
     edits=(Edit("engine/core/block_pool.py",
                 "                self._events.append(BlockRemoved(block_hashes=[block_hash]))\n",
                 "                pass\n"),))
@@ -105,7 +106,7 @@ RANK_NOT_SAID = Mutant(
 NUMBERED_WHEN_SENT = Mutant(
     id="numbered-when-sent", scenario="test_publisher_thread_is_stalled_and_its_queue_full",
     bug="A batch that finds the queue full gets no number: what was dropped leaves no gap.",
-    breaks=these("kv-seq/numbers"), along=READING | these("kv-mirror-true", "kv-replay-complete"),
+    breaks=these("kv-seq/numbers"), along=READING | these("kv-mirror-true", "kv-replay-complete", "blocks-conserved"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "        self._numbered = number + 1\n        return number, room\n",
                 "        self._numbered = number + room\n        return number, room\n"),))
@@ -179,7 +180,7 @@ STATE_WITHOUT_WHAT_WAS_LOST = Mutant(
 BLOCK_GIVEN_TWICE = Mutant(
     id="block-given-twice", scenario="test_nothing_goes_wrong",
     bug="The last block that is handed out stays among the free ones.",
-    breaks=these("blocks-conserved/owner"), along=these("tokens-match-reference"),
+    breaks=these("blocks-conserved/owner"), along=these("tokens-match-reference", "served-in-turn"),
     edits=(Edit("engine/core/block_pool.py", "            taken.append(block)\n        return taken\n",
                 "            taken.append(block)\n"
                 "        if taken:\n"

@@ -35,7 +35,7 @@ SOMEBODY_ELSES = Mutant(
     id="somebody-elses", scenario="test_nothing_goes_wrong",
     bug="Outputs find their stream by the first letters of their request's id.",
     breaks=these("tokens-in-order/whose"),
-    along=these("tokens-match-reference", "ends-once", "lost-request-is-bounded"),
+    along=these("tokens-match-reference", "ends-once", "lost-request-is-bounded", "served-in-turn"),
     edits=(Edit("engine/frontend/session.py",
                 "            live = self._by_internal.get(output.request_id)\n",
                 "            live = next((each for name, each in self._by_internal.items()\n"
@@ -68,6 +68,7 @@ SENT_UNSEEN = Mutant(
     id="sent-unseen", scenario="test_requests_that_no_engine_can_serve",
     bug="A prompt with an unknown token is sent, and left to the core.",
     breaks=these("bad-request-isolated/before"),
+    along=these("served-in-turn"),
     edits=(Edit("engine/frontend/input_processor.py", "        self._check_prompt(request_id, token_ids)\n", ""),))
 
 NO_REASON = Mutant(

@@ -12,7 +12,7 @@ FLAG_BEFORE_DATA = Mutant(
     id="H03", scenario="test_writer_stops_at_a_store[data]",
     bug="The flag can be seen before the data, as if the machine had swapped the stores.",
     breaks=these("ring-exact-prefix/whole"),
-    along=these("workers-in-step", "tokens-match-reference", "rpc-matched"),
+    along=these("workers-in-step", "tokens-match-reference", "rpc-matched", "served-in-turn"),
     not_in={"engine": "readers that look within the same microsecond end the play before its fault; when is chance"},
     edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + READERS + FENCE + WRITTEN + DATA + FENCE),))
 
@@ -47,7 +47,8 @@ FIRST_READER = Mutant(
 FAILS_OPEN = Mutant(
     id="fails-open", scenario="test_silent_rank_raises",
     bug="An engine goes on after a rank has failed, as if only the step had been lost.",
-    breaks=these("rpc-any-rank-fails-fast/closed"), along=these("death-is-told"),
+    breaks=these("rpc-any-rank-fails-fast/closed"),
+    along=these("death-is-told", "served-in-turn"),
     edits=(
         Edit("engine/core/engine_core.py",
              "        result = yield from self.executor.execute_model(scheduled)\n",
@@ -60,10 +61,10 @@ FAILS_OPEN = Mutant(
 SPARED_RANK = Mutant(
     id="spared-rank", scenario="test_nothing_goes_wrong",
     bug="A rank does not execute what it has not to answer.",
-    breaks=these("workers-in-step"), along=these("tokens-match-reference", "ring-bounded-wait"),
+    breaks=these("workers-in-step"), along=these("tokens-match-reference", "ring-bounded-wait", "blocks-conserved"),
     edits=(Edit("engine/worker/worker_loop.py",
-                "        yield Observe(\"rpc\", _described(call_id, method, args))\n",
+                "        yield Observe(\"rpc\", _named(call_id, method, args))\n",
                 "        if output_rank not in (None, rank):\n            continue\n"
-                "        yield Observe(\"rpc\", _described(call_id, method, args))\n"),))
+                "        yield Observe(\"rpc\", _named(call_id, method, args))\n"),))
 
 RING_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
