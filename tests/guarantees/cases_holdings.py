@@ -120,6 +120,14 @@ def nobody_waits_for_the_subscriber_of_a_dead_engine() -> Builder:
     return _measured(h, "subscriber.0", (READY, h.now, _holds(0, 0)), (QUIET, h.now + 1, _holds()))
 
 
+@silent(GROWS)
+def who_is_on_the_way_out_opens_what_it_needs() -> Builder:
+    h = history().started().crosses("core.0/mark:idle")
+    first = h.now
+    h.request("a").fires("kill", "frontend.0/mark:born", node="frontend.0").ends("frontend.0").wait(0.1)
+    return _measured(h, "worker.0", (READY, first, _holds()), (QUIET, h.now, _holds(descriptors=22)))
+
+
 def _rests(before: Holdings, after: Holdings) -> Builder:
     return _measured(history().started().request("a"), "core.0", (DONE, 2.0, before), (RESTED, 4.0, after))
 

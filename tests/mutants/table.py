@@ -284,7 +284,7 @@ REPLAY_IGNORED = Mutant(
     id="replay-ignored", scenario="test_subscriber_is_too_slow_for_its_high_water_mark",
     bug="The publisher answers every request for a replay with nothing.",
     breaks=these("kv-replay-complete/exact"),
-    along=these("kv-mirror-true", "kv-asks-in-time", "kv-tells-what-came"),
+    along=these("kv-mirror-true", "kv-asks-in-time", "kv-tells-what-came", "kv-answers-exact"),
     edits=(Edit("engine/kv_events/publisher/log.py",
                 "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
                 "        first = len(batches)\n"),))

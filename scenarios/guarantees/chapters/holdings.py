@@ -30,7 +30,7 @@ def check_nothing_grows(history: History) -> Finding:
     served = {history.engine_of(o.node).engine for o in history.operations if o.ends}
     for before, after in _twice(history, Moment.READY, Moment.DONE, Moment.QUIET):
         node, held, holds = of_life(after.node, after.life), before.holds, after.holds
-        if not _was_ready(history, node, before.at):
+        if not _was_ready(history, node, before.at) or _leaves(history, node, after.at):
             continue
         late = _may_connect_late(history, after.node)
         grown = []
@@ -81,6 +81,12 @@ def _was_ready(history: History, node: str, at: float) -> bool:
     """A process that is held up may not have come so far; and for a subscriber of a dead engine nobody waits."""
     held = any(r.node == node and r.holds and r.at <= at < r.over_at for r in history.faults.receipts)
     return not held and (kind_of(node) != NodeKind.SUBSCRIBER or history.ends.at(history.engine_of(node).core) > at)
+
+
+def _leaves(history: History, node: str, at: float) -> bool:
+    """Whether its engine has lost somebody by then: who is on the way out opens what it needs for that."""
+    mine = history.engine_of(node)
+    return any(history.engine_of(death.node) == mine and death.at <= at for death in history.ends.deaths)
 
 
 def _threads_to_come(history: History, node: str, at: float) -> int:

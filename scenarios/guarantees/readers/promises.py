@@ -9,12 +9,18 @@ from scenarios.guarantees.readers.asking import Asker
 from scenarios.guarantees.readers.telling import Teller
 from scenarios.history.events.followers import followers
 from scenarios.history.history import Fate, History
+from scenarios.history.play import Play
 
 _ENVELOPE = Envelope(outside=(
     Where(DEATHS - {Fate.KILL, Fate.TERMINATE}, nodes="subscriber.*", why="the subscriber itself is hit"),
     Where(frozenset({Fate.CORRUPT}), sites="*/kv:*", why="the wire has no checksum"),
     Where(frozenset({Fate.CORRUPT}), sites="core.*/replay:*", why="the wire has no checksum"),
 ))
+
+
+def hears_its_publisher(play: Play) -> bool:
+    """Noise comes before what a publisher says: the moment at which that is heard is not on record."""
+    return has_subscribers(play) and not play.options.noisy_publisher
 
 
 def check_kv_asks_in_time(history: History) -> Finding:
@@ -35,7 +41,8 @@ def check_kv_tells_what_came(history: History) -> Finding:
 
 GUARANTEES = (
     Guarantee(
-        id="kv-asks-in-time", chapter=CHAPTER, source=SOURCE, check=check_kv_asks_in_time, applies=has_subscribers,
+        id="kv-asks-in-time", chapter=CHAPTER, source=SOURCE, check=check_kv_asks_in_time,
+        applies=hears_its_publisher,
         sentence="A subscriber asks the replay socket one question at a time, from the first batch that it misses on: "
                  "at once where one is missing, for the whole state after a loss for good, and otherwise when its "
                  "publisher was silent for its poll. It waits for each answer as long as something comes of it.",

@@ -32,14 +32,15 @@ from scenarios.history.events.followers import (
 from scenarios.history.events.mirrors import beginnings, untrue
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
-from scenarios.history.play import Play
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 
 #: One that is killed begins a second life, and that must be right; one that fails inside may be anything.
 _SUBSCRIBER = Where(DEATHS - {Fate.KILL}, nodes="subscriber.*", why="the subscriber itself is hit")
 _DAMAGED = Where(DAMAGE, sites="*/kv:*", why="the wire has no checksum")
-_CHANGED = Where(frozenset({Fate.CORRUPT}), why="no checksum: changed bytes may be other tokens, or other blocks")
+_CHANGED = tuple(Where(frozenset({Fate.CORRUPT}), sites=f"{whose}.*",
+                      why="no checksum: changed bytes may be other tokens, or other blocks")
+                 for whose in ("frontend", "core", "worker"))
 _ANSWER_DAMAGED = Where(DAMAGE, sites="core.*/replay:*", why="the wire has no checksum")
 _PUBLISHER = Where(PROCESS, nodes="core.*", why="who should replay is hit")
 #: The core is stopped as a whole, or a thread of it that is neither the publisher's nor the one that replays.
@@ -51,10 +52,6 @@ _STEP_STOPPED = (
 #: What makes an answer incomplete: after so many tries its batch counts as lost.
 _TAKEN = DAMAGE | LOSSES
 _ANY_DEATH = Where(PROCESS, nodes="worker.*", why="the engine goes down with it")
-
-
-def may_ask(play: Play) -> bool:
-    return has_subscribers(play) and play.config.kv_events.replay
 
 
 def check_kv_seq(history: History) -> Finding:
@@ -323,7 +320,7 @@ GUARANTEES = (
     ),
     Guarantee(
         id="kv-replay-complete", chapter=CHAPTER, source=SOURCE, check=check_kv_replay_complete,
-        applies=may_ask,
+        applies=has_subscribers,
         sentence="After a gap inside the window, replay yields exactly the missing batches, in order, then the end "
                  "marker; live and replayed batches never interleave into a wrong state.",
         wrong={
@@ -346,7 +343,7 @@ GUARANTEES = (
                  "spell what requests were asked and given.",
         wrong="passes a gap over, so its mirror lacks the blocks of the batches that it missed",
         witness="a mirror that had a gap or a restart behind it was compared with a cache that was not empty",
-        envelope=Envelope(outside=(_SUBSCRIBER, _CHANGED)),
+        envelope=Envelope(outside=(_SUBSCRIBER, *_CHANGED)),
     ),
     Guarantee(
         id="kv-never-stalls", chapter=CHAPTER, source=SOURCE, check=check_kv_never_stalls, applies=has_kv_events,
