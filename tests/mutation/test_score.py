@@ -44,7 +44,7 @@ def test_the_calm_play_is_not_red(calm: list[Scene]) -> None:
 
 
 def test_a_bug_that_acts_in_the_calm_play_is_trivial(calm: list[Scene]) -> None:
-    outcome = _judged(_mutant("self.running.append(request)", "statement-gone"), calm)
+    outcome = _judged(_mutant("self._finished.append(request.request_id)", "statement-gone"), calm)
     assert (outcome.fate, outcome.by) == (Fate.TRIVIAL, CALM), outcome
 
 

@@ -93,7 +93,7 @@ def test_a_subscriber_that_must_go_says_what_it_mirrors_and_why_it_left(sim: Sim
     assert said[0][0] == "born" and said[-1] == ("bye", {"reason": why})
     assert said[-2] == ("kv-mirror", {
         "hashes": [0, 1, 2], "next_seq": 3, "unknown_since": None,
-        "blocks": [[number, None, (1, 2)] for number in range(3)]})
+        "blocks": [[number, None, (1, 2)] for number in range(3)], "errors": []})
 
 
 def test_a_subscriber_follows_its_publisher_into_the_next_life(sim: Simulation) -> None:
@@ -108,7 +108,7 @@ def test_a_subscriber_follows_its_publisher_into_the_next_life(sim: Simulation) 
     said = _observed(process)
     assert ("kv-restarted", {"epoch": 2}) in said
     assert said[-2] == ("kv-mirror", {
-        "hashes": [7], "next_seq": 1, "unknown_since": None, "blocks": [[7, None, (1, 2)]]})
+        "hashes": [7], "next_seq": 1, "unknown_since": None, "blocks": [[7, None, (1, 2)]], "errors": []})
 
 
 def _again() -> Loop[None]:
