@@ -154,7 +154,8 @@ class ClientLife:
         code = yield from self._listen()
         if isinstance(self._told, StartFailure):
             return (ConfigError if self._told.kind == "ConfigError" else StartupError)(self._told.reason)
-        return StartupError(f"{self._name} died while starting (exit code {code})")
+        text = f"{self._name} died while starting (exit code {code})"
+        return StartupError(f"{text}: {self._told.reason}" if isinstance(self._told, Leaving) else text)
 
     def _listen(self) -> Loop[int | None]:
         """What the core wrote on its pipe: who its workers are, why it could not start, why it leaves.

@@ -14,6 +14,8 @@ from scenarios.history.verdicts import Verdict
 
 #: Plays did not always record whether their time was virtual. Of those that do not say so, this world's was.
 _ONCE_VIRTUAL = "sim"
+#: What records hold. Of 1, which did not say so, callers were told that their engine died, and not why.
+SCHEMA = 2
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,11 +51,16 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     choice: int = 0  # which of several allowed outcomes the twin played
     versions: dict[str, str] = {}
+    schema: int = SCHEMA
     virtual_time: bool | None = None  # whether its world keeps its own time, which no machine can starve
 
     @property
     def simulated(self) -> bool:
         return self.world == _ONCE_VIRTUAL if self.virtual_time is None else self.virtual_time
+
+    @property
+    def says_why(self) -> bool:
+        return self.schema > 1
 
     @property
     def raw_messages(self) -> int:

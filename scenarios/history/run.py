@@ -86,7 +86,12 @@ def _read(path: Path, kind: type[_Value]) -> _Value:
 
 
 def _of_today(play: Any) -> Any:
-    """A play that was recorded before engines were values had one engine, told by its size alone."""
+    """A play that was recorded before engines were values had one engine, told by its size alone.
+
+    One that does not say by which schema it was recorded is of the first.
+    """
+    if isinstance(play, dict):
+        play = {"schema": 1, **play}
     topology = play.get("topology") if isinstance(play, dict) else None
     if not isinstance(topology, dict) or "engines" in topology:
         return play

@@ -159,7 +159,8 @@ def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str
         return
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
-    if failed.data["reason"] not in (reason, words or kind, reason[len("sys.exit("):-1].strip("'")):
+    told = failed.data["reason"]
+    if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
 

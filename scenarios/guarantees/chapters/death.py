@@ -65,7 +65,7 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
 def blames(history: History, death: Death, reason: str) -> bool:
     """Whether a reason says who died, and of what, where one fault alone has ended it."""
     receipts = history.faults.receipts
-    if len(receipts) != 1 or receipts[0].node != death.node or not death.planned or \
+    if not history.play.says_why or len(receipts) != 1 or receipts[0].node != death.node or not death.planned or \
             reason == "the engine was shut down":
         return True
     name = base(death.node)
@@ -280,7 +280,7 @@ def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
     history = finding.history
     dying = next(iter(history.by_node("dying").get(node, ())), None)
     told = next(iter(history.by_node("engine-dead").get(caller, ())), None)
-    if dying is None or told is None or "ENGINE_CORE_DEAD" not in told.data["reason"]:
+    if not history.play.says_why or dying is None or told is None or "ENGINE_CORE_DEAD" not in told.data["reason"]:
         return
     if dying.data["reason"] not in told.data["reason"]:
         finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],

@@ -117,6 +117,8 @@ def test_the_core_is_started_before_the_first_socket_and_told_where_to_connect(i
 @pytest.mark.parametrize(("word", "error", "text"), [
     (StartFailure("ConfigError", "no such model"), ConfigError, "^no such model$"),
     (StartFailure("RuntimeError", "out of memory"), StartupError, "^out of memory$"),
+    (Leaving("worker.0 failed"), StartupError,
+     r"^core\.0 died while starting \(exit code -9\): worker\.0 failed$"),
     (None, StartupError, r"^core\.0 died while starting \(exit code -9\)$")])
 def test_a_core_that_dies_while_it_starts_is_noticed_at_once_with_its_own_words(word, error, text) -> None:
     client = Client().dies(0.7)

@@ -25,7 +25,9 @@ def _judge_silence(finding: Finding, served: Served) -> None:
 def publishes(history: History, engine: EngineLife) -> bool:
     """As the lab configures it: an engine beside the first one only as a rank of data."""
     rank = history.play.topology.engine(engine.engine).data_parallel_rank
-    return history.play.config.kv_events.enable_kv_cache_events and (engine.engine == history.first or rank is not None)
+    events = history.play.config.kv_events
+    return events.enable_kv_cache_events and events.publisher != "null" and (
+        engine.engine == history.first or rank is not None)
 
 
 def _judge_freed(finding: Finding, node: str, idle: Record) -> None:
