@@ -200,6 +200,24 @@ def it_asks_again_for_what_is_gone() -> Builder:
     return _too_old({"tag": 3, "start": 1})
 
 
+def _lost_and(**clears: bool) -> Builder:
+    """Batch 1 is given up, batch 2 behind it is the last one, and nothing is asked but in silence."""
+    return _story("replayed 1", "healed", live_2=(2.3, "live", {**_came(2), **clears}),
+                  replayed_2=(2.31, "replayed", {**_came(2), **clears}), end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
+                  takes_1=(2.31, "kv-unrecoverable", {
+                      "first": 1, "last": 1, "reason": "older than the publisher's replay window"}))
+
+
+@accepts("kv-asks-in-time")
+def what_was_lost_before_the_cache_was_cleared_is_missed_no_more() -> Builder:
+    return _lost_and(clears=True)
+
+
+@rejects("kv-asks-in-time")
+def it_lost_something_for_good_and_asks_for_no_snapshot() -> Builder:
+    return _lost_and()
+
+
 # -- what it tells --------------------------------------------------------------------------------------------
 
 

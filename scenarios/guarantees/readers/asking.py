@@ -55,6 +55,7 @@ class Asker:
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
         self.failed = 0
+        self.cleared = -1  # the last batch that has come and clears the cache: what is lost before it is missed no more
 
     def walk(self) -> None:
         steps = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
@@ -126,7 +127,7 @@ class Asker:
 
     def _clear(self, moment: Moment) -> None:
         if moment.said.get("clears"):
-            self.wanted_at = None
+            self.wanted_at, self.cleared = None, max(self.cleared, moment.said["seq"])
 
     def _end(self, moment: Moment) -> None:
         self.heard_at, self.silences, said, under = moment.at, 0, moment.said, self.under
@@ -170,7 +171,10 @@ class Asker:
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
-            self.wanted_at, self.failed = moment.at, 0
+            if said["last"] > self.cleared:
+                self.wanted_at, self.failed = moment.at, 0
+            elif not self.is_missing(moment.at):
+                self.due_at = max(self.due_at, self.rest_at + self.wait_s)
         elif site == "kv-snapshot":
             self.wanted_at = None
         elif site == "kv-gap":
