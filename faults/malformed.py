@@ -14,9 +14,10 @@ import struct
 from collections import Counter, deque
 from typing import Any
 
-from engine.effects import Loop, Observe, Receive, Send
+from engine.effects import Effect, Loop, Observe, Receive, Send
 from engine.errors import UnroutableError
 from engine.ports import Unroutable
+from faults.between import between
 
 #: The name that it gives itself: no subscriber of an engine is called so.
 IDENTITY = b"\x01nobody knows me"
@@ -72,55 +73,43 @@ _HEARD_BEFORE = 2
 
 def rudely(loop: Loop[None], outbox: str = "replay") -> Loop[None]:
     """`loop`, with all of `REQUESTS` sent before each message to `outbox`."""
-    step = loop.send
-    answer = None
-    while True:
-        try:
-            effect = step(answer)
-        except StopIteration:
-            return
+    def answer(effect: Effect) -> Loop[Any]:
         if isinstance(effect, Send) and effect.outbox == outbox:
             for frames in REQUESTS:
                 with contextlib.suppress(Unroutable, UnroutableError):
                     yield Send(outbox, list(frames))
-        try:
-            step, answer = loop.send, (yield effect)
-        except Exception as error:
-            step, answer = loop.throw, error
+        return (yield effect)
+
+    return between(loop, answer)
 
 
 def amid_noise(loop: Loop[None], topic: bytes = b"", live: str = "kv", answers: str = "replay") -> Loop[None]:
     """`loop`, which hears all of `LIVE`, and of `ANSWERS`, before each of the first messages of these inboxes."""
-    step, answer = loop.send, None
     heard: Counter[str] = Counter()
     late: dict[str, deque[Any]] = {live: deque(), answers: deque()}
     noises = {live: [(topic, *frames[1:]) for frames in LIVE],
               # What has no topic is for everybody, and so is what has no place for one.
               answers: [(frames[0], topic, *frames[2:]) if len(frames) in (4, 5) else frames for frames in ANSWERS]}
-    while True:
-        try:
-            effect = step(answer)
-        except StopIteration:
-            return
-        step, answer = loop.send, None
-        if isinstance(effect, Receive):
-            waiting = next((late[inbox] for inbox in effect.inboxes if late.get(inbox)), None)
-            if waiting is not None:
-                answer = yield from _told(waiting.popleft())
-                continue
-        try:
-            answer = yield effect
-        except Exception as error:
-            step, answer = loop.throw, error
-            continue
-        if isinstance(effect, Receive) and answer is not None and answer[0] in late:
-            inbox, peer, _ = answer
-            heard[inbox] += 1
-            if heard[inbox] <= _HEARD_BEFORE:
-                first, *rest = noises[inbox]
-                late[inbox].extend((inbox, peer, list(frames)) for frames in rest)
-                late[inbox].append((inbox, peer, answer[2], None))
-                answer = yield from _told((inbox, peer, list(first)))
+
+    def answer(effect: Effect) -> Loop[Any]:
+        if not isinstance(effect, Receive):
+            return (yield effect)
+        waiting = next((late[inbox] for inbox in effect.inboxes if late.get(inbox)), None)
+        if waiting is not None:
+            return (yield from _told(waiting.popleft()))
+        got = yield effect
+        if got is None or got[0] not in late:
+            return got
+        inbox, peer, frames = got
+        heard[inbox] += 1
+        if heard[inbox] > _HEARD_BEFORE:
+            return got
+        first, *rest = noises[inbox]
+        late[inbox].extend((inbox, peer, list(noise)) for noise in rest)
+        late[inbox].append((inbox, peer, frames, None))
+        return (yield from _told((inbox, peer, list(first))))
+
+    return between(loop, answer)
 
 
 def _told(message: tuple[Any, ...]) -> Loop[Any]:

@@ -27,8 +27,8 @@ class BlockPool:
     """`num_blocks` blocks, numbered from 0. Knows blocks and hashes, not requests."""
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_events: bool = True) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"a KV cache needs at least one block, got {num_blocks}")
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a KV cache needs at least one block of one token, got {num_blocks} of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_events = enable_events
@@ -37,6 +37,7 @@ class BlockPool:
         # OrderedDict: a linked list in C, so taking from either end and from the middle is O(1).
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._by_hash: dict[int, dict[int, None]] = {}
+        self._parents: dict[int, int | None] = {}
         self._events: list[CacheEvent] = []
 
     @property
@@ -51,6 +52,9 @@ class BlockPool:
         """A block that holds this content, or None."""
         blocks = self._by_hash.get(block_hash)
         return next(iter(blocks)) if blocks else None
+
+    def hash_of(self, block: int) -> int | None:
+        return self._hash_of[block]
 
     def is_free(self, block: int) -> bool:
         return not self.holders[block]
@@ -101,6 +105,7 @@ class BlockPool:
             same = self._by_hash.get(block_hash)
             if same is None:
                 self._by_hash[block_hash] = {block: None}
+                self._parents[block_hash] = parent
                 if not run:
                     run_start, run_parent = index, parent
                 run.append(block_hash)
@@ -118,6 +123,7 @@ class BlockPool:
         if self._by_hash:
             self._hash_of = [None] * self.num_blocks
             self._by_hash.clear()
+            self._parents.clear()
         if self.enable_events:
             self._events.append(AllBlocksCleared())
         return True
@@ -146,6 +152,11 @@ class BlockPool:
             strangers = [block for block in blocks if self._hash_of[block] != block_hash]
             if strangers or not blocks:
                 wrong.append(f"hash {block_hash} leads to blocks {list(blocks)}, of which {strangers} do not hold it")
+            parent = self._parents.get(block_hash)
+            if parent is not None and parent not in self._by_hash:
+                wrong.append(f"hash {block_hash} is cached without its parent {parent}")
+        if len(self._parents) != len(self._by_hash):
+            wrong.append(f"{len(self._by_hash)} hashes are cached, {len(self._parents)} have a parent on record")
         if self._free and not 0 <= min(self._free) <= max(self._free) < self.num_blocks:
             wrong.append("the free queue holds a block that does not exist")
         return wrong
@@ -159,6 +170,7 @@ class BlockPool:
         del blocks[block]
         if not blocks:
             del self._by_hash[block_hash]
+            del self._parents[block_hash]
             if self.enable_events:
                 self._events.append(BlockRemoved(block_hashes=[block_hash]))
 

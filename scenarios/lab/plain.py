@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.effects import Loop, Receive, Send
+from engine.effects import Effect, Loop, Receive, Send
 from engine.errors import BadFrameError
 from engine.kv_events.codec import END, encode_batch, end_frames, read_batch
 from engine.messages import KVEventBatch
 from engine.wire.wiring import KV, REPLAY
+from faults.between import between
 
 #: Frames of a question without a tag: an empty one and a number.
 _PLAIN_QUESTION = 2
@@ -21,23 +22,16 @@ _ENDED_BY_A_REPORT = 5
 
 def without_epochs(loop: Loop[None]) -> Loop[None]:
     """`loop`, as it goes where its publisher is the original's."""
-    step, answer = loop.send, None
-    while True:
-        try:
-            effect = step(answer)
-        except StopIteration:
-            return
-        step, answer = loop.send, None
+    def answer(effect: Effect) -> Loop[Any]:
         if isinstance(effect, Send) and effect.outbox == REPLAY and len(effect.frames) != _PLAIN_QUESTION:
-            continue
-        try:
-            answer = yield effect
-        except Exception as error:
-            step, answer = loop.throw, error
-            continue
-        if isinstance(effect, Receive) and answer is not None and answer[0] in (KV, REPLAY):
-            inbox, peer, frames = answer
-            answer = inbox, peer, _plain(inbox, frames)
+            return None
+        got = yield effect
+        if not isinstance(effect, Receive) or got is None or got[0] not in (KV, REPLAY):
+            return got
+        inbox, peer, frames = got
+        return inbox, peer, _plain(inbox, frames)
+
+    return between(loop, answer)
 
 
 def _plain(inbox: str, frames: list[Any]) -> list[Any]:
