@@ -50,19 +50,19 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, cache_config: CacheConfig, num_blocks: int,
                  block_size: int | None = None, max_model_len: int | None = None, *,
-                 vocab_size: int = MAX_TOKEN_ID + 1, enable_events: bool = True) -> None:
+                 vocab_size: int | None = None, enable_events: bool = True) -> None:
         """`block_size` and `max_model_len` default to what the configs say.
 
         Who enables events must call `take_events` after each step, or they pile up.
-        Raises ValueError for a cache without a block, or a length that nobody says.
+        Raises ValueError for a cache of less than one block of one token, or a length of less than two.
         """
-        max_model_len = max_model_len or config.max_model_len
-        if max_model_len is None:
-            raise ValueError("a scheduler must know max_model_len")
+        max_model_len = config.max_model_len if max_model_len is None else max_model_len
+        if max_model_len is None or max_model_len < 2:
+            raise ValueError(f"max_model_len must leave room for a prompt and an answer, got {max_model_len}")
         self.max_num_batched_tokens = config.max_num_batched_tokens
         self.max_num_seqs = config.max_num_seqs
         self.max_model_len = max_model_len
-        self.max_token_id = vocab_size - 1
+        self.max_token_id = MAX_TOKEN_ID if vocab_size is None else vocab_size - 1
         self.cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
                                     cache_config.enable_prefix_caching, enable_events=enable_events)
         self.requests: dict[str, Request] = {}  # every live request, by id

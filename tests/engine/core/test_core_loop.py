@@ -274,7 +274,7 @@ def test_idle_it_beats_and_looks_at_its_books_once() -> None:
     assert max(gaps) <= CONFIG.bounds.heartbeat_s
     assert [count for count, _ in stage.hand.beats] == list(range(1, len(beats) + 1))
     books = [data for name, data in stage.hand.observed if name == "blocks"]
-    assert len(books) == 1 and books[0]["free"] == books[0]["total"]
+    assert len(books) == 1 and books[0]["errors"] == [] and books[0]["free"] == books[0]["total"]
 
 
 # -- the two I/O loops

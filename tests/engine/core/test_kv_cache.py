@@ -286,6 +286,10 @@ class TestIntegrity:
         cache._pool._by_hash[chain([7, 8])[0]][cache.get_block_ids("a")[2]] = None
         assert any("do not hold it" in text for text in cache.check_integrity())
 
+    def test_an_orphaned_hash_is_found(self, cache):
+        cache._pool._forget(cache.get_block_ids("a")[0])
+        assert any("without its parent" in text for text in cache.check_integrity())
+
     def test_a_block_listed_twice_is_found(self, cache):
         cache._tables["a"].append(cache._tables["a"][0])
         assert any("lists a block twice" in text for text in cache.check_integrity())

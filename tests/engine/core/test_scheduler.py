@@ -189,6 +189,11 @@ class TestBadRequests:
         assert not scheduler.add_request(make_request("a", [3, 4, 5], max_tokens=1))
         assert scheduler.schedule().num_scheduled_tokens == {"a": 2}
 
+    @pytest.mark.parametrize("blocks, length", [(0, 10), (4, 1), (4, 0), (4, None)])
+    def test_a_scheduler_that_could_never_schedule_is_refused(self, blocks, length):
+        with pytest.raises(ValueError):
+            Scheduler(SchedulerConfig(), CacheConfig(), blocks, 16, length)
+
     @pytest.mark.parametrize("values", [{"max_num_batched_tokens": 0}, {"max_num_seqs": 0}, {"max_model_len": 1}])
     def test_a_configuration_by_which_nothing_could_be_scheduled_is_refused(self, values):
         with pytest.raises(ValueError, match="room"):
