@@ -17,9 +17,19 @@ from engine.topology import NodeKind
 from engine.wire.sockets import ZmqSocket
 
 
+class Watching(zmq.Context):
+    """Each socket has its monitor from the start: one that is attached after the connect may miss the handshake."""
+
+    def socket(self, socket_type: int = -1, *arguments: Any, **settings: Any) -> Any:
+        socket = super().socket(socket_type, *arguments, **settings)
+        if socket_type != zmq.PAIR:  # a monitor is one
+            socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        return socket
+
+
 class Child:
     def __init__(self) -> None:
-        self.context = zmq.Context()
+        self.context = Watching()
         self.sockets: dict[str, ZmqSocket] = {}
         self.monitors: dict[str, zmq.Socket] = {}
 
@@ -29,8 +39,7 @@ class Child:
                 spec[name] = spec[name].encode("latin-1")
         socket = ZmqSocket(self.context, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
         self.sockets[key] = socket
-        self.monitors[key] = socket._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
+        self.monitors[key] = socket._socket.get_monitor_socket()
         return socket.address
 
     def send(self, key: str, first: int, count: int, size: int, peer: int) -> tuple[int, str | None]:
