@@ -45,6 +45,13 @@ class Observe(Effect):
     data: dict[str, Any]
 
 
+class Describe(Effect):
+    """As `Observe`, of what takes long to tell: it is put together only where somebody records. -> None"""
+
+    name: str
+    describe: Callable[[], dict[str, Any]]
+
+
 class Warn(Effect):
     """Something an operator wants to know, whoever records: each kind is logged now and then. -> None"""
 
@@ -82,10 +89,7 @@ class Receive(Effect):
 
 
 class WasCut(Effect):
-    """-> whether a connection of a watched inbox has ended since this was last asked.
-
-    It is known before the next connection brings messages.
-    """
+    """-> whether a connection of a watched inbox ended since the last question: known before the next one speaks."""
 
     inbox: str
 
@@ -186,8 +190,7 @@ class LogLine(Effect):
 
 
 class OnTerminate(Effect):
-    """From now on SIGTERM puts `item` into `queue`; without a queue it raises SystemExit(item) in the main thread.
-    -> None"""
+    """From here on SIGTERM puts `item` into `queue`; else it raises SystemExit(item) in the main thread. -> None"""
 
     queue: str | None
     item: Any

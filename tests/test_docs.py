@@ -121,10 +121,11 @@ def test_each_step_of_a_life_has_its_number_and_its_file(number, step):
 
 
 def observations(text: str) -> set[str]:
-    """Names of what this source tells the judges: first arguments of Observe(...), tell(...) and some.observe(...)."""
+    """Names of what this source tells the judges: of Observe(...), Describe(...), tell(...) and some.observe(...)."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args]
     return {call.args[0].value for call in calls
-            if getattr(call.func, "id", "") in ("Observe", "tell") or getattr(call.func, "attr", "") == "observe"
+            if getattr(call.func, "id", "") in ("Observe", "Describe", "tell")
+            or getattr(call.func, "attr", "") == "observe"
             if isinstance(call.args[0], ast.Constant)}
 
 

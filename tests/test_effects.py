@@ -8,12 +8,13 @@ import pytest
 
 import engine.effects
 import sim.process.effects
-from engine.effects import Effect, Now, Observe
+from engine.effects import Describe, Effect, Now, Observe
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
 from engine.process.shell import Process
-from engine.topology import core
+from engine.topology import core, tensor_parallel
 from sim.process.answers.table import ANSWERS
+from sim.simulation import Simulation
 
 #: The twin's threads answer these themselves: they never wait, and are asked for most.
 BY_THE_THREAD = {Now, Observe}
@@ -58,3 +59,19 @@ def test_each_effect_says_what_it_is_answered_with() -> None:
     silent = [kind.__name__ for kind in effects_of(engine.effects) | effects_of(sim.process.effects)
               if "->" not in (kind.__doc__ or "") and "Does not return" not in (kind.__doc__ or "")]
     assert not silent
+
+
+def test_what_takes_long_to_tell_is_put_together_only_where_somebody_records(ports: RealPorts) -> None:
+    def never() -> dict[str, object]:
+        raise AssertionError("nobody records")
+
+    process = Process(ports)
+    process.answers[Describe](Describe("step", never))
+    process.close()
+
+    told = []
+    for recording in (False, True):
+        sim = Simulation(tensor_parallel(2), record=recording)
+        sim.start_process("core.0", lambda process: (yield Describe("step", lambda: told.append(1) or {})))
+        sim.run()
+    assert told == [1]

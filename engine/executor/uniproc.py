@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from engine.config import Bounds, EngineConfig
-from engine.effects import Call, Loop, MakeWorker, Now, Observe
+from engine.effects import Call, Describe, Loop, MakeWorker, Now, Observe
 from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
@@ -35,7 +36,7 @@ class UniProcExecutor(Executor):
         call = self.table.open(method, output_rank, (yield Now()) + timeout_s)
         yield Observe("rpc-call", {"call": call.call_id, "method": method, "output_rank": output_rank})
         if method == "execute_model":
-            yield Observe("step", described(call.call_id, args[0]))
+            yield Describe("step", partial(described, call.call_id, args[0]))
         try:
             value, status = (yield Call(method, args, kwargs)), ReplyStatus.SUCCESS
         except Exception as error:  # a worker's failure is the call's, in one process as in many

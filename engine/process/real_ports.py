@@ -113,6 +113,9 @@ class RealPorts:
     def observe(self, name: str, **data: Any) -> None:
         """Nobody records."""
 
+    def describe(self, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+        """Nobody records."""
+
     # -- the end
 
     def close(self) -> None:

@@ -7,10 +7,11 @@ too, so the core never waits for a reply that nobody will write.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from engine.config import Bounds
-from engine.effects import Call, Loop, MarkPoint, Now, Observe
+from engine.effects import Call, Describe, Loop, MarkPoint, Now, Observe
 from engine.errors import QueueDecodeError, QueueTimeoutError
 from engine.ipc.framing import decode, encode
 from engine.ipc.queue import QueueReader, QueueWriter
@@ -35,7 +36,7 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
             continue
         yield Observe("rpc", _named(call_id, method, args))
         if method == "execute_model" and output_rank == rank:
-            yield Observe("step", described(call_id, args[0]))
+            yield Describe("step", partial(described, call_id, args[0]))
         try:
             yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
             value = yield Call(method, args, kwargs)

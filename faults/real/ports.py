@@ -194,6 +194,10 @@ class FaultyPorts:
         self.crossings.observe(name, data)
         self.inner.observe(name, **data)
 
+    def describe(self, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+        self.crossings.observe(name, describe())
+        self.inner.describe(name, describe)
+
     def close(self) -> None:
         self._rings.clear()  # no reference of ours may keep a mapping open
         self.inner.close()

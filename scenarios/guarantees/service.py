@@ -119,19 +119,17 @@ class Guest:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
+        self.name = asked.request
         self.tokens = list(asked.prompt)
+        self.longest = len(asked.prompt) + asked.answers
         self.told = 0  # so many of its tokens the workers know
         self.computed = 0
         self.blocks: list[int] = []
         self.stored: list[int] = []  # the numbers of its full blocks
         self.cached: int | None = None  # so many tokens it found when it first came in
 
-    @property
-    def is_over(self) -> bool:
-        return len(self.tokens) == len(self.asked.prompt) + self.asked.answers
-
     def __str__(self) -> str:
-        return repr(self.asked.request)
+        return repr(self.name)
 
 
 class Service:
@@ -189,13 +187,13 @@ class Service:
         """The youngest lets go of its blocks, and is the next to come in."""
         youngest = self.running.pop()
         self._let_go(youngest)
-        self._preempted.append(youngest.asked.request)
+        self._preempted.append(youngest.name)
         self.waiting.insert(0, youngest)
         return youngest
 
     def _ends(self, guest: Guest) -> None:
         self._let_go(guest)
-        self._untold.append(guest.asked.request)
+        self._untold.append(guest.name)
 
     def _let_go(self, guest: Guest) -> None:
         self.blocks.release(guest.blocks)
@@ -207,7 +205,7 @@ class Service:
         """Raises Wrong."""
         idle = not self.unserved
         self.unserved = 0
-        known, came = dict(step.known), dict(step.came)
+        known, came = {entry.request: entry for entry in step.known}, {entry.request: entry for entry in step.came}
         self._in_step = []
         before = len(self._preempted)
         budget = self._those_who_run(step, known)
@@ -215,10 +213,12 @@ class Service:
             idle = self._those_who_wait(step, came, budget) and idle
         for request in (*known, *came):
             raise Wrong(f"{request!r} is in a step in which it has no place")
-        if set(step.scheduled) != {guest.asked.request for guest in self._in_step}:
+        if len(step.scheduled) != len(self._in_step):  # who is in it has been looked up
             raise Wrong(f"tokens are counted for {sorted(step.scheduled)}")
-        _must_be_told("ended", step.finished, self._untold)
-        _must_be_told("given way", step.preempted, self._preempted)
+        if step.finished or self._untold:
+            _must_be_told("ended", step.finished, self._untold)
+        if step.preempted or self._preempted:
+            _must_be_told("given way", step.preempted, self._preempted)
         if idle and not (step.scheduled or step.finished or step.preempted):
             raise Wrong("there was nothing to do in it")
         self._untold, self._preempted = [], []
@@ -226,37 +226,40 @@ class Service:
 
     def _those_who_run(self, step: Step, known: dict[str, Known]) -> int:
         """-> what is left of the budget"""
-        size, limits = self.limits.block_size, self.limits
-        budget = limits.tokens
-        for guest in list(self.running):
-            if guest not in self.running or not budget:
-                continue
-            count = min(len(guest.tokens) - guest.computed, budget)
-            if guest.computed + count > limits.blocks * size:
-                self.running.remove(guest)
+        size, longest, running = self.limits.block_size, self.limits.blocks * self.limits.block_size, self.running
+        budget, place = self.limits.tokens, 0
+        while budget and place < len(running):
+            guest = running[place]
+            until = len(guest.tokens)
+            if until - guest.computed > budget:
+                until = guest.computed + budget
+            if until > longest:
+                del running[place]
                 self._ends(guest)
                 continue
-            needed = -(-(guest.computed + count) // size) - len(guest.blocks)
-            while needed > self.blocks.free:
+            needed = -(-until // size) - len(guest.blocks)
+            while needed and needed > self.blocks.free:
                 if self._gives_way() is guest:
                     return budget
-            entry = known.pop(guest.asked.request, None)
+            entry = known.pop(guest.name, None)
             if entry is None:
                 raise Wrong(f"{guest} runs, could go on and was left out")
             self._goes_on(guest, entry, needed)
-            self._computes(guest, step, count)
-            budget -= count
+            budget -= until - guest.computed
+            self._computes(guest, step, until - guest.computed)
+            place += 1
         return budget
 
     def _goes_on(self, guest: Guest, entry: Known, needed: int) -> None:
-        if entry.tokens != guest.tokens[guest.told:]:
-            raise Wrong(f"the workers get {entry.tokens} as the new tokens of {guest}, which are "
-                        f"{guest.tokens[guest.told:]}")
-        if entry.computed != guest.computed:
-            raise Wrong(f"{guest} goes on at token {entry.computed}, it is computed up to {guest.computed}")
-        if len(entry.blocks) != needed:
-            raise Wrong(f"{guest} gets {len(entry.blocks)} more blocks and needs {needed}")
-        self._takes(guest, entry.blocks)
+        _, tokens, blocks, computed = entry
+        if tokens != guest.tokens[guest.told:]:
+            raise Wrong(f"the workers get {tokens} as the new tokens of {guest}, which are {guest.tokens[guest.told:]}")
+        if computed != guest.computed:
+            raise Wrong(f"{guest} goes on at token {computed}, it is computed up to {guest.computed}")
+        if len(blocks) != needed:
+            raise Wrong(f"{guest} gets {len(blocks)} more blocks and needs {needed}")
+        if blocks:
+            self._takes(guest, blocks)
 
     def _those_who_wait(self, step: Step, came: dict[str, Came], budget: int) -> bool:
         """-> whether nobody had to be sent away"""
@@ -270,13 +273,13 @@ class Service:
             found = self._findable(guest)
             count = min(len(guest.tokens) - len(found) * size, budget)
             needed = -(-(len(found) * size + count) // size) - len(found)
-            entry = came.get(guest.asked.request)
+            entry = came.get(guest.name)
             revived = self._unused_for(found, [] if entry is None else entry.blocks)
             if needed > self.blocks.free - revived:
                 break
             if entry is None:
                 raise Wrong(f"{guest} is next, could run and was left waiting")
-            del self.waiting[0], came[guest.asked.request]
+            del self.waiting[0], came[guest.name]
             self.running.append(guest)
             self._comes_in(guest, entry, found, needed)
             self._computes(guest, step, count)
@@ -322,7 +325,7 @@ class Service:
         guest.blocks += blocks
 
     def _computes(self, guest: Guest, step: Step, count: int) -> None:
-        counted = step.scheduled.get(guest.asked.request)
+        counted = step.scheduled.get(guest.name)
         if counted != count:
             raise Wrong(f"{counted} tokens of {guest} are computed, {count} should be")
         guest.computed += count
@@ -331,17 +334,20 @@ class Service:
 
     def _is_done(self) -> None:
         """The step was executed: what it computed can be found, and who got a last token is over."""
+        size, reuses = self.limits.block_size, self.limits.reuses
         for guest in self._in_step:
-            self._can_be_found(guest)
-            if guest.computed == len(guest.tokens):
-                guest.tokens.append(guest.asked.answer(len(guest.tokens) - len(guest.asked.prompt)))
-                if guest.is_over:
+            computed, have = guest.computed, len(guest.tokens)
+            if reuses and (len(guest.stored) + 1) * size <= computed:
+                self._can_be_found(guest)
+            if computed == have:
+                guest.tokens.append(guest.asked.answer(have - len(guest.asked.prompt)))
+                if have + 1 == guest.longest:
                     self.running.remove(guest)
                     self._ends(guest)
 
     def _can_be_found(self, guest: Guest) -> None:
         size = self.limits.block_size
-        while self.limits.reuses and (len(guest.stored) + 1) * size <= guest.computed:
+        while (len(guest.stored) + 1) * size <= guest.computed:
             begin = len(guest.stored) * size
             number = self.blocks.number(guest.stored[-1] if guest.stored else 0, guest.tokens[begin:begin + size])
             self.blocks.store(guest.blocks[len(guest.stored)], number)

@@ -39,10 +39,18 @@ class Flow:
     def in_order(self) -> bool:
         """Whether what was received is exactly the beginning of what was sent: then the n-th is the n-th."""
         sends, receives = self.sends, self.receives
-        if len(receives) > len(sends) or not all(map(str.__eq__, map(_DIGEST, sends), map(_DIGEST, receives))):
+        if len(receives) != len(sends):
+            if len(receives) > len(sends):
+                return False
+            sends = sends[:len(receives)]
+        if list(map(_DIGEST, sends)) != list(map(_DIGEST, receives)):
             return False
-        return self.edge.channel not in RING_CHANNELS or all(
-            _ring_key(send) == _ring_key(receive) for send, receive in zip(sends, receives, strict=False))
+        return self.edge.channel not in RING_CHANNELS or list(map(_ring_key, sends)) == self.positions
+
+    @cached_property
+    def positions(self) -> list[Any]:
+        """Where in its ring each message was read."""
+        return list(map(_ring_key, self.receives))
 
     @cached_property
     def pairs(self) -> list[tuple[Record, Record]]:

@@ -18,6 +18,7 @@ from scenarios.history.operations import Operation
 class Came(NamedTuple):
     """A request that the workers see for the first time, or again."""
 
+    request: str
     tokens: list[int]
     prompt: int  # so many of them are its prompt
     blocks: list[int]
@@ -27,6 +28,7 @@ class Came(NamedTuple):
 class Known(NamedTuple):
     """A request that they know: what is new of it."""
 
+    request: str
     tokens: list[int]
     blocks: list[int]
     computed: int
@@ -37,8 +39,8 @@ class Step(NamedTuple):
 
     number: int
     record: Record
-    came: list[tuple[str, Came]]
-    known: list[tuple[str, Known]]
+    came: list[Came]
+    known: list[Known]
     scheduled: dict[str, int]
     finished: list[str]
     preempted: list[str]
@@ -72,9 +74,8 @@ def steps_of(history: History, engine: EngineLife) -> list[Step]:
 
 def _step(number: int, record: Record, data: dict[str, Any]) -> Step:
     return Step(
-        number, record, [(request, Came(*rest)) for request, *rest in data["new"]],
-        [(request, Known(*rest)) for request, *rest in data["cached"]], data["scheduled"], data["finished"],
-        data["preempted"])
+        number, record, list(map(Came._make, data["new"])), list(map(Known._make, data["cached"])), data["scheduled"],
+        data["finished"], data["preempted"])
 
 
 def asked_of(history: History, engine: EngineLife) -> dict[str, Asked]:

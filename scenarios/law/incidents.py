@@ -73,8 +73,9 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
     "health": (Sort.DEAD, lambda node, data: not data.get("healthy", True)),
     "utility": (Sort.UTILITY, lambda node, data: bool(data.get("failure"))),
     "request": (Sort.STRANGE, lambda node, data: data.get("action") in ("duplicate", "refused", "unknown-abort")),
-    "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") in ("peer-dead", "failed") or (
-        data.get("outcome") == "timeout" and kind_of(node) == "core")),  # workers look whether they are asked
+    "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") != "ok" and (
+        data.get("outcome") in ("peer-dead", "failed") or (
+            data.get("outcome") == "timeout" and kind_of(node) == "core"))),  # workers look whether they are asked
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
@@ -141,8 +142,9 @@ def _of_processes(history: History) -> Iterator[Incident]:
 
 
 def _of_records(history: History) -> Iterator[Incident]:
+    said = history.observations
     for name, sort in _ALWAYS.items():
-        for node, record in history.observed(name):
+        for node, record in history.observed(name) if name in said else ():
             yield Incident(sort, node, record.at, _words(record), None, record)
     for name, (sort, holds) in _WHERE.items():
         for node, records in history.by_node(name).items():

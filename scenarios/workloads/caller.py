@@ -100,18 +100,21 @@ class Caller:
 
     def hear(self, heard: Heard, output: RequestOutput) -> Loop[None]:
         """What is new of the tokens: outputs are cumulative. One that takes something back begins anew."""
-        have, heard.last = heard.token_ids, output
-        offset = len(have) if output.token_ids[:len(have)] == have else 0
-        if len(output.token_ids) > offset or offset < len(have):
-            heard.token_ids = output.token_ids
-            yield Observe("tokens", {"request": heard.name, "internal": heard.internal, "offset": offset,
-                                     "tokens": output.token_ids[offset:], "cached": output.num_cached_tokens,
-                                     **self._text_of(output, offset)})
+        have, tokens, heard.last = heard.token_ids, output.token_ids, output
+        offset = len(have)
+        if tokens[:offset] != have:
+            offset = 0
+        if len(tokens) > offset or offset < len(have):
+            heard.token_ids = tokens
+            told = {"request": heard.name, "internal": heard.internal, "offset": offset, "tokens": tokens[offset:],
+                    "cached": output.num_cached_tokens}
+            if self._decode is not None:
+                told |= self._text_of(output, offset)
+            yield Observe("tokens", told)
 
     def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""
-        if self._decode is None:
-            return {}
+        assert self._decode is not None
         have = output.token_ids
         told = {"decoded": [self._decode(have[:n + 1]) for n in range(offset, len(have))]}
         return told if output.finished else {"text": output.text, **told}

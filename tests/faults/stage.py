@@ -151,6 +151,9 @@ class FakePorts:
     def observe(self, name: str, **data: Any) -> None:
         self.observed.append((name, data))
 
+    def describe(self, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+        self.observed.append((name, describe()))
+
     def close(self) -> None:
         pass
 

@@ -9,9 +9,10 @@ Promises
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from engine.effects import Loop, Now, Observe
+from engine.effects import Describe, Loop, Now, Observe
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import (
@@ -54,10 +55,10 @@ def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventF
                 state = (reading.follower.epoch, mirror.next_seq, mirror.unknown_since)
                 if state != shown:
                     shown = state
-                    yield Observe("kv-mirror", mirror_data(mirror))
+                    yield Describe("kv-mirror", partial(mirror_data, mirror))
     except QueueCancelledError as told:
         reason = str(told)
-    yield Observe("kv-mirror", mirror_data(mirror))
+    yield Describe("kv-mirror", partial(mirror_data, mirror))
     return reason
 
 

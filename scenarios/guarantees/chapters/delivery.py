@@ -167,14 +167,14 @@ def check_frames_intact(history: History) -> Finding:
     finding = Finding(history)
     damaged = Counter(r.site.rpartition(":")[0] for r in history.faults.receipts if r.fate in DAMAGE)
     for flow in history.flows(*MESSAGE_CHANNELS):
-        sent = {send.digest for send in flow.sends}
+        sent = {send.digest for send in flow.sends} if flow.unsent else set()
         strange = [receive for receive in flow.unsent if receive.digest not in sent]
         for receive in strange[damaged[edge_without_lives(flow.name)]:]:
             finding.broke("a frame arrived on {} that nobody sent: its bytes changed on the way", flow.name,
                           at=receive.at, node=flow.target)
+        least = 0 if flow.edge.channel is Channel.OVERFLOW else ZERO_COPY_BYTES
         for send, receive in flow.pairs:
-            large = send.data.get("bytes", 0) >= ZERO_COPY_BYTES or flow.edge.channel is Channel.OVERFLOW
-            if large and _went_on(history, flow.source, send, receive.at):
+            if send.data.get("bytes", 0) >= least and _went_on(history, flow.source, send, receive.at):
                 finding.witness("a large frame was still under way on {} when its sender went on, and arrived whole",
                                 flow.name, at=receive.at, node=flow.target)
     return finding

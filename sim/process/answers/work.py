@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.effects import Beat, Call, MarkPoint
+from engine.effects import Beat, Call, Describe, MarkPoint
 from sim.process.effects import Enter, RunLoop, Sleep
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
@@ -17,6 +17,11 @@ def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
     if fault is not None and thread.befall(fault, site, nth):
         return thread.go_on_with()
     return None
+
+
+def _describe(process: SimProcess, thread: SimThread, effect: Describe) -> None:
+    if process.recording:
+        process.crossings.observe(effect.name, effect.describe(), thread.name)
 
 
 def _beat(process: SimProcess, thread: SimThread, effect: Beat) -> None:
@@ -73,6 +78,7 @@ def _enter_now(process: SimProcess, thread: SimThread, part: Part) -> Any:
 
 ANSWERS: Answers = {
     MarkPoint: _mark,
+    Describe: _describe,
     Beat: _beat,
     Call: _call,
     Sleep: _sleep,

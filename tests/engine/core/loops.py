@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Any
 
-from engine.effects import Beat, Call, Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
+from engine.effects import Beat, Call, Describe, Effect, Loop, MarkPoint, Now, Observe, Put, Receive, Send, Take
 
 
 class Hand:
@@ -59,6 +59,8 @@ class Hand:
                 self.sent.append((outbox, frames, peer))
             case MarkPoint(mark=mark, data=data):
                 self.marks.append((mark.value, data))
+            case Describe(name=name, describe=describe):
+                return self.answer(Observe(name, describe()))
             case Observe(name=name, data=data):
                 self.observed.append((name, data))
             case Beat(count=count):

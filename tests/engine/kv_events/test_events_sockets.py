@@ -275,6 +275,7 @@ def writing_ports(node: Node, argument: bytes, open_real: Callable[[Node], RealP
             file.write(f"{name} {data}\n")
 
     ports.observe = observe  # type: ignore[method-assign]
+    ports.describe = lambda name, describe: observe(name, **describe())  # type: ignore[method-assign]
     return ports
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.effects import Now, Observe, Receive, Send, WasCut
+from engine.effects import Describe, Now, Observe, Receive, Send, WasCut
 from engine.errors import QueueCancelledError
 from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.reports import Applied, Gap, Healed, Malformed, Report, Restarted, Settled, Unrecoverable
@@ -271,6 +271,9 @@ def test_the_loop_observes_what_happens_and_ends_with_the_mirror() -> None:
             match effect:
                 case Now():
                     effect = loop.send(world.now)
+                case Describe(name="kv-mirror", describe=describe):
+                    seen.append(("kv-mirror", describe()["next_seq"]))
+                    effect = loop.send(None)
                 case Observe(name=name, data=data):
                     seen.append((name, data.get("seq", data.get("first", data.get("next_seq")))))
                     effect = loop.send(None)

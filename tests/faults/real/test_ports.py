@@ -206,8 +206,9 @@ def test_marks_are_counted_and_still_reach_the_inner_ports(stage):
 def test_observations_go_into_the_journal_with_whatever_they_hold(stage):
     play = stage()
     play.ports(core()).observe("request", request="r", odd=complex(1, 2))
-    (seen,) = play.records("core.0", Kind.OBSERVATION)
-    assert (seen.site, seen.data) == ("request", {"request": "r", "odd": "(1+2j)"})
+    play.ports(core()).describe("step", lambda: {"call": 3})
+    seen = [(record.site, record.data) for record in play.records("core.0", Kind.OBSERVATION)]
+    assert seen == [("request", {"request": "r", "odd": "(1+2j)"}), ("step", {"call": 3})]
 
 
 def test_all_else_passes_to_the_inner_ports(stage):

@@ -1,7 +1,5 @@
 """The history: pairing, order, operations, lives."""
 
-import time
-
 import msgspec
 import pytest
 
@@ -9,7 +7,10 @@ from faults.journal import Journal, journal_path
 from faults.plan import Until
 from scenarios.history.history import FOREVER, History
 from scenarios.history.run import RunError, load_run, save
+from tests.effort import lines_run
 from tests.guarantees.build import OUTPUTS, REQUESTS, RPC, Builder, history
+
+LINES_FOR_A_RECORD = 21
 
 
 def _flow(h: History, name: str):  # noqa: ANN202
@@ -152,19 +153,18 @@ def busy(requests: int = 8, steps: int = 16) -> Builder:
     return h.observes("frontend.0", "closing")
 
 
-def test_judging_a_schedule_costs_little_beside_playing_it() -> None:
-    """The twin plays and judges hundreds of schedules a second, so a judgement is a few milliseconds at most."""
+def test_judging_a_schedule_costs_little_and_grows_with_its_records() -> None:
+    """The twin plays and judges hundreds of plays a second: some lines of code for each record, for all promises."""
     from scenarios.guarantees.judge import judge
 
-    builder = busy()
-    play, lab, journals = builder.play(), builder.lab_seen(), builder.journals()
-    assert sum(len(file.records) for file in journals) > 700
-    best = FOREVER
-    for _ in range(20):
-        began = time.perf_counter()
+    def lines_for_a_record(builder: Builder) -> float:
+        play, lab, journals = builder.play(), builder.lab_seen(), builder.journals()
         judge(play, lab, journals)
-        best = min(best, time.perf_counter() - began)
-    assert best < .02, f"{best * 1000:.1f} ms"
+        return lines_run(lambda: judge(play, lab, journals)) / sum(len(file.records) for file in journals)
+
+    short, long = lines_for_a_record(busy()), lines_for_a_record(busy(steps=80))
+    assert short < LINES_FOR_A_RECORD
+    assert long < 1.1 * short
 
 
 def test_judging_is_a_function_of_the_records() -> None:

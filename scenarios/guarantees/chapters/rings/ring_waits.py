@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
+
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import MEMORY, ROUNDING_S, Envelope, Finding, Guarantee, has_workers, timer_s
 from scenarios.guarantees.chapters.rings.ring import CHAPTER, SOURCE, chunks_of, names_channel, stores
@@ -10,16 +13,18 @@ from scenarios.history.history import FOREVER, Fate, Flow, History, Record, kind
 
 #: In the twin, where nothing befell anybody, a sleeper wakes within this: its re-check is for bells that are lost.
 PROMPT_S = 2.5e-3
+_NUMBER = attrgetter("number")
 
 
 def reader_waits(history: History, flow: Flow) -> list[Record]:
     """Waits of this edge's reader that slept. A core's ring names say which rank they come from."""
-    name, rank = flow.edge.channel.value, f".{flow.edge.source.index}"
-    waits = history.by_node("queue-wait").get(flow.target, ())
-    if flow.edge.channel is Channel.RPC:
+    channel, rank = flow.edge.channel, f".{flow.edge.source.index}"
+    waits, name, path = history.by_node("queue-wait").get(flow.target, ()), channel.value, f"worker{rank}/"
+    if channel is Channel.RPC:
         return [wait for wait in waits if name in (wait.data.get("ring") or name)]
-    return [wait for wait in waits if name in (ring := wait.data.get("ring") or "")
-            and (f"worker{rank}/" in ring or ring.endswith(rank))]
+    rings = {ring for wait in waits if (ring := wait.data.get("ring")) and name in ring and (
+        path in ring or ring.endswith(rank))}
+    return [wait for wait in waits if wait.data.get("ring") in rings] if rings else []
 
 
 def check_ring_no_lost_wakeup(history: History) -> Finding:
@@ -37,8 +42,7 @@ def check_ring_no_lost_wakeup(history: History) -> Finding:
         written = stores(history, f"{flow.source}/{flow.edge.channel.value}", "written")
         begun = 0
         for wait in sorted(reader_waits(history, flow), key=_ended):
-            first, begun = begun, next((place for place, receive in enumerate(flow.receives)
-                                        if receive.number > wait.number), len(flow.receives))
+            first, begun = begun, bisect_right(flow.receives, wait.number, key=_NUMBER)
             woken = [receive for receive in flow.receives[first:begun] if receive.at >= wait.data["began"]]
             for receive in woken:
                 _judge_noticed(finding, flow, wait, receive.data["position"], receive.at, bound, written, dropped)
@@ -85,19 +89,26 @@ def _judge_room(finding: Finding, bound: float) -> None:
     history = finding.history
     for node, waits in history.by_node("queue-wait").items():
         flows = [flow for flow in history.flows(*RING_CHANNELS) if flow.source == node and flow.sends]
+        by_ring = {ring: [flow for flow in flows if names_channel(ring, flow.edge.channel)]
+                   for ring in {wait.data.get("ring") for wait in waits}}
         for wait in waits:
-            mine = [flow for flow in flows if wait.data.get("outcome") == "ok" and names_channel(
-                wait.data.get("ring"), flow.edge.channel)]
-            sent = next((send for flow in mine for send in flow.sends if send.number > wait.number), None)
-            if sent is None:
+            mine = by_ring[wait.data.get("ring")]
+            if not mine or wait.data.get("outcome") != "ok":
                 continue
-            freed = sent.data["position"] - chunks_of(history, mine[0].edge.channel)
-            reads = [flow.receives[freed].at for flow in mine if 0 <= freed < len(flow.receives)]
-            since = max([wait.data["began"], *reads])
-            finding.took("noticing the room for message {} in {}", sent.data["position"], wait.data.get("ring"),
-                         bound=bound, at=wait.at, node=node, measured=wait.data["ended"] - since - sum(
-                             history.faults.frozen_s(other, since, wait.data["ended"])
-                             for other in {node, *(flow.target for flow in mine)}))
+            sent = next((send for flow in mine for send in flow.sends if send.number > wait.number), None)
+            if sent is not None:
+                _judge_the_room(finding, node, wait, mine, sent, bound)
+
+
+def _judge_the_room(finding: Finding, node: str, wait: Record, mine: list[Flow], sent: Record, bound: float) -> None:
+    history = finding.history
+    freed = sent.data["position"] - chunks_of(history, mine[0].edge.channel)
+    reads = [flow.receives[freed].at for flow in mine if 0 <= freed < len(flow.receives)]
+    since = max([wait.data["began"], *reads])
+    finding.took("noticing the room for message {} in {}", sent.data["position"], wait.data.get("ring"), bound=bound,
+                 at=wait.at, node=node, measured=wait.data["ended"] - since - sum(
+                     history.faults.frozen_s(other, since, wait.data["ended"])
+                     for other in {node, *(flow.target for flow in mine)}))
 
 
 def _ended(wait: Record) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from operator import attrgetter
 
@@ -20,9 +21,10 @@ from scenarios.guarantees.base import (
     has_workers,
 )
 from scenarios.history.history import FOREVER, EngineLife, History, Record
-from scenarios.history.names import base, kind_of, rank_of
+from scenarios.history.names import kind_of, rank_of
 
 CHAPTER = "Ring and collective RPC"
+_NUMBER = attrgetter("number")
 SOURCE = "vLLM V1 executor"
 
 
@@ -70,15 +72,18 @@ def _judge_deadlines(finding: Finding, core: str, calls: list[Record]) -> None:
     bounds, ready = history.bounds, history.by_node("ready").get(core)
     serving = ready[0].number if ready else FOREVER
     slack = ROUNDING_S if history.simulated else bounds.detection_s
-    deadlines = [(call.number, call.at + (bounds.startup_s if call.number < serving else
-                                          bounds.step_s if call.data["method"] == "execute_model" else bounds.rpc_s))
+    numbers = [call.number for call in calls]
+    deadlines = [call.at + (bounds.startup_s if call.number < serving else
+                            bounds.step_s if call.data["method"] == "execute_model" else bounds.rpc_s)
                  for call in calls]
-    for wait in history.by_node("queue-wait").get(core, ()):
-        if wait.data.get("ring") == "response" and calls and not any(
-                number < wait.number and abs(wait.data["deadline"] - deadline) <= slack
-                for number, deadline in reversed(deadlines)):
-            finding.broke("{} waited for an answer until {}, which is the deadline of no call", core,
-                          wait.data["deadline"], at=wait.at, node=core)
+    for wait in history.by_node("queue-wait").get(core, ()) if calls else ():
+        if wait.data.get("ring") != "response":
+            continue
+        made, until = bisect_left(numbers, wait.number), wait.data["deadline"]
+        if (not made or abs(until - deadlines[made - 1]) > slack) and not any(
+                abs(until - deadline) <= slack for deadline in deadlines[:made]):
+            finding.broke("{} waited for an answer until {}, which is the deadline of no call", core, until,
+                          at=wait.at, node=core)
             return
 
 
@@ -102,20 +107,21 @@ def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]
     """A rank answers each call once that it was asked to answer, or that it failed, before the next; no other one."""
     history = finding.history
     worker = history.engine_of(core).worker(rank)
-    edge = f"{base(worker)}->{base(core)}/{Channel.RESPONSE.value}:send"
     if history.faults.at(f"/{Channel.OVERFLOW.value}:"):
         return  # a call that it could not read is answered, too
     asked = {call.data["call"]: call.data.get("output_rank") in (None, rank) for call in calls}
     current: Record | None = None
     sent = due = 0
-    for record in history.records(worker):
+    told = [*history.by_node("rpc").get(worker, ()), *history.by_node("rpc-raised").get(worker, ()),
+            *history.sends(f"{worker}->{core}/{Channel.RESPONSE.value}")]
+    for record in sorted(told, key=_NUMBER):
         if record.site == "rpc":
             if current is not None and sent != due:
                 break
             current, sent, due = record, 0, int(asked.get(record.data["call"], False))
         elif record.site == "rpc-raised":
             due = 1
-        elif record.site == edge:
+        else:
             sent += 1
             if sent > due:
                 break
@@ -315,7 +321,7 @@ def _judge_spared(finding: Finding, node: str, core: str) -> None:
     waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if "rpc" in (wait.data.get("ring") or "")]
     taken = history.receives(f"{core}->{node}/{Channel.RPC.value}")
     open_one: Record | None = None
-    for record in sorted([*taken, *history.by_node("rpc")[node], *waits], key=attrgetter("number")):
+    for record in sorted([*taken, *history.by_node("rpc")[node], *waits], key=_NUMBER):
         if record.site == "rpc":
             open_one = None
         elif record.site == "queue-wait" and (open_one is None or record.data["began"] <= open_one.at):
