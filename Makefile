@@ -33,7 +33,8 @@ report: $(VENV)/.ready
 	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
 
 test: check
-	$(VENV)/bin/python -m pytest tests
+	$(VENV)/bin/python -m pytest tests --ignore tests/mutants
+	$(VENV)/bin/python -m pytest tests/mutants -n 2 --dist loadgroup
 	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
 
 sim: $(VENV_SIM)/.ready

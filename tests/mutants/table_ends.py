@@ -22,7 +22,7 @@ NOTICE_OVERTAKES = Mutant(
              "        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))\n        while unsent:\n",
              "        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))\n"
              "        while unsent and not isinstance(unsent[-1], Dead) and (\n"
-             "                more := (yield Take(OUTPUT, (yield Now()) + 0.02))):\n"
+             "                more := (yield Take(OUTPUT, (yield Now()) + 0.5))):\n"
              "            unsent.extend(more)\n"
              "        if unsent and isinstance(unsent[-1], Dead):\n"
              "            unsent.rotate(1)\n"
