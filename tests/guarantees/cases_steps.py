@@ -389,6 +389,33 @@ def a_call_is_doubled_on_its_way() -> Builder:
     return paused(both()).fires("duplicate", "frontend.0->core.0/requests:receive")
 
 
+def unanswered(h: Builder, steps: int) -> Builder:
+    return asks(h.wait(3), "run_steps", steps, failure="no answer in time; it may have taken effect")
+
+
+@accepts(CALLS)
+def an_answer_is_lost_and_the_steps_were_made() -> Builder:
+    h = unanswered(b_is_served(a_is_served(paused(both())), 2), 20)
+    return asks(step(h.called("c", 1), new=(("c-0", [3], 1, [3], 0, 1),)), "run_steps", 1, result=7)
+
+
+@silent(CALLS)
+def an_answer_is_lost_and_steps_are_still_to_come() -> Builder:
+    h = unanswered(a_is_served(paused(both()), 1), 3)
+    return asks(step(h, cached=((A, [7], [1], 2, 1),)), "pause_scheduler", result=2)
+
+
+@rejects(CALLS)
+def an_answer_is_lost_and_the_next_call_makes_a_step_too_much() -> Builder:
+    h = step(unanswered(a_is_served(paused(both()), 1), 1), cached=((A, [7], [1], 2, 1),))
+    return asks(step(h, cached=((A, [8], [], 3, 1),)), "run_steps", 1, result=3)
+
+
+@rejects(CALLS)
+def more_steps_are_made_than_a_call_without_an_answer_asked_for() -> Builder:
+    return unanswered(a_is_served(paused(both()), 2), 1)
+
+
 @rejects(CALLS)
 def one_step_more_than_was_asked_for() -> Builder:
     return asks(a_is_served(paused(both())), "run_steps", 2, result=3)

@@ -142,19 +142,25 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
             finding.broke("{} was told that {} steps were made, {} were", node, data["result"], made, at=record.at,
                           node=node)
             return
-        if _answered(record, "run_steps") and paused_at is not None:
+        if data["method"] == "run_steps" and paused_at is not None and not cannot_be_done("run_steps", data["args"]):
             asked, ran = data["args"][0], made - paused_at
             idle = not made or not served.moments[made - 1].has_work
             waits = any(at <= record.at and (not made or at > times[made - 1]) for at in came)
-            if ran > asked or (ran < asked and (not idle or waits)):
+            over = ran == asked or (ran < asked and idle and not waits)
+            if ran > asked or not (over or data["failure"]):
                 finding.broke("{} asked for {} steps, {} were made", node, asked, ran, at=record.at, node=node)
                 return
-            finding.witness("{} asked for {} steps, {} were made, and no more before the next call", node, asked, ran,
-                            at=record.at, node=node)
+            if data["failure"]:  # nobody told it how many: they were made all the same, unless some are still to come
+                paused_at = made if over else None
+            else:
+                finding.witness("{} asked for {} steps, {} were made, and no more before the next call", node, asked,
+                                ran, at=record.at, node=node)
         if _answered(record, "get_stats") and paused_at:
             _judge_stats(finding, served, paused_at, record, node)
-        if _answered(record, "run_steps", "pause_scheduler", "resume_scheduler"):
-            paused_at = None if data["method"] == "resume_scheduler" else data["result"]
+        if _answered(record, "run_steps", "pause_scheduler"):
+            paused_at = data["result"]
+        elif data["method"] == "resume_scheduler":
+            paused_at = None
 
 
 def _judge_stats(finding: Finding, served: Served, paused_at: int, record: Record, node: str) -> None:
