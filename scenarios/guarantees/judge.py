@@ -134,7 +134,8 @@ def _hangs(history: History) -> bool:
         return history.ends.at(node) == FOREVER or node in history.by_node("bye")
 
     return history.lab.guard_expired or any(not o.ends and told_nothing(o.node) for o in history.operations) or any(
-        s.end is None and told_nothing(s.node) for s in history.startups)
+        s.end is None and told_nothing(s.node) for s in history.startups) or any(
+        record.data["why"] == "endless" for _, record in history.observed("thread-ended"))
 
 
 def _crashed(history: History) -> bool:

@@ -39,6 +39,7 @@ class Sort(StrEnum):
     WAIT = "a wait at a ring ended without what it waited for"
     ORPHAN = "a process lost its parent"
     THREAD = "a thread ended"
+    ENDLESS = "a thread ran without end"
     KV_SENDER = "a batch of events was not sent"
     KV_READER = "a subscriber missed something"
     WRONG = "a process found itself wrong"
@@ -159,7 +160,9 @@ def _of_threads(history: History) -> Iterator[Incident]:
         said = [history.by_node(name).get(node) for name in _LEAVING]
         leaving = min((mine[0].number for mine in said if mine), default=FOREVER)
         for record in records:
-            if record.data["why"] == "failed" or (record.data["why"] == "done" and record.number < leaving):
+            if record.data["why"] == "endless":
+                yield Incident(Sort.ENDLESS, node, record.at, _words(record), None, record)
+            elif record.data["why"] == "failed" or (record.data["why"] == "done" and record.number < leaving):
                 yield Incident(Sort.THREAD, node, record.at, _words(record), None, record)
 
 

@@ -2,15 +2,22 @@
 
 Where libzmq or gloo allow several outcomes, each is played, up to `CHOICES` of them; each is a run of its own.
 The lab's part is `scenarios.lab.script`, run by a process that is no node of the play.
+
+A hang is a verdict here, too. A thread that asks for effects for ever in one instant is counted out
+(`sim.process.thread`). What neither waits nor asks, and what waits again and again for next to nothing, only processor
+time can tell: whoever runs when a play has taken far too much of it is put on record as endless, and its process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -35,12 +42,16 @@ from sim.nodes.model import Given
 from sim.process.answers.belongings import files_of
 from sim.process.effects import AwaitCondition
 from sim.process.process import SIGKILL, SimProcess
+from sim.process.thread import EndlessError, SimThread
 from sim.simulation import Simulation
 
 #: Allowed outcomes that are played at most.
 CHOICES = 6
 #: A play that lasts longer in virtual time makes no sense any more.
 GUARD_S = 600.0
+#: Processor time of one play, of which the longest takes two seconds; and when to look again, where others go on.
+PLAY_S, AGAIN_S = 20.0, 0.1
+_RUNS, _IS_DONE = SimThread._advance.__code__, SimThread._finish.__code__
 #: Where events are published: far enough apart for some ranks.
 EVENT_PORTS = (5557, 5657)
 
@@ -83,7 +94,7 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
     recorded = RecordedModel(workload, model.num_hidden_layers, eos)
     simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), record=record,
                             given=Given(model, recorded))
-    with _no_collector():
+    with _no_collector(), _no_endless_loop():
         lab = play_queue(play, simulation) if play.options.queue else SimBench(play, workload, simulation).run()
     return simulation, lab
 
@@ -98,6 +109,29 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _no_endless_loop() -> Iterator[None]:
+    """Signals reach the main thread alone: plays beside it are not watched."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, _end_who_runs)
+    signal.setitimer(signal.ITIMER_VIRTUAL, PLAY_S, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _end_who_runs(number: int, frame: FrameType | None) -> None:
+    """Inside of what a thread does just now. Between two threads nobody is to blame: it is asked again soon."""
+    while frame is not None and frame.f_back is not None:
+        if frame.f_back.f_code is _RUNS and frame.f_code is not _IS_DONE:
+            raise EndlessError
+        frame = frame.f_back
 
 
 @lru_cache(maxsize=16)

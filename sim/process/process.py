@@ -259,7 +259,7 @@ class SimProcess:
 
     def livelocked(self, thread: str) -> None:
         """It would run for ever: that is put on record, and it is ended, as by somebody who has had enough of it."""
-        self.observe("thread-ended", {"thread": thread, "why": "failed", "error": "it runs without waiting"}, thread)
+        self.observe("thread-ended", {"thread": thread, "why": "endless"}, thread)
         self.exit_now(1)
 
     def leave(self, code: int = 0) -> None:

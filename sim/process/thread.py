@@ -38,6 +38,10 @@ class ThreadEndedError(BaseException):
     """The thread's process is gone: nothing of the loop runs any more, not even what it does on its way out."""
 
 
+class EndlessError(BaseException):
+    """Raised inside of a loop by whoever watches the play from outside and has had enough of it."""
+
+
 class Home(Protocol):
     """What a thread knows of the process that it belongs to."""
 
@@ -56,7 +60,7 @@ class Home(Protocol):
         """Its loop is over."""
 
     def livelocked(self, thread: str) -> None:
-        """A loop of this thread goes round and round without waiting."""
+        """A loop of this thread does not end."""
 
 
 def _nothing() -> None:
@@ -215,6 +219,8 @@ class SimThread:
             except StopIteration as stop:
                 stack.pop()
                 value, error = stop.value, None
+            except EndlessError:
+                break
             except BaseException as raised:
                 if getgeneratorstate(loop) == GEN_CLOSED:
                     stack.pop()

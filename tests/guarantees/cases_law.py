@@ -58,6 +58,13 @@ def a_thread_falls_over() -> Builder:
     return history().started().request("a").observes("core.0", "thread-ended", thread="output", why="failed")
 
 
+@rejects(LAW)
+def a_thread_runs_without_end() -> Builder:
+    """Whatever befell its engine: no fault makes a loop of it that does not end."""
+    h = history().started().called("a").fires("kill", "worker.1/mark:born").ends("worker.1", exitcode=-9)
+    return h.observes("core.0", "thread-ended", thread="main", why="endless").dies("a")
+
+
 @accepts(LAW)
 def the_threads_of_a_core_that_leaves_end() -> Builder:
     h = history().started().request("a").observes("frontend.0", "closing").observes("core.0", "dying", reason="SIGTERM")

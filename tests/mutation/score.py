@@ -2,7 +2,7 @@
 
     killed      a guarantee broke that no scenario declares to break
     trivial     it broke in the calm play
-    apart       the twin itself fell over, ran without end, or out of time: red for another reason than a promise
+    apart       the twin itself fell over, or it ran out of time or memory: red for another reason than a promise
     survived    nothing was seen
 """
 

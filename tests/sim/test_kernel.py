@@ -215,7 +215,7 @@ def test_a_loop_that_never_waits_is_put_on_record_and_ended():
     process = sim.start_process(core(), main)
     sim.run()
     assert (process.exitcode, process.alive) == (1, False)
-    assert [(record.site, record.data["why"]) for record in process.records] == [("thread-ended", "failed")]
+    assert [(record.site, record.data["why"]) for record in process.records] == [("thread-ended", "endless")]
 
 
 def test_a_bell_that_rang_between_look_and_sleep_is_not_lost():
