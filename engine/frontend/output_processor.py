@@ -92,10 +92,9 @@ class OutputProcessor:
         self.tokenizer = tokenizer
         self.requests: dict[str, RequestState] = {}
 
-    def add(self, inputs: ProcessedInput) -> RequestState:
+    def add(self, inputs: ProcessedInput) -> None:
         """Before the request is sent: its first tokens may come at once."""
-        state = self.requests[inputs.request_id] = RequestState(inputs, self.tokenizer)
-        return state
+        self.requests[inputs.request_id] = RequestState(inputs, self.tokenizer)
 
     def on_tokens(self, request_id: str, token_ids: Sequence[int], num_cached_tokens: int = 0) -> Progress | None:
         """None where nobody waits for this request any more."""

@@ -120,6 +120,7 @@ def _ends() -> Iterator[_Question]:
     full, given = RingWriter(layout, other, fence), list[Any]()
     yield "four messages for three chunks", lambda: [full.try_write([b"%d" % n], given.append) for n in range(4)], [
         True, True, True, False]
+    yield "how many of them wait for its readers", full.depth, 3
     yield "what was told before each", lambda: [list(map(bytes, parts)) for parts in given], [[b"0"], [b"1"], [b"2"]]
     yield "what stands there", lambda: [bytes(other[chunk * 64:chunk * 64 + 1]) for chunk in range(3)], [
         b"0", b"1", b"2"]

@@ -257,14 +257,14 @@ class SimBench:
         workload = workload_of(self._workload, engine)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
-                p, config, workload, actor.say, self._options.await_death_s, self._inputs(config)))
+                p, config, workload, actor.say, self._options.await_death_s, partial(self._inputs, config)))
         actor = SimActor(process, self._wake)
         self._clients.setdefault(engine.index, []).append(process)
         return actor
 
-    def _inputs(self, config: EngineConfig) -> InputProcessor:
+    def _inputs(self, config: EngineConfig, model: ModelConfig) -> InputProcessor:
         tokenizer = None if config.skip_tokenizer_init else RecordedTokenizer(config.model, self._workload)
-        return InputProcessor(config, self._sim.given.model_config, tokenizer)
+        return InputProcessor(config, model, tokenizer)
 
     def start_subscriber(self, node: Node, engine: Engine) -> SimSubscriber:
         what = following(config_of(self._config, engine), engine.index, node.index, self._options)

@@ -15,6 +15,7 @@ from engine.frontend.life import ClientLife
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream, Streams
 from engine.messages import SamplingParams
+from engine.model_config import ModelConfig
 from engine.topology import Mark
 from scenarios.lab.script import DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
@@ -87,21 +88,21 @@ def _listen(caller: Caller, heard: Heard, stream: Stream) -> Loop[None]:
 
 
 def client_main(process: SimProcess, config: EngineConfig, workload: Workload, say: Callable[[bytes], None],
-                await_death_s: float, inputs: InputProcessor) -> Loop[None]:
+                await_death_s: float, inputs_of: Callable[[ModelConfig], InputProcessor]) -> Loop[None]:
     """The client's main thread, as often as the lab says GO."""
     yield MarkPoint(Mark.BORN)
     numbers = count(1)
     me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
     life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
     try:
-        yield RunLoop(_obey(life, workload, say, await_death_s, inputs))
+        yield RunLoop(_obey(life, workload, say, await_death_s, inputs_of))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
         yield from life.shutdown()
         raise
 
 
 def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], await_death_s: float,
-          inputs: InputProcessor) -> Loop[None]:
+          inputs_of: Callable[[ModelConfig], InputProcessor]) -> Loop[None]:
     try:
         yield from life.start()
     except RingtwinError as error:
@@ -110,6 +111,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
         say(FAILED + b" " + str(error).encode())
         return
     say(UP)
+    inputs = inputs_of(life.model)
     asked, orders = AskedLife(life, inputs), deque[bytes]()
     decode = None if inputs.tokenizer is None else inputs.tokenizer.text_of
     while True:
