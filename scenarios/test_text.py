@@ -27,7 +27,7 @@ globals().update(family(__name__, (
          plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
               delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
-), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(13))),
+), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(14))),
     config=lab_config(skip_tokenizer_init=False)))
 
 
@@ -35,5 +35,5 @@ def test_requests_that_no_engine_can_serve(world):
     """Prompts and parameters that no model could serve are refused by name and never sent; the largest are served."""
     run = world.play(
         topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 34}),
-        workload=recorded("unservable").then(add(*range(19)), add(0)))
+        workload=recorded("unservable").then(add(*range(20)), add(0)))
     run.holds(bad_request_isolated, tokens_match_reference, ends_once)

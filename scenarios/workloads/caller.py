@@ -86,7 +86,7 @@ class Caller:
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
                                "max_tokens": request.params.max_tokens})
         try:
-            self._internal[name] = yield from self._asked.add(name, request.prompt, request.params)
+            self._internal[name] = yield from self._asked.add(name, request.prompt, request.given)
         except RingtwinError as error:
             yield from self.ended(Heard(name), error)
 

@@ -9,8 +9,8 @@ treats it: with `ignore_eos` it is a token like others, without it is the last t
     {"name", "model", "requests": [{"index", "prompt_token_ids", "sampling_params", "reference_token_ids",
                                     "prompt", "reference"}]}          (the last two, texts, are for readers)
 
-A request may also say what is `asked` instead of its tokens, why it is `unservable`, and the tokens that end
-an answer.
+A request may also say what is `asked` instead of its tokens or its parameters, why it is `unservable`, and the tokens
+that end an answer.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
     other = recorder.record(prompts.of(12, 24), 16)
     ended = recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 3 <= len(tokens) < 20)
     text, tokens = other["reference"], plain["reference_token_ids"]
+    early = len(recorder.tokenizer.decode(other["reference_token_ids"][:4]))
     repeated = next(token for token in tokens if tokens.count(token) > 1)
     first, ends = tokens.index(repeated), [recorder.tokenizer.eos_token_id, PAD]
 
@@ -158,12 +159,13 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
         asked(other, stop=[text[-2:]]),
         {**plain, "asked": "", "unservable": "the prompt is empty"},
         {"prompt_token_ids": [1, *BYTES[-2:]], "sampling_params": {**sampled, "ignore_eos": True},
-         "reference_token_ids": BYTES},
+         "reference_token_ids": [*BYTES[:9], PAD, *BYTES[10:]]},
         {"prompt_token_ids": [1, *BYTES[1:3]], "sampling_params": {**sampled, "min_tokens": 2},
          "reference_token_ids": [PAD, *BYTES[1:5], PAD], "end_token_ids": ends},
         {"prompt_token_ids": [1, *tokens[:2]], "sampling_params": {
             **sampled, "ignore_eos": True, "stop_token_ids": [repeated], "min_tokens": 2},
          "reference_token_ids": [tokens[2], repeated, tokens[2], repeated]},
+        asked(other, stop=[text[early - 2:early + 1] + "#"], min_tokens=4),
     ]
 
 
@@ -195,6 +197,7 @@ def unservable(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, 
         bad(f"stop token id {vocabulary}", stop_token_ids=[vocabulary]),
         bad("seed", seed=1 << 63), bad("top_k", top_k=1 << 63), bad("max_tokens", max_tokens=1 << 63),
         odd([0, vocabulary - 1], stop_token_ids=[vocabulary - 1], seed=(1 << 63) - 1), odd([7, 0], seed=-(1 << 63)),
+        {**bad("sampling_params must be SamplingParams"), "asked_params": {"max_tokens": 8}},
     ]
 
 

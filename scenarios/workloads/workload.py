@@ -35,6 +35,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     sampling_params: dict[str, Any]
     reference_token_ids: list[int]
     asked: Any = None  # instead of the tokens: a text, or what is no prompt
+    asked_params: Any = None  # instead of the parameters: what is none
     end_token_ids: list[int] = []  # those of the model that end it
     unservable: str = ""  # why it cannot be served: what its caller must be told
 
@@ -45,6 +46,11 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     @property
     def params(self) -> SamplingParams:
         return msgspec.convert(self.sampling_params, SamplingParams)
+
+    @property
+    def given(self) -> Any:
+        """What the caller gives as parameters."""
+        return self.params if self.asked_params is None else self.asked_params
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
