@@ -27,7 +27,7 @@ globals().update(family(__name__, (
          plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
               delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
-), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(14))),
+), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(15))),
     config=lab_config(skip_tokenizer_init=False)))
 
 

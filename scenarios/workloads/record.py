@@ -166,6 +166,9 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
             **sampled, "ignore_eos": True, "stop_token_ids": [repeated], "min_tokens": 2},
          "reference_token_ids": [tokens[2], repeated, tokens[2], repeated]},
         asked(other, stop=[text[early - 2:early + 1] + "#"], min_tokens=4),
+        {"prompt_token_ids": [1, *tokens[1:3]], "sampling_params": {
+            **sampled, "ignore_eos": True, "stop": [recorder.tokenizer.decode(tokens[2])], "min_tokens": 1},
+         "reference_token_ids": [ends[0], tokens[2], tokens[3]]},
     ]
 
 
