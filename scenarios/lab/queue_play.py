@@ -157,7 +157,7 @@ def writes(node: Node, stage: Stage) -> Loop[None]:
         yield from _is_ready(stage, queue.n_readers, lambda deadline: wait_for_readers(queue, deadline))
         yield StartThread("look", _look(stage, queue.readers.presence))
         for number, sent in enumerate(stage.play.objects):
-            yield from _put_raw(queue, sent) if isinstance(sent, Raw) else _put(stage, queue, number, sent)
+            yield from _put_raw(stage, queue, sent) if isinstance(sent, Raw) else _put(stage, queue, number, sent)
         yield from _put(stage, queue, 0, Sent(lambda: _END))
         if stage.play.asks:
             yield from _sees_who_leaves(stage, queue)
@@ -188,18 +188,17 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
                                 "chunk": sum(map(len, packed)), "readable": sent.readable})
     if queue.remotes is not None:
         yield from look_at_remotes(queue.remotes, _REMOTE)
-    if number % 2 and not (queue.remotes or sent.beside) and stage.play.swept:
-        yield from _write(queue, packed[0], parts)
-        queue.stats.bytes += len(parts[0])
-        return
     patient = stage.play.breaks_off or obj == _END
-    loop = queue.enqueue(parts, (yield Now()) + (PATIENCE_S if patient else stage.bounds.rpc_s))
+    deadline = (yield Now()) + (PATIENCE_S if patient else stage.bounds.rpc_s)
+    past = number % 2 and not (queue.remotes or sent.beside) and stage.play.swept
+    loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
     if stage.play.strangers:
         loop = without_marks(loop)
     if stage.play.interrupted and number % 2:
         loop = interrupted(loop, number // 2 % 9, number // 2 % 3 == 0)
     try:
         position = yield from loop
+        queue.stats.bytes += len(parts[0]) if past else 0
         yield Observe("queue-put-at", {"position": position})
     except Interrupted:
         yield Observe("queue-interrupted", {})
@@ -209,23 +208,26 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
             raise
 
 
-def _put_raw(queue: QueueWriter, sent: Raw) -> Loop[None]:
+def _put_raw(stage: Stage, queue: QueueWriter, sent: Raw) -> Loop[None]:
     yield Observe("queue-put", {"face": face(sent.obj), "beside": 0, "wanted": 0, "chunk": len(sent.chunk), "raw": True,
                                 "readable": sent.readable})
     parts = unpack(memoryview(sent.chunk)) if sent.readable else NOTHING
     assert isinstance(parts, list)
-    yield from _write(queue, sent.chunk, parts)
+    position = yield from _write(queue, sent.chunk, parts, (yield Now()) + stage.bounds.rpc_s)
+    yield Observe("queue-put-at", {"position": position})
 
 
-def _write(queue: QueueWriter, chunk: bytes, parts: list[Any]) -> Loop[None]:
-    """Past the queue's own loop, as `MessageQueue` writes what fits."""
+def _write(queue: QueueWriter, chunk: bytes, parts: list[Any], deadline: float) -> Loop[int]:
+    """Past the queue's own loop, as `MessageQueue` writes what fits. -> its number. Raises QueueTimeoutError."""
     while not (yield Attempt(queue.name, queue.writer.free)):
-        yield WaitBell(queue.space_bell, None)
+        if (yield Now()) >= deadline:
+            raise QueueTimeoutError(f"{queue.name}: {queue.no_room()}")
+        yield WaitBell(queue.space_bell, deadline)
     position = queue.position
     yield RingCrossing(queue.name, "send", position, parts)
     yield Attempt(queue.name, lambda: queue.writer.try_write([chunk]))
     yield RingBell(queue.bell)
-    yield Observe("queue-put-at", {"position": position})
+    return position
 
 
 def _sees_who_leaves(stage: Stage, queue: QueueWriter) -> Loop[None]:

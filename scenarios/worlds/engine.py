@@ -28,6 +28,7 @@ from engine.process.children import readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
 from engine.topology import Client, Engine, Node
+from faults.plan import PlanError
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
@@ -52,6 +53,8 @@ class EngineWorld(World):
     name = "engine"
 
     def _play(self, play: Play) -> list[Path]:
+        if play.options.queue:
+            raise PlanError(f"{play.scenario}: the queue by itself is played in the twin only, not by real processes")
         folder = self.folder(play)
         bench = RealBench(play, folder, self.device)
         try:

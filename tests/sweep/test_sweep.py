@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.plan import Fate
+from faults.plan import Fate, Fault
 from scenarios.lab.sweep import crossings, neighbours, phases, red, singles, words
 from scenarios.worlds.sim import play_once
 from tests.sweep.command import all_singles, is_red
@@ -52,6 +52,16 @@ def test_a_play_in_which_the_twin_falls_over_is_a_finding() -> None:
 
     finding = red(PHASES["calm"].play(), falls_over)
     assert finding is not None and "KeyError: 'worker.7'" in words(finding)
+
+
+def test_a_writer_whose_reader_waits_for_a_lost_payload_gives_up_its_last_object_and_leaves() -> None:
+    """Nothing comes behind the payload beside the ring, so its reader waits on, and the ring stays full."""
+    lost = Fault(id="swept", site="core.0->worker.1/overflow:receive", fate=Fate.DROP, nth=2)
+    play = PHASES["a queue: objects"].play(lost)
+    _, lab = play_once(play)
+    assert {process.node for process in lab.processes if process.ended_at is None} == set()
+    finding = is_red(play)
+    assert finding is None, words(finding)
 
 
 def test_no_single_fault_of_a_sample_turns_a_promise_red() -> None:

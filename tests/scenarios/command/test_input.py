@@ -201,6 +201,15 @@ def test_a_run_that_asks_for_an_unknown_site_is_refused(capsys, tmp_path, whole_
     refused(ringtwin(capsys, "replay", run, "--out", tmp_path / "out"), "f1", "core.7/mark:step")
 
 
+def test_a_play_of_the_queue_alone_is_refused_where_processes_are_real(capsys, tmp_path, whole_run):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    play = msgspec.json.decode((run / "play.json").read_bytes())
+    play["world"], play["options"] = "engine", {"queue": "few"}
+    (run / "play.json").write_bytes(msgspec.json.encode(play))
+    refused(ringtwin(capsys, "replay", run, "--out", tmp_path / "out"), "the queue by itself", "the twin only")
+
+
 # -- words
 
 
