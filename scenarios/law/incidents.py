@@ -13,6 +13,7 @@ from engine.messages import Outcome
 from engine.topology import NodeKind
 from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
 from scenarios.history.names import of_life
+from scenarios.law.passed import passed_by
 
 #: Of what the lab finds, which belongs to no process.
 LAB = "lab"
@@ -200,6 +201,8 @@ def _of_silence(history: History) -> Iterator[Incident]:
         stayed = [record for record in records if kind_of(node) == NodeKind.FRONTEND and record.at < end]
         if len(history.by_node("unroutable").get(node, ())) < len(stayed):
             yield Incident(Sort.SILENT, node, stayed[-1].at, f"{node} kept for itself that a message stayed with it")
+    for node, text in passed_by(history):
+        yield Incident(Sort.SILENT, node, history.ends.at(node), f"{node} left, and {text}")
     for node, record in history.observed("over"):
         if record.data["unanswered"]:
             yield Incident(Sort.UNHEARD, node, record.at, f"{record.data['unanswered']} calls were never answered")

@@ -1,0 +1,147 @@
+"""Histories about the law, of what a process has passed on its way when it leaves on its own feet."""
+
+from collections.abc import Sequence
+
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, rejects
+
+LAW = "nothing-without-cause"
+#: Marks are written with a colon before them.
+_BEGINS = ("born", ":born", "ready", ":ready", ":idle", "blocks")
+_STEP = (":step", ":scheduled", "rpc-call", ":executed", ":published")
+_LEAVES = ("dying", ":dying", "output", "input")
+_CORE = (*_BEGINS, *_STEP, *_STEP, ":idle", "blocks", ":draining", "draining", *_LEAVES, "bye")
+_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "bye")
+
+
+def _goes(node: str, way: Sequence[str], h: Builder | None = None) -> Builder:
+    """That process comes to these, one after the other, and leaves with 0."""
+    h = h or history().called("a", core=False).ended("a").observes("frontend.0", "closing")
+    calls = 0
+    for place in way:
+        if place.startswith(":"):
+            h.crosses(f"{node}/mark{place}")
+        elif place in ("input", "output"):
+            h.observes(node, "thread-ended", thread=place, why="cancelled")
+        elif place == "rpc-call":
+            h.observes(node, place, call=calls, method="execute_model", output_rank=0)
+            calls += 1
+        elif place in ("dying", "bye"):
+            h.observes(node, place, reason="SIGTERM", queued=0)
+        elif place == "blocks":
+            h.observes(node, place, requests=0, errors=[], kept={})
+        else:
+            h.observes(node, place)
+    return h.ends(node)
+
+
+def _without(way: tuple[str, ...], *places: str) -> list[str]:
+    """The same way with the first of each of these left out."""
+    left = list(way)
+    for place in places:
+        left.remove(place)
+    return left
+
+
+@accepts(LAW)
+def a_core_passes_all_its_marks() -> Builder:
+    return _goes("core.0", _CORE)
+
+
+@accepts(LAW)
+def a_worker_passes_all_its_marks() -> Builder:
+    return _goes("worker.1", _WORKER)
+
+
+@accepts(LAW)
+def a_core_raises_at_a_mark_and_comes_to_nothing_behind_it() -> Builder:
+    h = history().called("a", core=False)
+    h = _goes("core.0", (*_BEGINS, *_STEP, *_STEP[:-1]), h).fires("raise", "core.0/mark:executed", nth=2)
+    return _goes("core.0", (*_LEAVES, "bye"), h).dies("a")
+
+
+@accepts(LAW)
+def a_core_whose_thread_hangs_does_not_wait_for_it_for_ever() -> Builder:
+    h = _goes("core.0", _BEGINS, history().called("a", core=False)).ended("a").observes("frontend.0", "closing")
+    h.fires("hang", "frontend.0->core.0/requests:receive", nth=2)
+    return _goes("core.0", _without((*_LEAVES, "bye"), "input"), h)
+
+
+@accepts(LAW)
+def a_child_without_a_recipe_goes_with_its_parent() -> Builder:
+    return history().request("a").observes("frontend.0", "closing").ends("worker.1")
+
+
+@rejects(LAW)
+def a_core_schedules_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":scheduled", ":scheduled"))
+
+
+@rejects(LAW)
+def a_core_publishes_a_step_without_a_mark_twice() -> Builder:
+    return _goes("core.0", _without(_CORE, ":published", ":published"))
+
+
+@rejects(LAW)
+def a_core_executes_more_than_it_called() -> Builder:
+    return _goes("core.0", _without(_CORE, "rpc-call"))
+
+
+@rejects(LAW)
+def a_core_looks_at_its_books_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":idle"))
+
+
+@rejects(LAW)
+def a_core_drains_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":draining"))
+
+
+@rejects(LAW)
+def a_core_is_ready_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":ready"))
+
+
+@rejects(LAW)
+def a_core_leaves_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":dying"))
+
+
+@rejects(LAW)
+def a_core_is_born_without_a_mark() -> Builder:
+    return _goes("core.0", _without(_CORE, ":born"))
+
+
+@rejects(LAW)
+def a_core_does_not_say_who_it_is() -> Builder:
+    return _goes("core.0", _without(_CORE, "born"))
+
+
+@rejects(LAW)
+def a_core_says_late_who_it_is() -> Builder:
+    return _goes("core.0", (":born", "born", *_CORE[2:]))
+
+
+@rejects(LAW)
+def a_core_does_not_wait_for_its_thread() -> Builder:
+    return _goes("core.0", _without(_CORE, "input"))
+
+
+@rejects(LAW)
+def a_worker_executes_without_a_mark() -> Builder:
+    return _goes("worker.1", _without(_WORKER, ":executing", ":executing"))
+
+
+@rejects(LAW)
+def a_worker_loads_without_a_mark() -> Builder:
+    return _goes("worker.1", _without(_WORKER, ":loading"))
+
+
+@rejects(LAW)
+def a_worker_is_ready_without_a_mark() -> Builder:
+    return _goes("worker.1", _without(_WORKER, ":ready"))
+
+
+@rejects(LAW)
+def a_worker_leaves_with_0_and_without_a_word() -> Builder:
+    return _goes("worker.1", _without(_WORKER, "bye"))
