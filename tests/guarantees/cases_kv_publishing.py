@@ -209,6 +209,40 @@ def a_second_question_takes_the_place_of_the_first() -> Builder:
     return _reports(_replays(_asks(h, 1, tag=4), 1, 2), tag=4, start=1, count=2)
 
 
+def _goes_on_between(*answered: int, world: str = "sim", **said: int) -> Builder:
+    """Batches 3 and 4 go out behind the first message of the answer."""
+    h = _replays(_asks(_publishes(0, 1, 2)), *answered[:1])
+    h.world = world
+    for seq in (3, 4):
+        _sends(_hands_over(h, seq), seq)
+    return _reports(_replays(h, *answered[1:]), **said)
+
+
+@accepts("kv-answers-exact")
+def batches_go_out_while_an_answer_stands_still() -> Builder:
+    return _goes_on_between(0, 1, 2)
+
+
+@accepts("kv-answers-exact")
+def batches_go_out_while_a_real_answer_stands_still() -> Builder:
+    return _goes_on_between(0, 1, 2, world="engine")
+
+
+@rejects("kv-answers-exact")
+def an_answer_is_of_two_moments() -> Builder:
+    return _goes_on_between(0, 1, 2, 3, 4, next=5, count=5)
+
+
+@rejects("kv-answers-exact")
+def a_real_answer_is_of_two_moments() -> Builder:
+    return _goes_on_between(0, 1, 2, 3, 4, world="engine", next=5, count=5)
+
+
+@rejects("kv-answers-exact")
+def a_report_is_of_a_later_moment_than_its_answer() -> Builder:
+    return _goes_on_between(0, 1, 2, next=5)
+
+
 @rejects("kv-answers-exact")
 def a_second_question_gets_the_rest_of_the_first() -> Builder:
     h = _replays(_asks(_publishes(0, 1, 2)), 0, 1)
@@ -298,6 +332,22 @@ def _state(h: Builder, *pieces: int, of: int = 2, known: int = 1, place: int = 3
 @accepts("kv-answers-exact")
 def a_state_is_told_in_pieces() -> Builder:
     return _state(_publishes(0, 1, 2), 0, 1)
+
+
+def _goes_on_between_pieces(place: int) -> Builder:
+    h = _state(_publishes(0, 1, 2), 0)
+    _sends(_hands_over(h, 3), 3)
+    return h.crosses(ANSWERS, tag=TAG, epoch=EPOCH, next=place, piece=1, pieces=2, known=1)
+
+
+@accepts("kv-answers-exact")
+def a_batch_goes_out_between_two_pieces() -> Builder:
+    return _goes_on_between_pieces(3)
+
+
+@rejects("kv-answers-exact")
+def the_pieces_of_a_state_are_of_two_moments() -> Builder:
+    return _goes_on_between_pieces(4)
 
 
 @rejects("kv-answers-exact")

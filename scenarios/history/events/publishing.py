@@ -33,6 +33,15 @@ class Batch(NamedTuple):
     clears: bool
 
 
+class Held(NamedTuple):
+    """What a publisher has at one moment: its window, and the state that all its batches amount to."""
+
+    window: list[Batch]
+    behind: int  # the number after the last one that was sent
+    upto: int  # every number below was sent or lost
+    known: bool  # the state
+
+
 class Published:
     """What a publisher has sent and numbered so far: what its answers must be made of."""
 
@@ -56,8 +65,8 @@ class Published:
         """Every number below was sent or lost."""
         return self.behind if self.waiting else max(self.behind, self.numbered)
 
-    def window(self) -> list[Batch]:
-        return self.sent[-self._buffer_steps:]
+    def held(self) -> Held:
+        return Held(self.sent[-self._buffer_steps:], self.behind, self.upto, self.known)
 
     def send(self, said: dict[str, Any]) -> None:
         clears = bool(said.get("clears"))

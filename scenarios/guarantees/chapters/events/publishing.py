@@ -8,7 +8,7 @@ from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
 from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.history.events.followers import publishers
-from scenarios.history.events.publishing import BLURRED, UNREAD, Batch, Published, moments, numbers_of
+from scenarios.history.events.publishing import BLURRED, UNREAD, Batch, Held, Published, moments, numbers_of
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
@@ -185,13 +185,20 @@ def check_kv_answers_exact(history: History) -> Finding:
 
 
 class _Open:
-    """A question that is being answered. The rest is what had been sent when it came."""
+    """A question that is being answered. `behind`, `count` and `lacks` are of what had been sent when it came."""
 
     def __init__(self, asked: Record, published: Published) -> None:
         self.asked, self.behind, self.count = asked, published.behind, len(published.sent)
         self.lacks = not published.known or published.upto > published.behind  # a loss that no state makes up for
         self.tag: int | None = asked.data.get("tag")
         self.sent: list[dict[str, Any]] = []
+        self.held: Held | None = None
+
+    def held_by(self, published: Published) -> Held:
+        """What its answer is of: the moment of the first message. Later ones may wait while batches go out."""
+        if self.held is None:
+            self.held = published.held()
+        return self.held
 
 
 class _Answering:
@@ -243,26 +250,28 @@ class _Answering:
         question, said = self.open.get(peer), record.data
         if question is None:
             self._broke(record, "answered {}, who had asked nothing", peer)
-        elif "piece" in said:
-            self._judge_piece(question, record)
+            return
+        held = question.held_by(self.published)
+        if "piece" in said:
+            self._judge_piece(question, record, held)
             if said["piece"] + 1 == said["pieces"]:
                 del self.open[peer]
         elif "snapshot" in question.asked.data:
             self._broke(record, "answered {} with batches, who had asked for its state", peer)
         elif "end" in said:
-            self._judge_batches(question, record)
-            self._judge_report(question, record)
+            self._judge_batches(question, record, held)
+            self._judge_report(question, record, held)
             del self.open[peer]
         elif "seq" in said:
             question.sent.append(said)
         else:
             self._broke(record, "answered {} with what is no answer", peer)
 
-    def _judge_batches(self, question: _Open, end: Record) -> None:
+    def _judge_batches(self, question: _Open, end: Record, held: Held) -> None:
         start = question.asked.data["start"]
-        wanted = [batch for batch in self.published.window() if batch.seq >= start]
+        wanted = [batch for batch in held.window if batch.seq >= start]
         sent = [Batch(said["seq"], said["epoch"], said["payload"], bool(said.get("clears"))) for said in question.sent]
-        exact = sent == wanted if self.history.simulated else self._may_be(question, sent, wanted)
+        exact = sent == wanted if self.history.simulated else self._may_be(question, sent, wanted, held)
         if not exact:
             self._broke(end, "answered a question for batch {} and later with {}, and has {}", start,
                         [batch.seq for batch in sent], [batch.seq for batch in wanted])
@@ -270,39 +279,38 @@ class _Answering:
             self.finding.witness("{} replayed {} batches from {} on as it had sent them", self.core, len(sent), start,
                                  at=end.at, node=self.core)
 
-    def _may_be(self, question: _Open, sent: list[Batch], wanted: list[Batch]) -> bool:
-        """Where time is real, batches went out while it was answered: it is of some moment in between."""
+    def _may_be(self, question: _Open, sent: list[Batch], wanted: list[Batch], held: Held) -> bool:
+        """Where time is real, it is of some moment between the question and its first message."""
         start: int = question.asked.data["start"]
-        behind = self.published.behind
-        later = [batch for batch in self.published.sent if batch.seq >= start]
-        known = sent[:-1] if sent and sent[-1].seq >= behind else sent  # one was in the window, and about to go out
+        later = [batch for batch in self.published.sent if start <= batch.seq < held.behind]
+        known = sent[:-1] if sent and sent[-1].seq >= held.behind else sent  # one was about to go out
         if not known:
             return question.behind <= start
         place = later.index(known[0]) if known[0] in later else len(later)
         return (later[place:place + len(known)] == known and known[0].seq <= wanted[0].seq
                 and sent[-1].seq + 1 >= question.behind)
 
-    def _judge_report(self, question: _Open, end: Record) -> None:
-        said, published = end.data, self.published
+    def _judge_report(self, question: _Open, end: Record, held: Held) -> None:
+        said, window = end.data, held.window
         if question.tag is None or "tag" not in said:
             if question.tag is not None or "tag" in said:
                 self._broke(end, "ended the answer to {} as if it were one to another question", question.asked.data)
             return
-        window, epoch = published.window(), published.sent[-1].epoch if published.sent else said["epoch"]
+        epoch = self.published.sent[-1].epoch if self.published.sent else said["epoch"]
         true = {"tag": question.tag, "start": question.asked.data["start"], "epoch": epoch,
                 "count": len(question.sent)}
         if self.history.simulated:
-            true |= {"oldest": window[0].seq if window else published.upto, "next": published.upto}
+            true |= {"oldest": window[0].seq if window else held.upto, "next": held.upto}
         wrong = {name: said[name] for name, value in true.items() if said[name] != value}
         if wrong:
             self._broke(end, "reported {} of an answer of which {} is true", wrong, true)
 
-    def _judge_piece(self, question: _Open, record: Record) -> None:
+    def _judge_piece(self, question: _Open, record: Record, held: Held) -> None:
         said, published = record.data, self.published
         true: dict[str, Any] = {"tag": question.tag, "piece": len(question.sent)}
         if self.history.simulated:
-            known = published.known and published.upto <= published.behind
-            true |= {"known": int(known), "next": published.behind if known else max(published.behind, published.upto)}
+            known = held.known and held.upto <= held.behind
+            true |= {"known": int(known), "next": held.upto}
         elif question.lacks and not any(batch.clears for batch in published.sent[question.count:]):
             true["known"] = 0
         if published.sent:
