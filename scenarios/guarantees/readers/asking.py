@@ -22,7 +22,7 @@ class Asker:
         self.slack_s = WORK_S if self.exact else 4 * self.wait_s if history.simulated else \
             history.bounds.detection_s + history.lab.longest_starvation_s
         self.plain = history.play.options.without_epochs
-        self.moments = list(moments(history, self.node))
+        self.moments = moments(history, self.node)
         self.lost = _losses(self.moments)
         self.tag = -1
         self.rest_at = 0.0  # when something came last that makes a question needless

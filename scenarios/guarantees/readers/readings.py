@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from engine.topology import Channel
@@ -48,8 +49,21 @@ class Moment(NamedTuple):
     said: dict[str, Any]  # the message's own words, or the subscriber's
 
 
-def moments(history: History, node: str) -> Iterator[Moment]:
+def moments(history: History, node: str) -> list[Moment]:
     """Of one life of a subscriber, in the order in which they happened to it."""
+    read = _read(history)
+    if node not in read:
+        read[node] = list(_moments(history, node))
+    return read[node]
+
+
+@lru_cache(maxsize=1)
+def _read(history: History) -> dict[str, list[Moment]]:
+    """Each journal is walked once. The last history is kept: several promises ask for it."""
+    return {}
+
+
+def _moments(history: History, node: str) -> Iterator[Moment]:
     held: dict[tuple[str, int], Record] = {}
     for record in history.records(node):
         if record.kind is Kind.OBSERVATION:

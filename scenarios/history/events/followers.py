@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from engine.topology import NodeKind
@@ -128,7 +130,9 @@ def _place(record: Record) -> int:
     return record.number
 
 
+@lru_cache(maxsize=1)
 def followers(history: History) -> list[Follower]:
+    """The last history is kept: several promises ask for it."""
     return [Follower(history, node) for node in history.of_kind(NodeKind.SUBSCRIBER)]
 
 
