@@ -31,6 +31,8 @@ EVENTS = {"enable_kv_cache_events": True}
 LAST = 33
 #: What befalls a replay is the same for few batches and for many; few say it sooner.
 HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
+AGAIN = Options(kill_all_then_restart=True)
+HELD_AFTER_A_RESTART = (kv_seq, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)
 
 globals().update(family(__name__, (
     Case("test_last_batch_is_lost",
@@ -46,9 +48,14 @@ globals().update(family(__name__, (
          "The first answer never ends, for its marker is lost: it is given up, and a later gap heals all the same.",
          plan(drop(ANSWERS, nth=1), drop(KV, nth=5)), HEALED),
     Case("test_batch_is_lost_in_every_replay",
-         "A batch does not come live, nor in three answers: it is given up, and a snapshot makes up for it.",
-         plan(drop(KV, nth=1), *(drop(ANSWERS, nth=nth) for nth in (2, 5, 8))),
+         "Two batches do not come live, nor one of them in an answer: that is given up, and a state makes up for it.",
+         plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12))),
          (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
+    Case("test_state_is_lost_on_its_way",
+         "Two holes are older than the window, and what was asked for instead of them is lost: it is asked for again.",
+         plan(drop(KV, nth=29), drop(KV, nth=31), drop(QUESTIONS, nth=2), drop(ANSWERS, nth=5)),
+         (kv_gap_too_old, kv_mirror_true, kv_asks_in_time, kv_tells_what_came),
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_nobody_can_be_asked_for_a_batch",
          "There is no replay socket: what did not come is lost at once, the mirror unknown. SIGTERM ends the reader.",
          plan(drop(KV, nth=5), terminate("subscriber.0", at=f"{KV}:receive", nth=20)), (kv_tells_what_came,),
@@ -57,7 +64,14 @@ globals().update(family(__name__, (
          "It dies before it was asked for a batch that did not come: it is lost before the restart. Another is late.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), delay(KV, nth=31, until=until(seconds=0.2))),
          (kv_seq, kv_mirror_true, kv_asks_in_time),
-         play={"options": Options(kill_all_then_restart=True)}),
+         play={"options": AGAIN}),
+    Case("test_publisher_is_started_again_and_nothing_of_it_is_heard",
+         "No batch of its next life comes live: the subscriber hears of that life by asking in the silence.",
+         plan(drop(KV, nth=34, times=33)), HELD_AFTER_A_RESTART, play={"options": AGAIN}),
+    Case("test_publisher_is_started_again_while_its_state_is_asked_for",
+         "It dies with the question for its state, and its next life answers: that is not taken for the old one.",
+         plan(drop(KV, nth=31, times=2), drop(QUESTIONS, nth=3), drop(KV, nth=34, times=33)), HELD_AFTER_A_RESTART,
+         play={"options": AGAIN, "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),

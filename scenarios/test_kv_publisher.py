@@ -13,6 +13,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_sent_once,
     kv_seq,
+    kv_tells_what_came,
 )
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
@@ -30,6 +31,9 @@ globals().update(family(__name__, (
     Case("test_batch_cannot_be_sent",
          "The publisher's socket fails for one batch: that is told, the next ones go on, and replay brings it.",
          plan(raises("core.0", at=f"{KV}:send", nth=5)), (kv_mirror_true, kv_seq)),
+    Case("test_answer_cannot_be_sent",
+         "The publisher's socket fails in the midst of an answer: that is told, and the next question is answered.",
+         plan(drop(KV, nth=5), raises("core.0", at=f"{ANSWERS}:send", nth=3)), (kv_mirror_true, kv_tells_what_came)),
     Case("test_publisher_has_still_to_send_when_the_engine_ends",
          "The publisher's thread stands still while the engine is asked to leave: what waits is sent before it goes.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12),

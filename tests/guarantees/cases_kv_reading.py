@@ -172,6 +172,23 @@ def it_waits_for_an_answer_for_too_long() -> Builder:
     return _unanswered(2.9)
 
 
+def _breaks_off(asked_at: float) -> Builder:
+    """A real answer brings what is missing and never ends; then a live batch comes, and silence begins behind that."""
+    return _story("end", "holds", world="engine", poll=(2.9, "live", _came(3)), last_end=(2.9, "kv-batch", _batch(3)),
+                  at_last=(asked_at, "asked", {"start": 4, "tag": 3}), ended=(asked_at, "end", _end(3, 4, 4, 0)),
+                  bye=(asked_at, "kv-mirror", _holds(4)))
+
+
+@accepts("kv-asks-in-time")
+def a_real_answer_breaks_off_and_live_goes_on() -> Builder:
+    return _breaks_off(3.4)
+
+
+@rejects("kv-asks-in-time")
+def it_does_not_ask_behind_a_real_answer_that_broke_off() -> Builder:
+    return _breaks_off(3.6)
+
+
 @rejects("kv-asks-in-time")
 def it_asks_a_fourth_time() -> Builder:
     asked = {f"again {n}": (2.8 + n / 2, "asked", {"start": 1, "tag": 4 + n}) for n in range(3)}
@@ -333,3 +350,38 @@ def it_believes_who_was_gone_and_may_be_another() -> Builder:
         if not seq:
             h.fires("cut", f"{KV}:wire")
     return h.observes(SUBSCRIBER, "kv-mirror", **_holds(2))
+
+
+def _nobody_is_there_to_ask(*said: str) -> Builder:
+    """A publisher without epochs was gone and is back, and there is no replay socket."""
+    events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
+    h = history(subscribers=1, kv_events=events).started().promised(options=Options(without_epochs=True))
+    h.observes("core.0", "kv-published", seq=0, took=.0001).observes("core.0", "kv-published", seq=1, took=.0001)
+    h.observes(SUBSCRIBER, "born", pid=9)
+    h.crosses(_SITES["live"], **_came(0)).observes(SUBSCRIBER, "kv-batch", **_batch(0))
+    h.fires("cut", f"{KV}:wire").crosses(_SITES["live"], **_came(1))
+    for site in said:
+        h.observes(SUBSCRIBER, site, next_seq=1, reason="it was gone")
+    h.observes(SUBSCRIBER, "kv-batch", **_batch(1))
+    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(2, 1 if said else None))
+
+
+@accepts("kv-tells-what-came")
+def it_does_not_believe_who_was_gone_and_cannot_be_asked() -> Builder:
+    return _nobody_is_there_to_ask("kv-unverified")
+
+
+@rejects("kv-tells-what-came")
+def it_believes_who_was_gone_and_cannot_be_asked() -> Builder:
+    return _nobody_is_there_to_ask()
+
+
+@silent("kv-replay-complete")
+def a_batch_is_given_up_at_once_where_nobody_can_be_asked() -> Builder:
+    events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
+    h = history(subscribers=1, kv_events=events).started()
+    for seq in range(2):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.observes(SUBSCRIBER, "born", pid=9).observes(SUBSCRIBER, "kv-gap", first=0, last=0)
+    h.observes(SUBSCRIBER, "kv-unrecoverable", first=0, last=0, reason="there is no replay socket to ask")
+    return h.observes(SUBSCRIBER, "kv-batch", **_batch(1))

@@ -124,6 +124,13 @@ class Asker:
             self.rumoured = max(self.rumoured, moment.said["seq"] + 1)
             self.answer.add(moment.said["seq"])
             self._clear(moment)
+        elif self.plain and moment.said["epoch"] > self.epoch and moment.said["seq"] in self.arrived:
+            self._meets(moment)  # the batch of this number had another time
+
+    def _meets(self, moment: Moment) -> None:
+        """Another life of the publisher answers: it is asked at once."""
+        self.begin(moment.said["epoch"])
+        self.due_at = self.free_at = moment.at
 
     def _clear(self, moment: Moment) -> None:
         if moment.said.get("clears"):
@@ -150,7 +157,7 @@ class Asker:
         if under is None or not under.said.get("snapshot") or under.said.get("tag") != said["tag"]:
             return
         if self.epoch not in (None, said["epoch"]):
-            self.begin(said["epoch"])
+            self._meets(moment)
             return
         self.pieces.add(said["piece"])
         if len(self.pieces) == said["pieces"] or not said["known"]:
@@ -227,7 +234,7 @@ class Asker:
             self._broke("asked again {:.4f} s after it had heard of its question", silent_s, at=at)
         elif not self.is_missing(at):
             if not under.said.get("snapshot"):
-                self.rest_at = at
+                self.rest_at = max(self.rest_at, min(at, self.heard_at + self.wait_s))
             self.due_at = max(at, self.rest_at + self.wait_s)
 
     def _for_batches(self, start: int, tagged: bool, at: float) -> None:
@@ -258,7 +265,9 @@ class Asker:
         """The question that was due is asked, or there was no time for it."""
         due = self.due_at
         if self.under is not None:
-            due = self.heard_at + self.wait_s * (1 if self.is_missing(at) else 2)
+            due = self.heard_at + self.wait_s
+            if not self.is_missing(at):  # given up, and silence begins: live batches break it
+                due = max(due, self.rest_at) + self.wait_s
         elif self.wanted_at is not None and self.tagged and self.silences < TRIES and not self.pending:
             due = min(due, max(self.wanted_at, self.free_at))
         if self.plain and self.unheard:

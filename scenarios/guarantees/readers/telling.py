@@ -82,6 +82,8 @@ class Teller:
         self.heard = 0  # messages of answers
         self.live_ts = 0.0  # the publisher's time of the last live batch
         self.doubted: dict[int, int] = {}  # batches of who may have been away, and what had been heard then
+        self.asks = history.play.config.kv_events.replay
+        self.unasked: int | None = None  # the first batch of who was away, and nobody can be asked
         self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
@@ -128,7 +130,9 @@ class Teller:
         if cut:
             self.cuts.pop(0)
         came = self._hear(said["epoch"], moment.at)
-        if self.plain and came.live and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
+        if self.plain and came.live and cut and not self.asks:
+            self.unasked = said["seq"]
+        elif self.plain and came.live and self.asks and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
             self.doubted[said["seq"]] = self.heard
         self.live_ts = said.get("ts", 0.0)
         came.live_batch(said["seq"], moment.at, "clears" in said)
@@ -181,6 +185,8 @@ class Teller:
         doubted = self.doubted.pop(number, None)
         if doubted == self.heard:
             self._broke("believed batch {} of who may have been away, and had not asked", number, at=at)
+        elif self.unasked is not None and self.exact:
+            self._broke("believed batch {} of who was away, and can ask nobody", number, at=at)
         elif doubted is not None:
             self.finding.witness("{} believed batch {} of who may have been away when it had asked", self.node, number,
                                  at=at, node=self.node)
@@ -266,6 +272,10 @@ class Teller:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
         if told.unknown_since is None:
             told.unknown_since = moment.said["next_seq"]
+        if self.unasked is not None:
+            self.finding.witness("{} did not believe who was away, and could ask nobody", self.node, at=moment.at,
+                                 node=self.node)
+        self.unasked = None
 
     def _is_told_all(self, moment: Moment, told: _Told) -> None:
         if moment.said["next_seq"] != told.next:

@@ -164,7 +164,7 @@ def check_kv_replay_complete(history: History) -> Finding:
         lost = lost_by_publisher(history, follower.publisher)
         in_vain = sum(receipt.fate in _TAKEN and receipt.site == f"{base(follower.publisher)}->{base(follower.node)}"
                       f"/{Channel.REPLAY.value}:receive" for receipt in history.faults.receipts)
-        for given_up in follower.unrecoverable if in_vain < TRIES else ():
+        for given_up in follower.unrecoverable if in_vain < TRIES and history.play.config.kv_events.replay else ():
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
                         if n not in lost), None)
