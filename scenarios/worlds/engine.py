@@ -83,10 +83,10 @@ class Watched:
         if self.fd < 0:
             self.ended_at = started_at
 
-    def look(self, now: float) -> None:
+    def look(self, clock: Callable[[], float]) -> None:
         # By pidfd: /proc calls a process dead when its main thread is, while others may still hold its locks.
         if self.ended_at is None and readable([self.fd], 0):
-            self.ended_at = now
+            self.ended_at = clock()  # read behind the end: a process has written all that it wrote before it
 
     def kill(self) -> None:
         self.killed_by_lab = True
@@ -280,7 +280,7 @@ class RealBench:
                 if born is not None and lived not in self._watched:
                     self._watched[lived] = Watched(str(node), life, born[0], now)
         for watched in self._watched.values():
-            watched.look(now)
+            watched.look(self.now)
         self._last_look = self.now()
 
     def _expire(self) -> None:
@@ -298,7 +298,7 @@ class RealBench:
         for actor in self._actors:
             actor.close()
         for watched in self._watched.values():
-            watched.look(self.now())
+            watched.look(self.now)
             if watched.ended_at is None:
                 watched.kill()
                 select.select([watched.fd], [], [], self._config.bounds.cleanup_s)  # or the broom finds it alive

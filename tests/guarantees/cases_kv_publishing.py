@@ -10,8 +10,9 @@ QUESTIONS = "subscriber.0->core.0/replay:receive"
 EPOCH, TAG = 7, 3
 
 
-def _begun(**events: int) -> Builder:
-    h = history(subscribers=1, kv_events=KVEventsConfig(enable_kv_cache_events=True, buffer_steps=4, **events))
+def _begun(world: str = "sim", **events: int) -> Builder:
+    settings = KVEventsConfig(enable_kv_cache_events=True, buffer_steps=4, **events)
+    h = history(world=world, subscribers=1, kv_events=settings)
     return h.observes(SUBSCRIBER, "born", pid=9).started()
 
 
@@ -62,6 +63,21 @@ def a_publisher_that_is_still_there() -> Builder:
 @rejects("kv-sent-once")
 def a_batch_is_sent_again() -> Builder:
     return _sends(_publishes(0, 1), 1)
+
+
+@accepts("kv-sent-once")
+def a_batch_is_on_its_way_when_the_core_notes_that_it_handed_it_over() -> Builder:
+    return _leaves(_hands_over(_sends(_hands_over(_begun("engine"), 0), 0, 1), 1))
+
+
+@rejects("kv-sent-once")
+def a_batch_is_sent_before_the_twins_core_has_handed_it_over() -> Builder:
+    return _leaves(_hands_over(_sends(_hands_over(_begun(), 0), 0, 1), 1))
+
+
+@rejects("kv-sent-once")
+def a_batch_is_sent_that_nobody_handed_over() -> Builder:
+    return _sends(_publishes(0, 1), 2)
 
 
 @rejects("kv-sent-once")
