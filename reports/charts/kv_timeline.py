@@ -6,9 +6,10 @@
         +--------------------------------- time
              live   noticed   healed
 
-The thin line is what the core published. Between it and the subscriber's own line stands the loss; the
-shaded box runs from the batch that noticed it to the moment it was healed. A diamond is where the subscriber began
-anew: from a snapshot of the publisher's state, or from nothing because the publisher was restarted.
+Only what is on record is drawn: a line is a staircase, whose steps are batches at the moments at which they were
+published or applied. The thin line is what the core published; between it and the subscriber's own line stands the
+loss. The shaded box runs from the batch that noticed it to the moment it was healed. A diamond is where the subscriber
+began anew: from a snapshot of the publisher's state, or from nothing because the publisher was restarted.
 """
 
 from __future__ import annotations
@@ -18,27 +19,26 @@ from collections.abc import Callable, Sequence
 import msgspec
 from markupsafe import Markup
 
-from engine.topology import NodeKind
+from engine.topology import Channel, NodeKind
 from faults.journal import Kind, Record
-from reports.charts.svg import drawing, line, tag, text
+from reports.charts.svg import drawing, line, number, tag, text
 from reports.formats import count, duration
 from scenarios.history.events.followers import holes_of
 from scenarios.history.history import History
 from scenarios.history.names import base, life_of
 from scenarios.history.run import Run
 
+#: The crossing at which a live batch leaves its publisher.
+_SENT = f"/{Channel.KV.value}:send"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720.0, 250.0, 64.0, 16.0, 26.0, 34.0
 MOST_STROKES = 240
 
 
 class Stretch(msgspec.Struct):
-    """Batches that followed each other without a hole, from one source."""
+    """Batches that followed each other without a hole, from one source: (number, when) of each, as recorded."""
 
     source: str
-    first: int
-    last: int
-    began: float
-    ended: float
+    points: list[tuple[int, float]]
 
 
 class DrawnGap(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,10 @@ class DrawnGap(msgspec.Struct, frozen=True, kw_only=True):
             return words + "; never healed in this run"
         return words + f"; healed {duration(self.healed_at - self.noticed_at)} after it was noticed"
 
+    @property
+    def is_healed(self) -> bool:
+        return self.healed_at is not None and not self.unrecoverable
+
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     """From here on nothing matters that was told before."""
@@ -84,36 +88,52 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
 def mirrors_of(run: Run) -> list[Mirror]:
     """One per subscriber that observed anything of its batches."""
     history = run.history
-    published = _published(history)
     found = []
     for node in history.of_kind(NodeKind.SUBSCRIBER):
         records = [r for r in history.records(node) if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
         if records:
-            found.append(_mirror(history, node, records, published))
+            found.append(_mirror(history, node, records, _published(history, node)))
     return found
 
 
-def _published(history: History) -> list[Stretch]:
-    return _stretches([(int(record.data.get("seq", 0)), "published", record.at - history.began_at)
-                       for records in history.by_node("kv-published").values() for record in records])
+def _published(history: History, subscriber: str) -> list[tuple[int, float]]:
+    """(number, when) of all that its engine's core published, in each of its lives, by time.
+
+    A batch may be sent before the core notes that it handed it over: the sooner of both counts.
+    """
+    engine, found = history.engine_of(subscriber).engine, []
+    for core, records in history.by_node("kv-published").items():
+        if history.engine_of(core).engine == engine:
+            sent: dict[int, float] = {}
+            for crossing in history.records(core):
+                if crossing.site.endswith(_SENT) and "seq" in crossing.data:
+                    sent.setdefault(crossing.data["seq"], crossing.at)
+            found += [(seq, min(record.at, sent.get(seq, record.at)) - history.began_at)
+                      for record in records for seq in (int(record.data["seq"]),)]
+    return sorted(found, key=_moment)
+
+
+def _moment(point: tuple[int, float]) -> float:
+    return point[1]
 
 
 def _stretches(batches: Sequence[tuple[int, str, float]], starts: frozenset[int] = frozenset()) -> list[Stretch]:
     """A batch of `starts` begins a stretch of its own: what was held back before it came all at once."""
     found: list[Stretch] = []
-    for seq, source, at in sorted(batches, key=lambda batch: batch[2]):
+    for seq, source, at in batches:
         last = found[-1] if found else None
-        if last is not None and last.source == source and seq == last.last + 1 and seq not in starts:
-            last.last, last.ended = seq, at
+        if last is not None and last.source == source and seq == last.points[-1][0] + 1 and seq not in starts:
+            last.points.append((seq, at))
         else:
-            found.append(Stretch(source, seq, seq, at, at))
+            found.append(Stretch(source, [(seq, at)]))
     return found
 
 
-def _gaps(history: History, subscriber: str, published: Sequence[Stretch]) -> list[DrawnGap]:
+def _gaps(history: History, subscriber: str, published: Sequence[tuple[int, float]]) -> list[DrawnGap]:
     origin = history.began_at
     return [DrawnGap(first=hole.first, last=hole.last, noticed_at=hole.noticed_at - origin,
-                     published_at=_when(published, hole.first), unrecoverable=hole.unrecoverable,
+                     published_at=_when(published, hole.first, hole.noticed_at - origin),
+                     unrecoverable=hole.unrecoverable,
                      healed_at=None if hole.healed_at is None else hole.healed_at - origin)
             for hole in holes_of(history, subscriber)]
 
@@ -132,16 +152,13 @@ def _beginnings(records: Sequence[Record], origin: float) -> list[Beginning]:
     return found
 
 
-def _when(published: Sequence[Stretch], seq: int) -> float | None:
-    """When a batch left the core, to the precision of its stretch."""
-    for stretch in published:
-        if stretch.first <= seq <= stretch.last:
-            share = (seq - stretch.first) / (stretch.last - stretch.first) if stretch.last > stretch.first else 0.0
-            return stretch.began + share * (stretch.ended - stretch.began)
-    return None
+def _when(published: Sequence[tuple[int, float]], seq: int, before: float) -> float | None:
+    """When this batch was published last before that moment: the next life of a publisher begins with 0 again."""
+    return max((at for number, at in published if number == seq and at <= before), default=None)
 
 
-def _mirror(history: History, subscriber: str, records: Sequence[Record], published: Sequence[Stretch]) -> Mirror:
+def _mirror(history: History, subscriber: str, records: Sequence[Record],
+            published: Sequence[tuple[int, float]]) -> Mirror:
     origin = history.began_at
     life = life_of(subscriber)
     node = base(subscriber) + (f", life {life}" if life else "")
@@ -149,23 +166,25 @@ def _mirror(history: History, subscriber: str, records: Sequence[Record], publis
     applied = _stretches([(int(r.data.get("seq", 0)), str(r.data.get("source", "live")), r.at - origin)
                           for r in records if r.site == "kv-batch"], frozenset(b.before for b in beginnings))
     gaps = _gaps(history, subscriber, published)
-    live = sum(s.last - s.first + 1 for s in applied if s.source == "live")
-    replayed = sum(s.last - s.first + 1 for s in applied if s.source == "replay")
+    live = sum(len(s.points) for s in applied if s.source == "live")
+    replayed = sum(len(s.points) for s in applied if s.source == "replay")
+    lost = sum(gap.unrecoverable for gap in gaps)
     sentence = (f"{node} applied {count(live, 'live batch', 'live batches')} and "
                 f"{count(replayed, 'replayed batch', 'replayed batches')}; "
-                f"{count(len(gaps), 'gap')} noticed, {sum(gap.healed_at is not None for gap in gaps)} healed")
+                f"{count(len(gaps), 'gap')} noticed, {sum(gap.is_healed for gap in gaps)} healed"
+                + (f", {lost} lost for good" if lost else ""))
     sentence = "; ".join([sentence, *(beginning.sentence for beginning in beginnings[:3])])
-    return Mirror(subscriber=node, svg=_draw(applied, published, gaps, beginnings, sentence), gaps=gaps,
-                  sentence=sentence)
+    told = _stretches([(seq, "published", at) for seq, at in published])
+    return Mirror(subscriber=node, svg=_draw(applied, told, gaps, beginnings, sentence), gaps=gaps, sentence=sentence)
 
 
 def _draw(applied: Sequence[Stretch], published: Sequence[Stretch], gaps: Sequence[DrawnGap],
           beginnings: Sequence[Beginning], sentence: str) -> Markup:
     strokes = [*applied, *published]
-    times = [t for s in strokes for t in (s.began, s.ended)]
+    times = [at for s in strokes for _, at in s.points]
     times += [t for gap in gaps for t in (gap.noticed_at, gap.healed_at) if t is not None]
     times += [beginning.at for beginning in beginnings]
-    numbers = [n for s in strokes for n in (s.first, s.last)] + [n for gap in gaps for n in (gap.first, gap.last)]
+    numbers = [seq for s in strokes for seq, _ in s.points] + [n for gap in gaps for n in (gap.first, gap.last)]
     numbers += [beginning.before for beginning in beginnings]
     t0, t1 = min(times, default=0.0), max(times, default=1.0)
     n0, n1 = min(numbers, default=0), max(numbers, default=1)
@@ -215,7 +234,7 @@ def _box(gap: DrawnGap, x_of: Callable[[float], float], y_of: Callable[[float], 
                tag("rect", x=min(began, left), y=top, width=max(0.0, left - began), height=max(2.0, base - top),
                    class_="unseen"),
                tag("rect", x=left, y=top, width=max(2.0, right - left), height=max(2.0, base - top), class_="missing"),
-               class_="gap" if gap.healed_at is not None else "gap open")
+               class_="gap" if gap.is_healed else "gap open")
 
 
 def _diamond(beginning: Beginning, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Markup:
@@ -240,7 +259,11 @@ def _words(gaps: Sequence[DrawnGap], beginnings: Sequence[Beginning], x_of: Call
 
 
 def _stroke(s: Stretch, x_of: Callable[[float], float], y_of: Callable[[float], float], class_: str) -> Markup:
-    if s.first == s.last:
-        return tag("circle", cx=x_of(s.began), cy=y_of(s.first), r=2.5 if class_ != "published" else 1.5,
-                   class_=f"{class_} dot")
-    return line(x_of(s.began), y_of(s.first), x_of(s.ended), y_of(s.last), class_)
+    """A staircase of what is on record. Of batches in the same tenth of a pixel the last one stands for all."""
+    places = {number(x_of(at)): number(y_of(seq)) for seq, at in s.points}
+    if len(places) == 1:
+        [(x, y)] = places.items()
+        return tag("circle", cx=x, cy=y, r=2.5 if class_ != "published" else 1.5, class_=f"{class_} dot")
+    (x, y), *rest = places.items()
+    steps = "".join(f"H{x}V{y}" for x, y in rest)
+    return tag("path", d=f"M{x} {number(y_of(s.points[0][0]))}V{y}{steps}", class_=class_)

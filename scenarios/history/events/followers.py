@@ -155,12 +155,16 @@ class Hole(msgspec.Struct, kw_only=True):
 
 def holes_of(history: History, node: str) -> list[Hole]:
     """Every hole that a subscriber told of, in all its publisher's lives, each with how it ended."""
-    told = sorted((record for name in ("kv-gap", "kv-healed", "kv-unrecoverable")
-                   for record in history.by_node(name).get(node, ())), key=lambda record: record.number)
+    told = sorted((record for name in ("kv-gap", "kv-healed", "kv-unrecoverable", "kv-restarted")
+                   for record in history.by_node(name).get(node, ())), key=_place)
     holes: list[Hole] = []
+    of_former_lives = 0
     for record in told:
+        if record.site == "kv-restarted":
+            of_former_lives = len(holes)
+            continue
         first, last = record.data["first"], record.data["last"]
-        concerned = [hole for hole in holes if first <= hole.last and hole.first <= last]
+        concerned = [hole for hole in holes[of_former_lives:] if first <= hole.last and hole.first <= last]
         if record.site == "kv-gap" or (record.site == "kv-unrecoverable" and not concerned):
             holes.append(Hole(first=first, last=last, noticed_at=record.at,
                               unrecoverable=record.site == "kv-unrecoverable"))

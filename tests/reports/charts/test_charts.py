@@ -269,6 +269,72 @@ def test_without_a_new_beginning_no_diamond_is_drawn(tmp_path):
     assert "beginning" not in str(mirror.svg) and "snapshot" not in mirror.sentence
 
 
+def told_of(folder, *told: tuple[float, str, str, dict]) -> tuple[Path, dict[tuple[str, int], float]]:
+    """A run in which these words were said, so long after each other. -> and when, since the first record"""
+    stage = Stage(folder, "test_pauses", "engine", "Batches come when they come.", subscribers=1)
+    stage.start_up()
+    at = {}
+    for pause, node, name, data in told:
+        stage.pass_time(pause)
+        at[name, data.get("seq", data.get("first"))] = stage.now
+        stage.see(node, name, **data)
+    stage.leave()
+    path = stage.finish(*untested())
+    began = load_run(path).history.began_at
+    return path, {key: moment - began for key, moment in at.items()}
+
+
+def published(seq: int) -> tuple[str, str, dict]:
+    return "core.0", "kv-published", {"seq": seq, "took": 2e-6}
+
+
+def says(name: str, **data: object) -> tuple[str, str, dict]:
+    return "subscriber.0", f"kv-{name}", data
+
+
+def test_what_is_told_of_a_gap_is_what_was_recorded_whatever_pauses_lie_in_between(tmp_path):
+    path, at = told_of(
+        tmp_path, (0.0, *published(0)), (0.01, *published(1)), (2.0, *published(2)), (0.0, *published(3)),
+        (0.001, *says("batch", seq=0, source="live")), (0.1, *says("gap", first=1, last=2)),
+        (0.3, *says("healed", first=1, last=2)))
+    (gap,) = mirrors_of(load_run(path))[0].gaps
+    assert gap.published_at == pytest.approx(at["kv-published", 1])
+    assert gap.noticed_at == pytest.approx(at["kv-gap", 1])
+    assert gap.healed_at == pytest.approx(at["kv-healed", 1])
+    assert gap.sentence == ("2 batches missing (1 to 2); noticed 2.1 s after the first was published; "
+                            "healed 300 ms after it was noticed")
+
+
+def test_lines_have_their_steps_where_batches_were_recorded(tmp_path):
+    path, at = told_of(tmp_path, (0.0, *published(0)), (1.0, *published(1)), (0.5, *published(2)),
+                       *((0.0, *says("batch", seq=seq, source="live")) for seq in range(3)))
+    picture = str(mirrors_of(load_run(path))[0].svg)
+    (steps,) = re.findall(r'<path d="(M[^"]*)" class="published"', picture)
+    (x0, *xs) = [float(x) for x in re.findall(r"[MH]([\d.]+)", steps)]
+    first, second, third = (at["kv-published", seq] for seq in range(3))
+    assert (xs[0] - x0) / (xs[1] - x0) == pytest.approx((second - first) / (third - first), abs=1e-3)
+
+
+def test_what_was_given_up_is_not_counted_as_healed(tmp_path):
+    path, _ = told_of(tmp_path, (0.0, *published(0)), (0.1, *says("gap", first=0, last=1)),
+                      (0.1, *says("unrecoverable", first=0, last=1, reason="too old")),
+                      (0.1, *says("healed", first=0, last=1)))
+    (mirror,) = mirrors_of(load_run(path))
+    assert "1 gap noticed, 0 healed, 1 lost for good" in mirror.sentence
+    assert 'class="gap open"' in str(mirror.svg)
+
+
+def test_the_next_life_of_a_publisher_heals_nothing_of_the_one_before(tmp_path):
+    path, at = told_of(
+        tmp_path, (0.0, *published(0)), (0.1, *published(1)), (0.1, *says("gap", first=0, last=0)),
+        (0.1, *says("restarted", epoch=2)), (0.1, *published(0)), (0.1, *says("gap", first=0, last=0)),
+        (0.1, *says("healed", first=0, last=0)))
+    first, second = mirrors_of(load_run(path))[0].gaps
+    assert first.healed_at is None and second.is_healed
+    assert second.published_at == pytest.approx(at["kv-published", 0])
+    assert second.published_at > first.noticed_at
+
+
 def test_the_strip_keeps_fates_and_worlds_apart():
     detections = [Detection(fate=fate, world=world, took=0.01, scenario="s", fault="f1", href="#r")
                   for fate in ("kill", "stall") for world in ("sim", "engine")]
