@@ -54,14 +54,20 @@ def _title(runs: Sequence[Run], scenarios: Sequence[PlayedScenario], code: int) 
         failed = sum(run.failure is not None for run in runs)
         return f"The lab itself failed in {count(failed, 'run')}: this is no answer about the engine"
     if code == 0:
-        return "Every promise held" if any(side.promised for side in sides) else "Everything is as declared"
+        if any(side.promised for side in sides):
+            return "Every promise held"
+        return "Everything is as declared" if any(side.canary for side in sides) else \
+            "Nothing was promised, and nothing that was judged broke"
     parts = []
-    broken = sum(side.verdict is Verdict.BROKEN and not side.as_declared for side in sides)
+    astray = [side for side in sides if side.verdict is Verdict.BROKEN and not side.as_declared]
+    broken, unasked = sum(side.promised for side in astray), sum(not side.promised for side in astray)
     missed = sum(side.canary and not side.as_declared and side.verdict is Verdict.HELD for side in sides)
     split = len(disagreements(scenarios))
     open_ = sum(not side.as_declared and side.verdict not in (Verdict.BROKEN, Verdict.HELD) for side in sides)
     if broken:
         parts.append(f"{count(broken, 'promise')} broken")
+    if unasked:
+        parts.append(f"{count(unasked, 'guarantee')} broke where nothing was promised")
     if missed:
         parts.append(f"{count(missed, 'canary', 'canaries')} not caught")
     if split:
@@ -84,10 +90,12 @@ def _sentence(runs: Sequence[Run]) -> str:
     parts = [
         f"{count(numbers['guarantees_promised'], 'guarantee was', 'guarantees were')} promised in "
         f"{count(numbers['scenarios'], 'scenario')}, played {where}: of {count(promised['cells'], 'promise')} made, "
-        f"{_tally(promised)}"
+        f"{_tally(promised)}" if promised["cells"] else
+        f"Nothing was promised in {count(numbers['scenarios'], 'scenario')}, played {where}"
     ]
     if numbers["broken_without_a_promise"]:
-        parts.append(f"{numbers['broken_without_a_promise']} more broke where nothing was promised")
+        more = " more" if promised["cells"] else ""
+        parts.append(f"{numbers['broken_without_a_promise']}{more} broke where nothing was promised")
     if len(played) > 1:
         compared = worlds["agreed"] + worlds["disagreed"]
         where = listed(f"{entry['guarantee']} of {entry['scenario']}" for entry in worlds["disagreements"])

@@ -252,15 +252,19 @@ def _tiles(runs: Sequence[Run], said: Answer) -> list[dict[str, Any]]:
     numbers, worlds = counts(runs), agreement(runs)
     promised, canaries, faults = numbers["promised"], numbers["canaries"], numbers["faults"]
     tiles = [{"number": f"{promised['HELD']:,}", "of": f"of {promised['cells']:,}", "what": "promises held",
-              "look": "held"}]
+              "look": "held"} if promised["cells"] else
+             {"number": "0", "of": "", "what": "promises made", "look": "none"}]
     for verdict, what, look_ in (("BROKEN", "broken", "broken"), ("UNKNOWN", "unknown", "unknown"),
                                  ("UNTESTED", "promised but untested", "unknown"),
                                  ("OUTSIDE", "promised but outside", "unknown")):
-        if promised[verdict] or verdict != "OUTSIDE":
+        if promised[verdict] or (promised["cells"] and verdict != "OUTSIDE"):
             tiles.append({"number": f"{promised[verdict]:,}", "of": "", "what": what,
                           "look": look_ if promised[verdict] else "none"})
+    if numbers["broken_without_a_promise"]:
+        tiles.append({"number": f"{numbers['broken_without_a_promise']:,}", "of": "",
+                      "what": "broken where nothing was promised", "look": "broken"})
     for name, held in numbers["guarantees_held"].items():
-        if not known(name).virtual_time:
+        if not known(name).virtual_time and numbers["guarantees_promised"]:
             tiles.append({"number": f"{held:,}", "of": f"of {numbers['guarantees_promised']:,}",
                           "what": f"guarantees witnessed and held {known(name).within}", "look": "none"})
     compared = worlds["agreed"] + worlds["disagreed"]

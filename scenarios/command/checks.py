@@ -6,14 +6,17 @@ and ends with exit code 3. Nothing is created here but the output folder.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig, RingConfig
 from engine.errors import ConfigError, RingtwinError, SpaceError
 from engine.model_config import check_parallel, max_model_len, read_model_config
 from faults.plan import Plan, load_plan
+from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.play import Play
 from scenarios.history.run import Run, RunError, load_run
 
@@ -36,6 +39,17 @@ def writable(folder: Path) -> Path:
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from None
     return folder
+
+
+def guarantees(given: Sequence[str]) -> list[str]:
+    """The ids in these words, which commas may separate, each once."""
+    found = list(dict.fromkeys(name.strip() for words in given for name in words.split(",") if name.strip()))
+    for name in found:
+        if name not in GUARANTEES:
+            near = difflib.get_close_matches(name, GUARANTEES, 1)
+            raise BadInputError(f"--promise {name}: no such guarantee{f'; is it {near[0]}?' if near else ''} "
+                                "('ringtwin list guarantees' shows them all)")
+    return found
 
 
 def no_data_parallel(dp: int) -> None:

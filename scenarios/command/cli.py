@@ -98,13 +98,20 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
 @click.option("--world", type=click.Choice([*WORLDS, EVERY]), default=None,
               help="Who plays. Default: the run's own world; for a plan, all that can.")
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--promise", "promises", multiple=True, metavar="ID,...",
+              help="Guarantees that must hold, beside those that a run was promised. Any number.")
 @device_option
 @click.option("--out", type=path_argument, default=Path("out/replay"), show_default=True)
 @json_option
-def replay_(run_or_plan: Path, world: str | None, times: int, device: str, out: Path, json_file: Path | None) -> int:
-    """Play a run directory again, or a plan (JSON) with a calm workload."""
+def replay_(run_or_plan: Path, world: str | None, times: int, promises: tuple[str, ...], device: str, out: Path,
+            json_file: Path | None) -> int:
+    """Play a run directory again, or a plan (JSON) with a calm workload.
+
+    A plan promises nothing by itself: say what must hold, as in --promise ends-once,death-is-told.
+    """
+    wanted = checks.guarantees(promises)
     given = checks.run_or_plan(run_or_plan)
-    play_ = replaying.play_of(given, run_or_plan) if isinstance(given, Plan) else given
+    play_ = replaying.promising(replaying.play_of(given, run_or_plan) if isinstance(given, Plan) else given, wanted)
     names = playable(world or (None if isinstance(given, Plan) else play_.world))
     if real(names):
         ranks = sum(engine.tp for engine in play_.topology.engines)

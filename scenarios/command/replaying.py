@@ -28,6 +28,12 @@ def play_of(plan: Plan, path: Path) -> Play:
                 workload=msgspec.to_builtins(recorded(CALM_WORKLOAD).played()), plan=plan, config=config, promises=())
 
 
+def promising(play: Play, names: Sequence[str]) -> Play:
+    """The same, with these promises too. What is declared to turn out otherwise stays declared."""
+    more = [name for name in names if name not in play.declared]
+    return msgspec.structs.replace(play, promises=(*play.promises, *more))
+
+
 def inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 

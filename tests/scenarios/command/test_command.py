@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from faults.plan import kill, plan, plan_to_json
+from faults.plan import drop, kill, plan, plan_to_json
 from scenarios.command import cli as command
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.settings import MODEL
@@ -107,6 +107,20 @@ def test_a_plan_alone_is_played_with_a_calm_workload(capsys, tmp_path):
     [entry] = json.loads((tmp_path / "out" / "results.json").read_text())["scenarios"]
     assert entry["faults"] == [{"id": "f1", "fired": True}]
     assert "HELD" in {cell["verdict"] for cell in entry["verdicts"] if cell["guarantee"] == "death-is-told"}
+
+
+def test_a_plan_alone_promises_what_the_command_says_and_no_more(capsys, tmp_path):
+    path = tmp_path / "drop.json"
+    path.write_bytes(plan_to_json(plan(drop("core.0->frontend.0/outputs", nth=3))))
+    asked = "replay", path, "--world", "sim"
+    silent = ringtwin(capsys, *asked, "--out", tmp_path / "silent")
+    assert silent.code == 0, silent.err
+    assert "Nothing was promised, and nothing that was judged broke" in silent.out
+    assert "promises held" not in (tmp_path / "silent" / "report" / "index.html").read_text()
+    held = ringtwin(capsys, *asked, "--out", tmp_path / "held", "--promise", "ends-once, tokens-in-order")
+    assert held.code == 0 and "Every promise held" in held.out and "of 2 promises made" in held.out
+    broken = ringtwin(capsys, *asked, "--out", tmp_path / "broken", "--promise", "ends-once", "--promise", "drain")
+    assert broken.code == 2 and "1 promise without an answer" in broken.out
 
 
 def test_a_report_judges_again_from_the_records_alone(capsys, tmp_path, scenarios):

@@ -49,6 +49,12 @@ def test_a_plan_that_cannot_be_played_is_refused(capsys, tmp_path, changes, word
     assert not (tmp_path / "out").exists()
 
 
+def test_a_promise_that_nobody_knows_is_refused(capsys, tmp_path):
+    given = "replay", plan_file(tmp_path), "--promise", "ends-once,death-is-tolt", "--out", tmp_path / "out"
+    refused(ringtwin(capsys, *given), "--promise death-is-tolt", "is it death-is-told?", "ringtwin list guarantees")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_plan_that_is_not_json_is_refused(capsys, tmp_path):
     (tmp_path / "plan.json").write_text("faults: []")
     refused(ringtwin(capsys, "replay", tmp_path / "plan.json", "--out", tmp_path / "out"), "plan.json", "JSON")

@@ -134,5 +134,6 @@ def test_ctrl_c_ends_generate(place: Bench, moment):
         until(lambda: process.poll() is None, process)
     os.killpg(process.pid, signal.SIGINT)
     answer = end(process)
-    assert answer.code in (130, -signal.SIGINT)  # before the first line of ours runs, it is Python that is interrupted
+    # Before our first line runs it is Python that is interrupted; while it sets itself up that has a code of its own.
+    assert answer.code in (130, -signal.SIGINT) or (answer.code == 1 and "Fatal Python error: init_" in answer.err)
     assert place.left() == []
