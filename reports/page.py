@@ -83,6 +83,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None
     faults: list[str]
     unfired: list[str]
+    kills: bool  # the lab itself, as the play asks
     replay: str
     moments: list[Moment]
     chart: Chart
@@ -234,6 +235,7 @@ def _run(run: Run, anchors: Mapping[int, str], several: bool, replay_command: Ca
         ended=run.judgement.ended if run.judgement else "not judged",
         seconds=duration(run.seconds),
         failure=run.failure, unfired=run.unfired, replay=replay_command(run), moments=moments[:40],
+        kills=run.play.options.kill_all_then_restart,
         faults=[f"{fault.id}: {fault.fate.value} at {fault.site}, crossing {fault.nth}"
                 + (f", {fault.times} times" if fault.times > 1 else "")
                 + ("" if fired.get(fault.id) else " (did not fire)") for fault in run.play.plan.faults],

@@ -13,7 +13,7 @@ import msgspec
 
 from faults.journal import Kind, Record
 from reports.formats import duration
-from scenarios.history.ends import Life
+from scenarios.history.ends import Life, killed_as_asked
 from scenarios.history.history import History, Receipt
 from scenarios.history.names import base, life_of
 from scenarios.history.run import Run
@@ -66,6 +66,8 @@ def _died(life: Life, history: History) -> str | None:
     process = life.process
     if life.ended_at is None:
         return None
+    if process is not None and killed_as_asked(process, history.play, history.lab):
+        return "killed by the lab, as the play asks"
     if process is not None and process.killed_by_lab and history.overstayed(process):
         return "ended by the lab: it outlived its bound"
     code = process.exitcode if process is not None else None

@@ -88,6 +88,11 @@ def overstayed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
     return process.killed_by_lab and not _was_to_be_killed(process, play, lab)
 
 
+def killed_as_asked(process: ProcessEnd, play: Play, lab: Lab) -> bool:
+    """Whether the lab killed it because the play asks for that."""
+    return _was_to_be_killed(process, play, lab) and (process.killed_by_lab or process.exitcode == -9)
+
+
 def _was_to_be_killed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
     if not play.options.kill_all_then_restart or process.life or lab.guard_expired:
         return False
@@ -103,7 +108,7 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
         known.add(name)
         if process.ended_at is None or overstayed(process, play, lab):
             continue
-        if _was_to_be_killed(process, play, lab) and (process.killed_by_lab or process.exitcode == -9):
+        if killed_as_asked(process, play, lab):
             ends[name] = Death(name, process.ended_at, str(Fate.KILL), process.ended_at)
             continue
         code = process.exitcode

@@ -17,10 +17,14 @@ from reports.charts.kv_timeline import mirrors_of
 from reports.charts.notable import lives_of, moments_of
 from reports.charts.timeline import Axis, sequence_chart
 from reports.formats import duration, listed, ranges
+from reports.page import render
 from scenarios.history.history import History
-from scenarios.history.play import Lab, Play
+from scenarios.history.play import Lab, Options, Play
 from scenarios.history.run import load_run
-from tests.reports.example import Stage, gap, killed, lost_output, untested
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import recorded
+from scenarios.worlds.sim import SimWorld
+from tests.reports.example import PROMISES, Stage, gap, killed, lost_output, untested
 
 EDGE, RING = "core.0->frontend.0/outputs", "core.0->worker.1/rpc"
 
@@ -215,6 +219,19 @@ def test_a_process_that_said_goodbye_did_not_die(tmp_path):
     lives = {life.node: life for life in lives_of(load_run(killed(tmp_path, "engine")))}
     assert lives["worker.1"].died == "SIGKILL"
     assert lives["core.0"].died is None and lives["core.0"].ended is not None
+
+
+def test_whom_the_lab_kills_because_the_play_asks_for_it_has_outlived_nothing(tmp_path):
+    world = SimWorld(tmp_path)
+    world.scenario = "again"
+    run = world.play(topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-even"),
+                     config=lab_config(kv_events={"enable_kv_cache_events": True}),
+                     options=Options(kill_all_then_restart=True)).runs[0]
+    told = {(life.node, life.life): life.died for life in lives_of(run)}
+    assert told["frontend.0", 0] == told["core.0", 0] == told["worker.1", 0] == "killed by the lab, as the play asks"
+    assert told["core.0", 1] is None
+    page = render([run], PROMISES, str)
+    assert "The lab itself kills the whole engine" in page and "outlived" not in page
 
 
 def test_the_mirror_tells_gap_noticed_and_healed(tmp_path):
