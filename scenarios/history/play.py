@@ -135,3 +135,4 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     measured: list[Measured] = []  # processes that were there at those moments
     restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
     failure: str | None = None  # the harness itself failed: exit code 3
+    took_s: float | None = None  # by the machine's clock, where the play has a time of its own

@@ -68,7 +68,13 @@ class Run:
         return [fault.id for fault in self.play.plan.faults if fault.id not in fired]
 
     @property
+    def took_s(self) -> float:
+        """What it took of the machine's time."""
+        return self.seconds if self.lab.took_s is None else self.lab.took_s
+
+    @property
     def seconds(self) -> float:
+        """In its own world's time."""
         return self.judgement.seconds if self.judgement else self.lab.ended_at - self.lab.began_at
 
 

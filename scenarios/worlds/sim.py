@@ -14,6 +14,7 @@ import contextlib
 import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -77,12 +78,14 @@ class SimWorld(World):
     virtual_time = True
 
     def _play(self, play: Play) -> list[Path]:
-        folders = []
+        folders, began = [], time.perf_counter()
         for number, (_, (simulation, lab)) in enumerate(
                 enumerate_choices(lambda choices: play_once(play, choices), CHOICES)):
             folder = self.folder(play, number)
             simulation.write_journals(folder / "journals")
-            save(folder / "lab.json", lab)
+            now = time.perf_counter()
+            save(folder / "lab.json", msgspec.structs.replace(lab, took_s=now - began))
+            began = now
             folders.append(folder)
         return folders
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from faults.plan import Fate, Fault
@@ -170,6 +171,16 @@ def test_junit_has_a_case_per_scenario_and_world_and_failures_end_in_the_replay_
     last = failed["test_lost_output_frame"].text.splitlines()[-1]
     assert last == "ringtwin replay out/runs/test_lost_output_frame-engine-0"
     assert "tokens-in-order: BROKEN" in failed["test_lost_output_frame"].text
+
+
+def test_junit_tells_the_time_that_a_play_took_not_the_twins_own(tmp_path):
+    run = bare_run()
+    run.lab = msgspec.structs.replace(run.lab, began_at=0.0, ended_at=80.0, took_s=0.25)
+    before = bare_run("test_before")
+    before.lab = msgspec.structs.replace(before.lab, began_at=0.0, ended_at=3.0)
+    before.judgement = None
+    root = ElementTree.fromstring(junit([run, before], replay_command))
+    assert [case.get("time") for case in root.iter("testcase")] == ["0.250", "3.000"]
 
 
 def test_junit_survives_text_that_xml_cannot_hold():
