@@ -39,11 +39,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     troubles: list[Trouble]
 
 
-def answer(runs: Sequence[Run]) -> Answer:
+def answer(runs: Sequence[Run], unplayed: int = 0) -> Answer:
+    """`unplayed`: plays that were asked for and did not come about; what they would have shown nobody knows."""
     scenarios, code = collect(runs), exit_code(runs)
     found = troubles(scenarios)
-    state = {0: "held", 1: "broken", 2: "unknown", 3: "harness"}[code]
-    return Answer(code=code, state=state, title=_title(runs, scenarios, code), sentence=_sentence(runs), troubles=found)
+    state = {0: "unknown" if unplayed else "held", 1: "broken", 2: "unknown", 3: "harness"}[code]
+    title = _title(runs, scenarios, code)
+    if unplayed:
+        said = title[0].lower() + title[1:]
+        title = f"Interrupted: {count(unplayed, 'play')} did not come about. Of the others: {said}"
+    return Answer(code=code, state=state, title=title, sentence=_sentence(runs), troubles=found)
 
 
 def _title(runs: Sequence[Run], scenarios: Sequence[PlayedScenario], code: int) -> str:

@@ -105,17 +105,18 @@ class ScenarioView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_page(runs: Sequence[Run], promises: Mapping[str, Promise], out: Path,
-               replay_command: Callable[[Run], str]) -> None:
+               replay_command: Callable[[Run], str], unplayed: int = 0) -> None:
     """Write the report, whole or not at all."""
     temporary = out.with_name(out.name + ".part")
-    temporary.write_text(render(runs, promises, replay_command), encoding="utf-8")
+    temporary.write_text(render(runs, promises, replay_command, unplayed), encoding="utf-8")
     temporary.replace(out)
 
 
-def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command: Callable[[Run], str]) -> str:
-    """The page as text."""
+def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command: Callable[[Run], str],
+           unplayed: int = 0) -> str:
+    """The page as text. `unplayed`: plays that were asked for and are not among the runs."""
     scenarios = collect(runs)
-    said = answer(runs)
+    said = answer(runs, unplayed)
     judged = guarantees_of(scenarios, promises)
     several = {(s.name, world) for s in scenarios for world in s.worlds if len(s.of(world)) > 1}
     words = {promise.id: promise for promise in judged}

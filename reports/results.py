@@ -32,8 +32,9 @@ def results(runs: Sequence[Run], base: Path | None = None) -> dict[str, Any]:
     }
 
 
-def write_results(runs: Sequence[Run], out: Path, base: Path | None = None) -> None:
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(results(runs, base)), indent=1) + b"\n")
+def write_results(runs: Sequence[Run], out: Path, base: Path | None = None, unplayed: int = 0) -> None:
+    found = results(runs, base) | ({"unplayed": unplayed} if unplayed else {})
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 def _entry(run: Run, base: Path | None) -> dict[str, Any]:

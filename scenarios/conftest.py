@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from scenarios.lab.catalogue import Scenario, scenarios_of
+from scenarios.lab.claim import TakenError, claimed
 from scenarios.lab.player import Settings, Worlds, fits, repeat_command
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, worlds_of
 
@@ -53,10 +55,15 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Worlds]:
     option = request.config.getoption
     out = Path(option("--out"))
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    kept = Worlds(Settings(out=out / worker if worker else out, tp=option("--tp"), seed=option("--seed"),
-                           device=option("--device")))
-    yield kept
-    kept.close()
+    mine = out / worker if worker else out
+    mine.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(claimed(mine))
+        except TakenError as error:
+            pytest.exit(str(error), returncode=3)
+        yield stack.enter_context(closing(Worlds(Settings(
+            out=mine, tp=option("--tp"), seed=option("--seed"), device=option("--device")))))
 
 
 @pytest.fixture

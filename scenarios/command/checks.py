@@ -126,17 +126,28 @@ def run_or_plan(path: Path) -> Play | Plan:
     return load_plan(path)
 
 
-def runs_below(paths: tuple[Path, ...]) -> list[Run]:
-    """Every run among these directories and in those below them. Raises RunError for the first that is not whole."""
-    runs = []
+def runs_below(paths: tuple[Path, ...]) -> tuple[list[Run], list[str]]:
+    """-> every run among these directories and in those below them, and why others below them are none.
+
+    Raises RunError for a directory that is named itself and not whole, and where there is no whole one at all.
+    """
+    runs, halves = [], []
     for path in paths:
         if not path.is_dir():
             raise BadInputError(f"{path}: no such directory")
         found = [path] if looks_like_a_run(path) else sorted(p for p in path.rglob("*") if looks_like_a_run(p))
         if not found:
             raise RunError(f"{path}: holds no run (no play.json below it)")
-        runs += [load_run(folder) for folder in found]
-    return runs
+        for folder in found:
+            try:
+                runs.append(load_run(folder))
+            except RunError as error:
+                if folder == path:
+                    raise
+                halves.append(str(error))
+    if halves and not runs:
+        raise RunError(halves[0])
+    return runs, halves
 
 
 def looks_like_a_run(path: Path) -> bool:

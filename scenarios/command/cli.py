@@ -4,7 +4,8 @@ Promises
 - Exit codes: 0 everything is as declared; 1 a broken promise or a disagreement of the worlds; 2 something is not
   known; 3 the harness failed or the order was bad; 130 and 143 after Ctrl-C and SIGTERM.
 - A bad order ends in one line that names what, where and the next step, and leaves nothing behind.
-- Ctrl-C at any moment leaves no process, segment or socket file.
+- Ctrl-C at any moment leaves no process, segment or socket file; what was played whole is in a report of its own.
+- Two runs never write into one folder at once.
 - Answers go to stdout, progress to stderr.
 """
 
@@ -14,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
 from scenarios.command import checks, conclusion, replaying
 from scenarios.command.screen import Screen
-from scenarios.lab.catalogue import catalogue, selected
+from scenarios.history.play import Play
+from scenarios.lab.catalogue import Scenario, catalogue, selected
+from scenarios.lab.claim import claimed
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
 from scenarios.lab.settings import MODEL, lab_config
+from scenarios.worlds.base import World
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
 
 BAD, INTERRUPTED = 3, 130
@@ -74,23 +79,31 @@ def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, devi
         checks.enough_shared_memory(lab_config().ring, tp or 2, engines=2)
         checks.enough_gpus(tp or 2, device)
     checks.writable(out)
-    worlds = Worlds(Settings(out=out, tp=tp, seed=seed, device=device))
-    stage: Callable[[Any], Any] = lambda opened: opened  # noqa: E731
+    with claimed(out):
+        return _run(chosen, names, Settings(out=out, tp=tp, seed=seed, device=device), model, json_file)
+
+
+def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
+         json_file: Path | None) -> int:
+    worlds = Worlds(settings)
+    stage: Callable[[World], Any] = lambda opened: opened  # noqa: E731
     if model is not None:
         from scenarios.command.model import on_model
 
-        stage = on_model(model, out)
+        stage = on_model(model, settings.out)
     results: list[ScenarioResult] = []
+    asked = len(chosen) * len(names)
     try:
-        with Screen(len(chosen) * len(names), quiet=json_file == Path("-")) as screen:
+        with closing(worlds), Screen(asked, quiet=json_file == Path("-")) as screen:
             for scenario in chosen:
                 for name in names:
                     screen.playing(scenario.name, name)
                     results.append(play(scenario, stage(worlds.open(name, scenario))))
                     screen.played(results[-1], *conclusion.verdict_of(results[-1]))
-    finally:
-        worlds.close()
-    return conclusion.conclude(results, out, json_file)
+    except (KeyboardInterrupt, _Terminated):
+        conclusion.conclude_early(results, asked, settings.out)
+        raise
+    return conclusion.conclude(results, settings.out, json_file)
 
 
 @cli.command("replay")
@@ -118,11 +131,17 @@ def replay_(run_or_plan: Path, world: str | None, times: int, promises: tuple[st
         checks.enough_shared_memory(play_.config.ring, ranks)
         checks.enough_gpus(ranks, device)
     checks.writable(out)
+    with claimed(out):
+        return _replay(play_, names, times, out, replaying.inside(run_or_plan, out), device, json_file)
+
+
+def _replay(play_: Play, names: Sequence[str], times: int, out: Path, is_inside: bool, device: str,
+            json_file: Path | None) -> int:
     results: list[ScenarioResult] = []
     with Screen(times * len(names), quiet=json_file == Path("-")) as screen:
         for number in range(1, times + 1):
             # A folder of its own for each time: the run that is replayed may lie in `out` itself.
-            folder = out if times == 1 and not replaying.inside(run_or_plan, out) else replaying.fresh(out)
+            folder = out if times == 1 and not is_inside else replaying.fresh(out)
             worlds = Worlds(Settings(out=folder, seed=play_.seed, device=device))
             try:
                 for name in names:
@@ -155,8 +174,14 @@ def playable(world: str | None) -> tuple[str, ...]:
 @click.option("-o", "--output", type=path_argument, default=Path("page.html"), show_default=True)
 @json_option
 def report(runs: tuple[Path, ...], output: Path, json_file: Path | None) -> int:
-    """Judge run directories again, from their records alone, and write one page of them."""
-    return conclusion.conclude_again(checks.runs_below(runs), output, json_file)
+    """Judge run directories again, from their records alone, and write one page of them.
+
+    What was broken off in the middle is named and left out.
+    """
+    whole, halves = checks.runs_below(runs)
+    for half in halves:
+        complain(f"left out: {half}", BAD)
+    return conclusion.conclude_again(whole, output, json_file, len(halves))
 
 
 # -- the engine alone

@@ -22,6 +22,9 @@ from scenarios.command import checks
 from scenarios.history.run import Run
 from scenarios.lab.player import ScenarioResult, replay_command
 
+#: Something is not known.
+NOT_KNOWN = 2
+
 
 def conclude(played: Sequence[ScenarioResult], out: Path, json_file: Path | None) -> int:
     """Write everything that is made of runs and say the answer. -> exit code"""
@@ -55,12 +58,20 @@ def verdict_of(result: ScenarioResult) -> tuple[str, list[str]]:
     return {0: "as declared", 1: "BROKEN", 2: "not known", 3: "harness failed"}[code], why
 
 
-def publish(runs: Sequence[Run], out: Path, page: Path | None = None) -> Path:
+def conclude_early(played: Sequence[ScenarioResult], asked: int, out: Path) -> None:
+    """It was interrupted: what was played whole is kept, and says what is missing."""
+    runs = [one for result in played for one in result.runs]
+    if runs:
+        page = publish(runs, out, unplayed=asked - len(played))
+        click.echo(f"played {len(played)} of {asked}; report of these: {page}", err=True)
+
+
+def publish(runs: Sequence[Run], out: Path, page: Path | None = None, unplayed: int = 0) -> Path:
     """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
     page = page or out / "report" / "index.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_page(runs, promises(), page, replay_command)
-    write_results(runs, out / "results.json", out)
+    write_page(runs, promises(), page, replay_command, unplayed)
+    write_results(runs, out / "results.json", out, unplayed)
     write_junit(runs, out / "junit.xml", replay_command)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         write_summary(runs, Path(summary), replay_command)
@@ -74,8 +85,11 @@ def promises() -> dict[str, Promise]:
                               blind_in=entry.blind_words) for entry in GUARANTEES.values()}
 
 
-def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None) -> int:
-    """Judge runs anew, from their records alone, and write one page of them. -> exit code"""
+def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None, unplayed: int) -> int:
+    """Judge runs anew, from their records alone, and write one page of them. -> exit code
+
+    `unplayed`: runs that are not whole. Where nothing worse is found, they are what is not known.
+    """
     from scenarios.guarantees.judge import judge
 
     found = []
@@ -83,18 +97,18 @@ def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None) -> i
         judgement = judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
         found.append(Run(one.path, one.play, one.lab, one.journals, judgement))
     checks.writable(page.parent)
-    write_page(found, promises(), page, replay_command)
+    write_page(found, promises(), page, replay_command, unplayed)
     if json_file is not None:
-        write_json(found, json_file)
-    said = answer(found)
+        write_json(found, json_file, unplayed=unplayed)
+    said = answer(found, unplayed)
     click.echo(f"{said.title}\n{said.sentence}\nreport: {page}", err=json_file == Path("-"))
-    return exit_code(found)
+    return exit_code(found) or (NOT_KNOWN if unplayed else 0)
 
 
-def write_json(runs: Sequence[Run], file: Path, base: Path | None = None) -> None:
+def write_json(runs: Sequence[Run], file: Path, base: Path | None = None, unplayed: int = 0) -> None:
     """results.json to this file; to stdout where it is called -."""
     if file == Path("-"):
         click.echo(msgspec.json.format(msgspec.json.encode(results(runs, base)), indent=1).decode())
         return
     checks.writable(file.parent)
-    write_results(runs, file, base)
+    write_results(runs, file, base, unplayed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from scenarios.command import checks as command_checks
+from scenarios.lab.claim import claimed
 from scenarios.lab.settings import MODEL
 from scenarios.worlds.registry import can_play
 from tests.scenarios.command.console import ROOT, bench, ringtwin
@@ -129,6 +131,17 @@ def test_sampling_out_of_range_is_refused(capsys, option, value, word):
 # -- places
 
 
+@pytest.mark.parametrize("command", [["run", "--world", "sim"], ["replay", "--world", "sim"]], ids=["run", "replay"])
+def test_a_folder_into_which_another_run_writes_is_refused(capsys, tmp_path, command):
+    out = tmp_path / "out"
+    out.mkdir()
+    given = [plan_file(tmp_path)] if command[0] == "replay" else ["--scenario", "nothing_goes_wrong_on_one_rank"]
+    with claimed(out):
+        refused(ringtwin(capsys, *command, *given, "--out", out), str(out), f"process {os.getpid()}", "another --out")
+    assert list(out.iterdir()) == []
+    assert ringtwin(capsys, *command, *given, "--out", out).code in (0, 1, 2)
+
+
 @pytest.mark.parametrize("command", [["run", "--world", "sim"], ["replay"]], ids=["run", "replay"])
 def test_an_output_folder_that_cannot_be_written_is_refused(capsys, tmp_path, command):
     (tmp_path / "file").write_text("in the way")
@@ -191,6 +204,19 @@ def test_a_run_that_is_not_whole_is_refused(capsys, tmp_path, whole_run, command
     options = ["-o", tmp_path / "page.html"] if command == "report" else ["--out", tmp_path / "out"]
     refused(ringtwin(capsys, command, run, *options), word, "play it again")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_half_a_run_among_whole_ones_is_named_and_left_out(capsys, tmp_path, whole_run):
+    shutil.copytree(whole_run, tmp_path / "runs" / "whole")
+    shutil.copytree(whole_run, tmp_path / "runs" / "half")
+    (tmp_path / "runs" / "half" / "lab.json").unlink()
+    answer = ringtwin(capsys, "report", tmp_path / "runs", "-o", tmp_path / "page.html", "--json", tmp_path / "r.json")
+    assert answer.code == 2
+    assert answer.line.startswith(f"ringtwin: left out: {tmp_path / 'runs' / 'half' / 'lab.json'}: missing")
+    assert "Interrupted: 1 play did not come about. Of the others: every promise held" in answer.out
+    assert json.loads((tmp_path / "r.json").read_text())["unplayed"] == 1
+    shutil.rmtree(tmp_path / "runs" / "whole")
+    refused(ringtwin(capsys, "report", tmp_path / "runs", "-o", tmp_path / "page.html"), "lab.json", "play it again")
 
 
 def test_a_folder_without_a_run_is_refused(capsys, tmp_path):

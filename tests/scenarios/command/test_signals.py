@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -70,6 +71,20 @@ def test_ctrl_c_ends_everything_with_one_line(place: Bench, tmp_path, moment):
     answer = end(process)
     assert answer.code == 130
     assert answer.line == "ringtwin: interrupted; whatever was started is gone"
+    assert place.left() == []
+
+
+def test_what_was_played_before_a_ctrl_c_is_reported(place: Bench, tmp_path):
+    process = place.start(*LONG, tmp_path)
+    until(lambda: len(list((tmp_path / "runs").glob("*/verdicts.json"))) > 1, process)
+    os.killpg(process.pid, signal.SIGINT)
+    answer = end(process)
+    whole = len(list((tmp_path / "runs").glob("*/verdicts.json")))
+    assert answer.code == 130
+    assert "report of these: " in answer.err and answer.err.splitlines()[-1].startswith("ringtwin: interrupted")
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["unplayed"] > 0 and len(found["scenarios"]) in (whole - 1, whole)
+    assert "Interrupted: " in (tmp_path / "report" / "index.html").read_text()
     assert place.left() == []
 
 

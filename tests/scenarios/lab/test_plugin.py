@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.lab.claim import claimed
 from tests.scenarios.command.console import ROOT
 
 
@@ -60,6 +61,14 @@ def test_what_a_world_or_a_topology_cannot_play_is_skipped_with_its_reason(examp
 def test_nothing_but_runs_is_written(examples, tmp_path):
     play(examples, tmp_path, "-k", "test_holds")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["runs"]
+
+
+def test_a_folder_into_which_another_run_writes_is_refused(examples, tmp_path):
+    (tmp_path / "out").mkdir()
+    with claimed(tmp_path / "out"):
+        done = play(examples, tmp_path, "-k", "test_holds")
+    assert done.returncode == 3
+    assert "another run" in done.stdout and not (tmp_path / "out" / "runs").exists()
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["in one process", "in two workers"])
