@@ -23,22 +23,22 @@ Result = TypeVar("Result")
 Loop = Generator["Effect", Any, Result]
 
 
-class Effect(msgspec.Struct, gc=False):
-    """Base of all effects."""
+class Effect(msgspec.Struct):
+    """Base of all effects. The collector may pass over (`gc`) none that holds a loop or an object, as circles may."""
 
 
-class Now(Effect):
+class Now(Effect, gc=False):
     """-> seconds of a monotonic clock."""
 
 
-class MarkPoint(Effect):
+class MarkPoint(Effect, gc=False):
     """A crash point that is no message. -> None"""
 
     mark: Mark
     data: dict[str, Any] | None = None
 
 
-class Observe(Effect):
+class Observe(Effect, gc=False):
     """Something a judge wants to know. Not counted, costs nothing where nobody records. -> None"""
 
     name: str
@@ -59,7 +59,7 @@ class Warn(Effect):
     data: dict[str, Any]
 
 
-class Beat(Effect):
+class Beat(Effect, gc=False):
     """The process is alive and got this far. Written to a shared word, never counted. -> None"""
 
     count: int
@@ -76,7 +76,7 @@ class Send(Effect):
     peer: int = 0
 
 
-class Receive(Effect):
+class Receive(Effect, gc=False):
     """Wait for a message on any of the named inboxes until `deadline` (monotonic; None: until closed).
 
     -> (inbox name, peer index, frames), or None at the deadline. A deadline in the past looks once. The end of a child
@@ -88,7 +88,7 @@ class Receive(Effect):
     ends: tuple[Node, ...] = ()
 
 
-class WasCut(Effect):
+class WasCut(Effect, gc=False):
     """-> whether a connection of a watched inbox ended since the last question: known before the next one speaks."""
 
     inbox: str
@@ -101,14 +101,14 @@ class Put(Effect):
     item: Any
 
 
-class Take(Effect):
+class Take(Effect, gc=False):
     """Wait until a queue inside the process has items, then take all. -> list, empty at the deadline"""
 
     queue: str
     deadline: float | None
 
 
-class Waiting(Effect):
+class Waiting(Effect, gc=False):
     """-> how many items are in a queue inside the process"""
 
     queue: str
@@ -125,7 +125,7 @@ class Attempt(Effect):
     operation: Callable[[], Any]
 
 
-class RingCrossing(Effect):
+class RingCrossing(Effect, gc=False):
     """A ring message is about to be written (`send`), or was read and is about to be used (`receive`). -> None
 
     `parts` are the message's buffers as framed, `position` its number in the ring from 0. This is where a
@@ -139,13 +139,13 @@ class RingCrossing(Effect):
     overflow: bool = False
 
 
-class RingBell(Effect):
+class RingBell(Effect, gc=False):
     """Wake whoever sleeps on this bell. -> None"""
 
     bell: str
 
 
-class WaitBell(Effect):
+class WaitBell(Effect, gc=False):
     """Sleep until the bell rings, the loop is cancelled, or `deadline`. -> True if it may have rung
 
     Raises QueueCancelledError when the process is shutting down or the peer is known to be dead.
