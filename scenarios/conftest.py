@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.command.claim import TakenError, claimed
 from scenarios.lab.catalogue import Scenario, scenarios_of
-from scenarios.lab.claim import TakenError, claimed
 from scenarios.lab.player import Settings, Worlds, fits, repeat_command
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, worlds_of
 

@@ -25,10 +25,10 @@ from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
 from scenarios.command import checks, conclusion, replaying
+from scenarios.command.claim import claimed
 from scenarios.command.screen import Screen
 from scenarios.history.play import Play
 from scenarios.lab.catalogue import Scenario, catalogue, selected
-from scenarios.lab.claim import claimed
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
 from scenarios.lab.settings import MODEL, lab_config
 from scenarios.worlds.base import World

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scenarios.command import checks as command_checks
-from scenarios.lab.claim import claimed
+from scenarios.command.claim import claimed
 from scenarios.lab.settings import MODEL
 from scenarios.worlds.registry import can_play
 from tests.scenarios.command.console import ROOT, bench, ringtwin

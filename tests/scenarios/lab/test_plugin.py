@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.lab.claim import claimed
+from scenarios.command.claim import claimed
 from tests.scenarios.command.console import ROOT
 
 
