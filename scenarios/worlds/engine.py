@@ -38,6 +38,8 @@ from scenarios.lab import home
 from scenarios.lab.follower import following
 from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
+from scenarios.programs import queue_user, sync_caller
+from scenarios.programs.queue_script import queue_script
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
@@ -179,7 +181,9 @@ class RealBench:
             restarts=seen.restarts, measured=seen.measured)
 
     def _perform(self) -> Seen:
-        script = Rehearsed(self, self._play.topology, self._config.bounds, self._options).run()
+        topology, bounds, queue = self._play.topology, self._config.bounds, self._options.queue
+        script = queue_script(self, queue, topology, bounds) if queue else Rehearsed(
+            self, topology, bounds, self._options).run()
         try:
             wait = next(script)
             while True:
@@ -202,12 +206,18 @@ class RealBench:
             life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
-        return self._act(caller.main, recipe, f"{client.node}@{life}")
+        main = sync_caller.main if self._options.synchronous else caller.main
+        return self._act(main, recipe, f"{client.node}@{life}")
 
     def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
         what = following(config_of(self._config, engine), engine.index, node.index, self._options)
         return self._act(listener.main, listener.ListenerRecipe(
             index=node.index, what=what, ports_factory=FACTORY, ports_argument=self._argument), str(node))
+
+    def start_part(self, node: Node) -> RealActor:
+        return self._act(queue_user.main, queue_user.QueueRecipe(
+            node=str(node), queue=self._options.queue, ring=self._config.ring, bounds=self._config.bounds,
+            ports_factory=FACTORY, ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
 
     def has_ended(self, node: Node) -> bool:
         watched = self._watched.get(node)
