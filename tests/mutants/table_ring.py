@@ -73,8 +73,15 @@ BUFFER_TAKEN_AGAIN = Mutant(
     id="buffer-taken-again", scenario="test_queue_hands_over_objects",
     bug="A reader's object lies in a buffer that the next message of the same size is received into.",
     breaks=these("queue-hands-over"),
+    not_in={"engine": "where crossings are counted a reader copies what it reads from the ring"},
     edits=(Edit("engine/ipc/framing.py", "if len(buffer) == size and sys.getrefcount(buffer) <= _UNUSED:",
                 "if len(buffer) == size:"),))
+
+COPIED_INTO_THE_PICKLE = Mutant(
+    id="copied-into-the-pickle", scenario="test_queue_hands_over_objects",
+    bug="Large buffers of an object do not travel beside its pickle.",
+    breaks=these("queue-hands-over"),
+    edits=(Edit("engine/ipc/framing.py", "OUT_OF_BAND_BYTES = 64 << 10", "OUT_OF_BAND_BYTES = 64 << 20"),))
 
 COUNTS_TWICE = Mutant(
     id="counts-twice", scenario="test_queue_hands_over_objects",

@@ -62,7 +62,8 @@ def test_lines_are_recorded_in_every_thread_and_every_child(tmp_path: Path) -> N
     (tmp_path / "lines").mkdir()
     (tmp_path / "playing").write_text("3")
     (tmp_path / "engine" / "some.py").write_text(
-        "class C:\n    x = 1\n\n\ndef f(n):\n    for _ in range(n):\n        n += 1\n    return n\n\n\ndef g():\n    return 2\n\n\nh = g\n")
+        "class C:\n    x = 1\n\n\n"
+        "def f(n):\n    for _ in range(n):\n        n += 1\n    return n\n\n\ndef g():\n    return 2\n\n\nh = g\n")
     program = ("import os, sys, threading\n"
                f"__file__ = {str(tmp_path / 'sitecustomize.py')!r}\n"
                f"exec(compile(open({str(HERE / 'recorder.py')!r}).read(), 'recorder', 'exec'))\n"
