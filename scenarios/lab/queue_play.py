@@ -45,7 +45,7 @@ KEPT = 4
 #: The program's patience, longer than any of its parts may take.
 PATIENCE_S = 60.0
 #: How long who is early waits at first, and how late who is late comes.
-FIRST_S, LATE_S = 0.1, 0.25
+FIRST_S, LATE_S = 0.1, 0.8
 _REMOTE = "remote"
 #: The last object.
 END = "the end"

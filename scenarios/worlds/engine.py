@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,7 +25,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.process.children import readable
+from engine.process.children import process_name, readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
 from engine.topology import Client, Engine, Node
@@ -49,6 +50,8 @@ from scenarios.worlds.measure import holdings_of
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
+#: What `multiprocessing` writes where a process ends by an exception.
+CRASHED = re.compile(r"^Process (\S+):$", re.MULTILINE)
 
 
 class EngineWorld(World):
@@ -103,9 +106,9 @@ class Watched:
             os.close(self.fd)
             self.fd = -1
 
-    def end(self) -> ProcessEnd:
+    def end(self, exitcode: int | None = None) -> ProcessEnd:
         return ProcessEnd(node=self.node, life=self.life, pid=self.pid, started_at=self.started_at,
-                          ended_at=self.ended_at, killed_by_lab=self.killed_by_lab)
+                          ended_at=self.ended_at, exitcode=exitcode, killed_by_lab=self.killed_by_lab)
 
 
 class RealActor:
@@ -175,10 +178,20 @@ class RealBench:
     def run(self) -> Lab:
         began, seen = self.now(), self._perform()
         return Lab(
-            began_at=began, ended_at=self.now(), processes=[w.end() for w in self._watched.values()],
+            began_at=began, ended_at=self.now(), processes=[
+                watched.end(self._exitcode(node)) for node, watched in self._watched.items()],
             leftovers=seen.leftovers, leftovers_checked_at=seen.leftovers_checked_at,
             longest_starvation_s=self._starvation_s, guard_expired=self._guard_expired, beside=seen.beside,
             restarts=seen.restarts, measured=seen.measured)
+
+    def _exitcode(self, node: Node) -> int | None:
+        """Of a process that the lab started, or 1 where its log tells of an exception out of it; None: not known."""
+        for actor in self._actors:
+            if actor.process.pid == self._watched[node].pid:
+                return actor.process.exitcode if actor.gone else None
+        names = [process_name(other) for other in self._watched]
+        told = CRASHED.findall(Path(self._log).read_text(errors="replace")) if os.path.exists(self._log) else []
+        return 1 if process_name(node) in told and names.count(process_name(node)) == 1 else None
 
     def _perform(self) -> Seen:
         topology, bounds, queue = self._play.topology, self._config.bounds, self._options.queue

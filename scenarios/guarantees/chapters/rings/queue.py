@@ -224,7 +224,8 @@ def _judge_ready(finding: Finding, node: str, said: Record) -> None:
     """All are there when a writer is ready, and soon when all are there; a reader is when its writer is."""
     history, came = finding.history, _came_at(finding.history)
     late_s = said.at - said.data["deadline"] - _frozen(history, said.data["deadline"], said.at)
-    finding.took("being ready by a deadline", bound=_patience(history), measured=late_s, at=said.at, node=node)
+    finding.took("being ready by a deadline", bound=min(_patience(history), history.bounds.detection_s), node=node,
+                 at=said.at, measured=late_s)
     if node.startswith("core."):
         last = max((came.get(rank, FOREVER) for rank in range(said.data["readers"])), default=0.0)
         if last > said.at:
