@@ -8,6 +8,7 @@ _WAIT = "engine/ipc/wait.py"
 _PACE = ("how long it looks before it sleeps, and when it looks again: a wait ends with the word, or at its time-out, "
          "either way")
 _TWICE = "who looks once more, or once less, before it waits for the bell finds the same there"
+_UNASKED = "whoever waits looks then, whatever the wait says of itself"
 _NUMBER = "any number that does not stand there wakes whoever saw another one"
 _CALL = "a wake-up that nobody sleeps for: the system call finds no sleeper"
 _X86 = "with loads that stay in order the fence between them does nothing"
@@ -75,6 +76,12 @@ _ROWS: tuple[tuple[str, str, str, str | None, str], ...] = (
     ("FutexDoorbell.seen", "branch-never-taken", "_LOCK_IS_FULL_FENCE", None, _X86),
     ("FutexDoorbell.seen", "condition-turned", "_LOCK_IS_FULL_FENCE", None, _X86),
     ("FutexDoorbell.__init__", "off-by-one", "2", None, "a view of one word more, which nobody looks at"),
+    (_BELL_WAIT, "statement-gone", "return line[0] != seen", None, _UNASKED),
+    (_BELL_WAIT, "statement-gone", "return True", None, _UNASKED),
+    (_BELL_WAIT, "statement-gone", "return False", None, _UNASKED),
+    ("Spin.wait", "statement-gone", "return bell.seen() != seen", None, _UNASKED),
+    ("Spin.wait", "condition-turned", "bell.seen() != seen", "bell.seen() == seen", _UNASKED),
+    ("SpinThenNap.wait", "statement-gone", "return bell.seen() != seen", None, _UNASKED),
     ("Spin.wait", "statement-gone", "os.sched_yield()", None, _PACE),
     ("SpinThenNap.wait", "statement-gone", "os.sched_yield()", None, _PACE),
     ("SpinThenNap.wait", "statement-gone", "self._rang_at = now", None, _PACE),
