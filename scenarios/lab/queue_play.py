@@ -68,6 +68,12 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[str, ...] = ()  # by which the writer and each reader wait in a real play; by default as all do
     swept: bool = False  # every fault is played in it
 
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether programs that use the queue can do all of it; but for bytes that somebody else has written."""
+        return not (self.interrupted or self.breaks_off or self.asks or self.strangers) and any(
+            isinstance(sent, Sent) for sent in self.objects)
+
 
 PLAYS = {
     "few": QueuePlay(objects=FEW, ring=RingConfig(max_chunks=4, max_chunk_bytes=256), late=True, asks=True),

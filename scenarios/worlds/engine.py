@@ -37,6 +37,7 @@ from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
 from scenarios.lab.follower import following
+from scenarios.lab.queue_play import PLAYS
 from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
 from scenarios.programs import queue_user, sync_caller
@@ -58,8 +59,8 @@ class EngineWorld(World):
     name = "engine"
 
     def _play(self, play: Play) -> list[Path]:
-        if play.options.queue:
-            raise PlanError(f"{play.scenario}: the queue by itself is played in the twin only, not by real processes")
+        if play.options.queue and not PLAYS[play.options.queue].is_for_programs:
+            raise PlanError(f"{play.scenario}: the queue by itself is played so in the twin only, by no process")
         folder = self.folder(play)
         bench = RealBench(play, folder, self.device)
         try:

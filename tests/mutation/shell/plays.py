@@ -110,6 +110,8 @@ def recorded(names: list[str], tell: Callable[[str], None]) -> Iterator[EngineSc
         if len(said) < len(names):
             raise RuntimeError(f"the recording ended after {len(said)} of {len(names)} plays:\n{printed[-2000:]}")
         for number, one in enumerate(said):
+            if one.failure:
+                raise RuntimeError(f"{one.name} cannot be recorded: {one.failure}")
             yield EngineScene(name=one.name, seconds=one.seconds, lines=_lines(tree / "lines" / str(number)))
 
 
