@@ -65,6 +65,7 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     breaks_off: bool = False  # so it does in the first reader, at every third object, and the writer is patient
     asks: bool = False  # its program asks for places and sizes, and its last reader leaves before the others
     strangers: bool = False  # as vLLM's: readers say no names, and payloads not where they belong
+    grouped: bool = False  # real ends find each other by a process group
     ways: tuple[str, ...] = ()  # by which the writer and each reader wait in a real play; by default as all do
     swept: bool = False  # every fault is played in it
 
@@ -80,7 +81,7 @@ PLAYS = {
     "objects": QueuePlay(objects=(*SHAPES, MANY), ring=RingConfig(max_chunks=3, max_chunk_bytes=160 << 10), naps_s=0.01,
                          swept=True),
     "large": QueuePlay(objects=LARGE, ring=RingConfig(max_chunks=3, max_chunk_bytes=1200 << 10), naps_s=0.01,
-                       ways=("notify", "notify", "nap")),
+                       grouped=True, ways=("notify", "notify", "nap")),
     "far": QueuePlay(objects=FAR, remote=True, late=True, naps_s=0.02, swept=True),
     "raw": QueuePlay(objects=RAW),
     "interrupted": QueuePlay(objects=SMALL, interrupted=True),

@@ -6,11 +6,13 @@ is the program beside them. The lab hands the handle on, and says whose turn it 
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
@@ -20,6 +22,7 @@ import msgspec
 from engine.config import Bounds, RingConfig
 from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.framing import encode_chunk, pack, parts_of
+from engine.ipc.group import from_process_group
 from engine.ipc.handle import Handle
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
@@ -32,7 +35,7 @@ from engine.process.entry import open_ports
 from engine.topology import Channel, Node, NodeKind, core, worker
 from scenarios.lab.queue_asks import damages
 from scenarios.lab.queue_objects import Raw, Sent, face, is_kept
-from scenarios.lab.queue_play import END, FIRST_S, KEPT, LATE_S, PLAYS, QueuePlay
+from scenarios.lab.queue_play import END, FIRST_S, KEPT, LATE_S, PATIENCE_S, PLAYS, QueuePlay
 from scenarios.lab.script import CLOSE, DONE, GO
 from scenarios.worlds.caller import log_to
 
@@ -89,7 +92,7 @@ class User:
         self.play: QueuePlay = PLAYS[asked.queue]
         self.node, self.ring, self.bounds = node, asked.ring, asked.bounds
         self.ports, self.now = PortsOfAQueue(ports), ports.clock.monotonic
-        self._connection = connection
+        self._connection, self.folder = connection, asked.folder
         self.local = self.play.readers - self.play.remote
         self.spec = RingSpec(channel=Channel.RPC, writer=core(), readers=tuple(map(worker, range(self.local))),
                              max_chunks=self.ring.max_chunks, max_chunk_bytes=self.ring.max_chunk_bytes)
@@ -109,6 +112,24 @@ class User:
 
     def handle(self) -> Handle:
         return msgspec.msgpack.decode(self.hear()[len(HANDLE):], type=Handle)
+
+    def opened(self, handle: Handle, rank: int, wait: Any = None) -> MessageQueue:
+        return MessageQueue.create_from_handle(
+            handle, rank, ports=self.ports, spec=self.spec if rank < self.local else None, wait=wait)
+
+    def joined(self) -> MessageQueue:
+        """The end of this rank of a process group: the readers, then the writer."""
+        import torch.distributed as dist
+
+        rank = self.node.index if self.node.kind is NodeKind.WORKER else self.play.readers
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{self.folder}/group", rank=rank,
+                                world_size=self.play.readers + 1, timeout=timedelta(seconds=PATIENCE_S))
+        try:
+            return from_process_group(EndsOf(self), None, self.ring.max_chunk_bytes, self.ring.max_chunks,
+                                      self.play.readers, wait=self.way())
+        finally:
+            dist.destroy_process_group()
 
     def is_ready(self, queue: MessageQueue, readers: int) -> None:
         for seconds in (FIRST_S, self.bounds.rpc_s) if self.play.late else (self.bounds.rpc_s,):
@@ -171,6 +192,16 @@ class User:
             self.observe("queue-check", state=what, damaged=damaged, found=found)
 
 
+class EndsOf:
+    """A `MessageQueue` whose ends use the ports of a play."""
+
+    def __init__(self, user: User) -> None:
+        self._user, self.create_from_handle = user, user.opened
+
+    def __call__(self, *sizes: Any, **options: Any) -> MessageQueue:
+        return MessageQueue(*sizes, ports=self._user.ports, spec=self._user.spec, name="rpc", **options)
+
+
 class Program(User):
     """It waits for the others, and looks at the memory when they have done their part."""
 
@@ -191,7 +222,7 @@ class Writer(User):
     """It puts all objects in, one after the other."""
 
     def run(self) -> None:
-        queue = MessageQueue(
+        queue = self.joined() if self.play.grouped else MessageQueue(
             self.play.readers, self.local, max_chunk_bytes=self.ring.max_chunk_bytes, max_chunks=self.ring.max_chunks,
             connect_ip="127.0.0.1", ports=self.ports, spec=self.spec, name="rpc", wait=self.way())
         self.say(HANDLE + msgspec.msgpack.encode(queue.export_handle()))
@@ -238,13 +269,13 @@ class Reader(User):
     """It takes all objects out, keeps some for a while, and is slow where the play wants it so."""
 
     def run(self) -> None:
-        handle = self.handle()
+        handle = None if self.play.grouped else self.handle()
         if self.play.late and self.node.index == self.play.readers - 1:
             time.sleep(LATE_S)
         self.observe("queue-came", rank=self.node.index)
-        queue = MessageQueue.create_from_handle(
-            handle, self.node.index, ports=self.ports, spec=self.spec if self.node.index < self.local else None,
-            wait=self.way())
+        queue = self.joined() if handle is None else self.opened(handle, self.node.index, self.way())
+        if handle is None:
+            self.hear()  # the handle, which it has by then
         kept, let_go = deque[tuple[str, Any]](), list[tuple[str, str]]()
         try:
             self.is_ready(queue, 0)
