@@ -21,7 +21,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, recorded
+from scenarios.workloads import Workload, abort, add, generated, recorded
 
 
 def eight_mixed() -> Workload:
@@ -51,4 +51,8 @@ globals().update(family(__name__, (
          "The same requests on four workers.",
          Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind),
          play={"topology": tensor_parallel(4)}),
+    Case("test_nothing_goes_wrong_without_an_event_loop",
+         "A program asks for eight answers at once and waits until it has them all.",
+         Plan(), (tokens_match_reference, blocks_conserved, nothing_left_behind), play={
+             "workload": generated("eight-even"), "options": Options(synchronous=True)}),
 ), topology=tensor_parallel(2), workload=eight_mixed()))

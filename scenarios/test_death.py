@@ -17,7 +17,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, recorded, utility
+from scenarios.workloads import add, generated, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -88,4 +88,9 @@ globals().update(family(__name__, (
          "The frontend is killed in the middle of its streams: its engine goes with it.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)),
          (no_orphans, nothing_left_behind)),
+    Case("test_worker_dies_while_a_program_waits",
+         "A worker is killed while a program without an event loop waits for eight answers: that ends its wait.",
+         plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=12)),
+         (ends_once, death_is_told, health_is_true, nothing_left_behind), play={
+             "workload": generated("eight-even"), "options": Options(synchronous=True)}),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))

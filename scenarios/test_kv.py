@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
-from faults.plan import cut, hang, plan, until
+from faults.plan import cut, drop, hang, plan, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     kv_gap_seen,
@@ -58,6 +58,15 @@ def test_connection_of_a_subscriber_is_cut(world):
         config=patient(enable_kv_cache_events=True),
         plan=plan(cut(KV, nth=8, until=until(f"{KV}:send", 20))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
+
+
+def test_program_polls_what_it_follows(world):
+    """A program polls for what it follows; one batch is lost on its way, and asked for."""
+    run = world.play(
+        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(polling=True),
+        plan=plan(drop(KV, nth=5)))
+    run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
 
 
 def test_gap_is_older_than_the_window(world):

@@ -60,6 +60,15 @@ def ends() -> Workload:
     return asked(found, 2, longest=LONGEST, stop_token_ids=[answer[10]], min_tokens=10)
 
 
+def drawn() -> Workload:
+    """Some are drawn by chance, with one choice or with all of them, beside greedy ones; one asks the same again."""
+    found = recorded("eight-even")
+    for index, params in {0: {"top_k": 1}, 1: {"top_p": 1e-9}, 3: {"top_k": 1, "top_p": 0.5}, 4: {}, 6: {"top_k": 5},
+                          7: {"top_p": 0.9, "top_k": 40}}.items():
+        found = asked(found, index, temperature=1.5, seed=index, **params)
+    return found.then(add(*range(8)), steps=4).then(add(4, name="again"), add(7, name="once more"))
+
+
 LONGEST = 35
 
 globals().update(family(__name__, (
@@ -78,6 +87,9 @@ globals().update(family(__name__, (
          "By a token that ends them, by the length that was asked for, by the model's; one is longer from the start.",
          Plan(), (tokens_match_reference, served_in_turn, bad_request_isolated),
          play={"workload": ends(), "config": lab_config(scheduler={"max_model_len": LONGEST})}),
+    Case("test_tokens_are_drawn",
+         "Tokens that are drawn: where one may be chosen it is that one, and one seed draws the same again.",
+         Plan(), (tokens_match_reference, blocks_conserved), play={"workload": drawn(), "config": lab_config()}),
     Case("test_requests_outgrow_the_cache",
          "Requests need more tokens than the whole cache holds: they fail alone when they come so far, or wait there.",
          Plan(), (bad_request_isolated, served_in_turn, blocks_conserved),

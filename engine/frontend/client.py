@@ -49,7 +49,6 @@ class EngineCoreClient:
     """One core, one client. Raises ConfigError or StartupError from its constructor, which leaves nothing behind."""
 
     def __init__(self, config: EngineConfig, *, ports: Ports | None = None) -> None:
-        self.config = config
         self.ports: Any = ports or open_ports(frontend(), "", b"")
         self.owner_pid = os.getpid()
         self.process = EngineProcess(self.ports)

@@ -10,6 +10,9 @@ from engine.topology import Channel
 from scenarios.guarantees.base import Finding
 from scenarios.history.history import Fate, History, Operation
 
+#: What the most probable token of any model has more than.
+_NOTHING_BESIDE = 1e-6
+
 
 def check_tokens_in_order(history: History) -> Finding:
     finding = Finding(history)
@@ -58,10 +61,13 @@ def _frames_meanwhile(history: History, operation: Operation) -> int:
 
 
 def _recorded(history: History) -> dict[Any, dict[str, Any]]:
-    """What is on record of the greedy requests of the workload, by index."""
-    requests = {request.get("index", position): request
-                for position, request in enumerate(history.play.workload.get("requests", ()))}
-    return {index: request for index, request in requests.items() if _is_greedy(request)}
+    """What is on record of the requests of the workload that have one answer, by index."""
+    return {index: request for index, request in _requests(history).items() if _is_certain(request)}
+
+
+def _requests(history: History) -> dict[Any, dict[str, Any]]:
+    return {request.get("index", position): request
+            for position, request in enumerate(history.play.workload.get("requests", ()))}
 
 
 def _references(history: History) -> dict[Any, list[int]]:
@@ -134,7 +140,23 @@ def check_tokens_match_reference(history: History) -> Finding:
                                 len(tokens), at=operation.ended_at, node=operation.node)
         elif operation.outcome == Outcome.ENGINE_DEAD:
             _judge_cut_short(finding, operation)
+    _judge_draws(finding)
     return finding
+
+
+def _judge_draws(finding: Finding) -> None:
+    """Who asks again with the same seed is answered the same: what is drawn depends on that, and on the place."""
+    drawn = {index: request for index, request in _requests(finding.history).items()
+             if not _is_certain(request) and "seed" in (request.get("sampling_params") or {})}
+    first: dict[Any, Operation] = {}
+    for operation in finding.history.operations if drawn else ():
+        if operation.index in drawn:
+            before = first.setdefault(operation.index, operation)
+            common = min(len(before.tokens), len(operation.tokens))
+            if before.tokens[:common] != operation.tokens[:common]:
+                finding.broke("requests {!r} and {!r} ask the same, by the same seed, and are answered {} and {}",
+                              before.request, operation.request, before.tokens[:common], operation.tokens[:common],
+                              at=operation.ended_at, node=operation.node)
 
 
 def _judge_cut_short(finding: Finding, operation: Operation) -> None:
@@ -147,9 +169,11 @@ def _judge_cut_short(finding: Finding, operation: Operation) -> None:
              at=operation.ended_at, node=operation.node)
 
 
-def _is_greedy(request: dict[str, Any]) -> bool:
-    return request.get("reference_token_ids") is not None and not (request.get("sampling_params") or {}).get(
-        "temperature")
+def _is_certain(request: dict[str, Any]) -> bool:
+    """Whether it is greedy, or may be drawn from the most probable token alone."""
+    params = request.get("sampling_params") or {}
+    one_choice = params.get("top_k") == 1 or params.get("top_p", 1.0) <= _NOTHING_BESIDE
+    return request.get("reference_token_ids") is not None and (not params.get("temperature") or one_choice)
 
 
 def _stopped_by_text(operation: Operation, request: dict[str, Any]) -> bool:

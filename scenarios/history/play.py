@@ -32,7 +32,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rest_s: float = 0.0  # the lab asks for nothing for so long when the workload is done
     long_runtime_dir: bool = False
     plain: bool = False  # no fault layer at all; nothing is recorded
-    queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`, which the twin plays
+    synchronous: bool = False  # a real client is a program without an event loop, which generates and waits
+    polling: bool = False  # a real subscriber is a program that polls
+    queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
     rude: bool = False  # it asks what no subscriber asks, too
     without_epochs: bool = False  # it hears its publisher as the original's
     noise: bool = False  # it hears what no publisher says, too
+    polls: bool = False  # a real one is a program that polls a `KVEventSubscriber`
 
 
 def following(config: EngineConfig, engine: int, index: int, options: Options) -> Following:
@@ -37,7 +38,8 @@ def following(config: EngineConfig, engine: int, index: int, options: Options) -
         socket_buffer_bytes=events.socket_buffer_bytes, core_index=engine)
     rude = options.rude_subscriber and index == 0
     return Following(recipe=recipe, identity=IDENTITY if rude else identity_of(index), rude=rude,
-                     without_epochs=options.without_epochs, noise=options.noisy_publisher and index == 0)
+                     without_epochs=options.without_epochs, noise=options.noisy_publisher and index == 0,
+                     polls=options.polling)
 
 
 def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Callable[[], None]) -> Loop[None]:

@@ -136,3 +136,22 @@ def finds_nothing(queue: QueueReader) -> Loop[None]:
         answer = [type(error).__name__, queue.stats.waits - before, (yield Now()) - now]
     yield Observe("queue-asked", {"words": "what is there by now", "answer": answer,
                                   "wanted": ["QueueTimeoutError", 0, 0.0]})
+
+
+def damages(ring: RingConfig, memory: Any, readers: int, position: int, me: int | None) -> list[
+        tuple[str, int, int, bool]]:
+    """What may stand in a ring whose end `me` (None: its writer) has come to `position`. -> in words, the place, what
+    stands there then, and whether that is damage"""
+    flags = ring.max_chunks * ring.max_chunk_bytes
+    next_one = flags + position % ring.max_chunks * (1 + readers)
+    another = flags + (position + 1) % ring.max_chunks * (1 + readers)
+    found = [("the flag of a chunk names no chunk", another, 2 + ring.max_chunks, True),
+             ("the flag of a chunk names the last chunk", next_one, 1 + ring.max_chunks, False),
+             ("the first reader's flag is neither 0 nor 1", next_one + 1, 2, True),
+             ("the last reader's flag is neither 0 nor 1", another + readers, 2, True)]
+    if me is None:
+        found.append(("the flag of a chunk is turned", another, int(not memory[another]), True))
+        found.append(("a write is abandoned", next_one, int(not memory[next_one]), False))
+    elif position < ring.max_chunks:
+        found.append(("it has read what it has not come to", next_one + 1 + me, 1, True))
+    return found

@@ -36,7 +36,7 @@ from engine.ipc.readiness import look_at_remotes, wait_for_readers, wait_for_wri
 from engine.ipc.remote import RemoteReader, reader_socket, writer_socket
 from engine.ports import RingSpec
 from engine.topology import Channel, Node, core, frontend, worker
-from scenarios.lab.queue_asks import KEYS, SEGMENT, finds_nothing, questions
+from scenarios.lab.queue_asks import KEYS, SEGMENT, damages, finds_nothing, questions
 from scenarios.lab.queue_loops import NOTHING, Interrupted, in_parts, interrupted, no_edge, without_marks
 from scenarios.lab.queue_objects import FAR, FEW, LARGE, MANY, RAW, SHAPES, SMALL, STRANGE, Raw, Sent, face, is_kept
 
@@ -45,9 +45,10 @@ KEPT = 4
 #: The program's patience, longer than any of its parts may take.
 PATIENCE_S = 60.0
 #: How long who is early waits at first, and how late who is late comes.
-FIRST_S, LATE_S = 0.1, 0.25
+FIRST_S, LATE_S = 0.1, 0.8
 _REMOTE = "remote"
-_END = "the end"
+#: The last object.
+END = "the end"
 _RING = RingConfig(max_chunks=3, max_chunk_bytes=256)
 
 
@@ -64,14 +65,23 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     breaks_off: bool = False  # so it does in the first reader, at every third object, and the writer is patient
     asks: bool = False  # its program asks for places and sizes, and its last reader leaves before the others
     strangers: bool = False  # as vLLM's: readers say no names, and payloads not where they belong
+    grouped: bool = False  # real ends find each other by a process group
+    ways: tuple[str, ...] = ()  # by which the writer and each reader wait in a real play; by default as all do
     swept: bool = False  # every fault is played in it
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether programs that use the queue can do all of it; but for bytes that somebody else has written."""
+        return not (self.interrupted or self.breaks_off or self.asks or self.strangers) and any(
+            isinstance(sent, Sent) for sent in self.objects)
 
 
 PLAYS = {
     "few": QueuePlay(objects=FEW, ring=RingConfig(max_chunks=4, max_chunk_bytes=256), late=True, asks=True),
     "objects": QueuePlay(objects=(*SHAPES, MANY), ring=RingConfig(max_chunks=3, max_chunk_bytes=160 << 10), naps_s=0.01,
                          swept=True),
-    "large": QueuePlay(objects=LARGE, ring=RingConfig(max_chunks=3, max_chunk_bytes=1200 << 10), naps_s=0.01),
+    "large": QueuePlay(objects=LARGE, ring=RingConfig(max_chunks=3, max_chunk_bytes=1200 << 10), naps_s=0.01,
+                       grouped=True, ways=("notify", "notify", "nap")),
     "far": QueuePlay(objects=FAR, remote=True, late=True, naps_s=0.02, swept=True),
     "raw": QueuePlay(objects=RAW),
     "interrupted": QueuePlay(objects=SMALL, interrupted=True),
@@ -158,7 +168,7 @@ def writes(node: Node, stage: Stage) -> Loop[None]:
         yield StartThread("look", _look(stage, queue.readers.presence))
         for number, sent in enumerate(stage.play.objects):
             yield from _put_raw(stage, queue, sent) if isinstance(sent, Raw) else _put(stage, queue, number, sent)
-        yield from _put(stage, queue, 0, Sent(lambda: _END))
+        yield from _put(stage, queue, 0, Sent(lambda: END))
         if stage.play.asks:
             yield from _sees_who_leaves(stage, queue)
     except QueueError as error:
@@ -188,7 +198,7 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
                                 "chunk": sum(map(len, packed)), "readable": sent.readable})
     if queue.remotes is not None:
         yield from look_at_remotes(queue.remotes, _REMOTE)
-    patient = stage.play.breaks_off or obj == _END
+    patient = stage.play.breaks_off or obj == END
     deadline = (yield Now()) + (PATIENCE_S if patient else stage.bounds.rpc_s)
     past = number % 2 and not (queue.remotes or sent.beside) and stage.play.swept
     loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
@@ -324,7 +334,7 @@ def _read(node: Node, stage: Stage, queue: Any, taken: list[Any]) -> Loop[None]:
                     was, old = kept.popleft()
                     let_go.append((was, face(old)))
                 yield Observe("queue-got", {"face": got})
-                if obj == _END:
+                if obj == END:
                     break
     except QueueError as error:
         yield Observe("queue-failed", {"error": f"{type(error).__name__}: {error}"})
@@ -378,21 +388,10 @@ def _counts(stage: Stage, queue: Any) -> Loop[None]:
     yield Observe("queue-counts", {**stats, "errors": errors})
     if errors or isinstance(queue, RemoteReader) or stage.play.interrupted:
         return
-    ring, memory, readers = stage.play.ring, stage.bench.memory(), len(stage.spec.readers)
-    flags = ring.max_chunks * ring.max_chunk_bytes
-    position = queue.position if isinstance(queue, QueueWriter) else queue.reader.position
-    next_one = flags + position % ring.max_chunks * (1 + readers)
-    another = flags + (position + 1) % ring.max_chunks * (1 + readers)
-    damages = [("the flag of a chunk names no chunk", another, 2 + ring.max_chunks, True),
-               ("the flag of a chunk names the last chunk", next_one, 1 + ring.max_chunks, False),
-               ("the first reader's flag is neither 0 nor 1", next_one + 1, 2, True),
-               ("the last reader's flag is neither 0 nor 1", another + readers, 2, True)]
-    if isinstance(queue, QueueWriter):
-        damages.append(("the flag of a chunk is turned", another, int(not memory[another]), True))
-        damages.append(("a write is abandoned", next_one, int(not memory[next_one]), False))
-    elif position < ring.max_chunks:
-        damages.append(("it has read what it has not come to", next_one + 1 + queue.reader.reader, 1, True))
-    for what, where, value, damaged in damages:
+    memory, readers = stage.bench.memory(), len(stage.spec.readers)
+    me, position = (None, queue.position) if isinstance(queue, QueueWriter) else (
+        queue.reader.reader, queue.reader.position)
+    for what, where, value, damaged in damages(stage.play.ring, memory, readers, position, me):
         was, memory[where] = memory[where], value
         found = yield Attempt(queue.name, queue.check_integrity)
         memory[where] = was

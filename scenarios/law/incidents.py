@@ -206,6 +206,10 @@ def _of_silence(history: History) -> Iterator[Incident]:
     for node, record in history.observed("over"):
         if record.data["unanswered"]:
             yield Incident(Sort.UNHEARD, node, record.at, f"{record.data['unanswered']} calls were never answered")
+        if not record.data.get("errored", True) and any(
+                o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted and o.ended_at <= record.at
+                for o in history.operations):  # who is refused may be told before its last words are read
+            yield Incident(Sort.SILENT, node, record.at, "it says its engine lives, whose death its callers were told")
 
 
 def _refused_by_itself(history: History, node: str) -> int:

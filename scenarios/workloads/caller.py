@@ -156,7 +156,7 @@ class Caller:
 
     def look_back(self) -> Loop[None]:
         """Nothing is open: a dead engine must say so to a later call."""
-        yield Observe("over", {"unanswered": self._driver.unanswered})
+        yield Observe("over", {"unanswered": self._driver.unanswered, "errored": self._asked.errored})
         if self._asked.errored:
             began, error = (yield Now()), ""
             try:

@@ -120,6 +120,13 @@ def add(*indices: int, name: str = "") -> list[Action]:
     return [Action(kind="add", index=index, name=name or f"r{index}") for index in indices]
 
 
+def generated(name: str) -> Workload:
+    """All requests of a recording at once, by the names that `LLM.generate` gives them."""
+    workload = recorded(name)
+    return workload.then(*(add(request.index, name=f"generate-{place}")
+                           for place, request in enumerate(workload.requests)))
+
+
 def abort(*names: int | str) -> list[Action]:
     """End requests before their time."""
     return [Action(kind="abort", name=f"r{name}" if isinstance(name, int) else name) for name in names]

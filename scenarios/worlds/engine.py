@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,7 +25,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.process.children import readable
+from engine.process.children import process_name, readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
 from engine.topology import Client, Engine, Node
@@ -36,8 +37,11 @@ from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
 from scenarios.lab.follower import following
+from scenarios.lab.queue_play import PLAYS
 from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
+from scenarios.programs import queue_user, sync_caller
+from scenarios.programs.queue_script import queue_script
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
@@ -47,14 +51,16 @@ from scenarios.worlds.measure import holdings_of
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
+#: What `multiprocessing` writes where a process ends by an exception.
+CRASHED = re.compile(r"^Process (\S+):$", re.MULTILINE)
 
 
 class EngineWorld(World):
     name = "engine"
 
     def _play(self, play: Play) -> list[Path]:
-        if play.options.queue:
-            raise PlanError(f"{play.scenario}: the queue by itself is played in the twin only, not by real processes")
+        if play.options.queue and not PLAYS[play.options.queue].is_for_programs:
+            raise PlanError(f"{play.scenario}: the queue by itself is played so in the twin only, by no process")
         folder = self.folder(play)
         bench = RealBench(play, folder, self.device)
         try:
@@ -101,9 +107,9 @@ class Watched:
             os.close(self.fd)
             self.fd = -1
 
-    def end(self) -> ProcessEnd:
+    def end(self, exitcode: int | None = None) -> ProcessEnd:
         return ProcessEnd(node=self.node, life=self.life, pid=self.pid, started_at=self.started_at,
-                          ended_at=self.ended_at, killed_by_lab=self.killed_by_lab)
+                          ended_at=self.ended_at, exitcode=exitcode, killed_by_lab=self.killed_by_lab)
 
 
 class RealActor:
@@ -173,13 +179,25 @@ class RealBench:
     def run(self) -> Lab:
         began, seen = self.now(), self._perform()
         return Lab(
-            began_at=began, ended_at=self.now(), processes=[w.end() for w in self._watched.values()],
+            began_at=began, ended_at=self.now(), processes=[
+                watched.end(self._exitcode(node)) for node, watched in self._watched.items()],
             leftovers=seen.leftovers, leftovers_checked_at=seen.leftovers_checked_at,
             longest_starvation_s=self._starvation_s, guard_expired=self._guard_expired, beside=seen.beside,
             restarts=seen.restarts, measured=seen.measured)
 
+    def _exitcode(self, node: Node) -> int | None:
+        """Of a process that the lab started, or 1 where its log tells of an exception out of it; None: not known."""
+        for actor in self._actors:
+            if actor.process.pid == self._watched[node].pid:
+                return actor.process.exitcode if actor.gone else None
+        names = [process_name(other) for other in self._watched]
+        told = CRASHED.findall(Path(self._log).read_text(errors="replace")) if os.path.exists(self._log) else []
+        return 1 if process_name(node) in told and names.count(process_name(node)) == 1 else None
+
     def _perform(self) -> Seen:
-        script = Rehearsed(self, self._play.topology, self._config.bounds, self._options).run()
+        topology, bounds, queue = self._play.topology, self._config.bounds, self._options.queue
+        script = queue_script(self, queue, topology, bounds) if queue else Rehearsed(
+            self, topology, bounds, self._options).run()
         try:
             wait = next(script)
             while True:
@@ -202,12 +220,18 @@ class RealBench:
             life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
-        return self._act(caller.main, recipe, f"{client.node}@{life}")
+        main = sync_caller.main if self._options.synchronous else caller.main
+        return self._act(main, recipe, f"{client.node}@{life}")
 
     def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
         what = following(config_of(self._config, engine), engine.index, node.index, self._options)
         return self._act(listener.main, listener.ListenerRecipe(
             index=node.index, what=what, ports_factory=FACTORY, ports_argument=self._argument), str(node))
+
+    def start_part(self, node: Node) -> RealActor:
+        return self._act(queue_user.main, queue_user.QueueRecipe(
+            node=str(node), queue=self._options.queue, ring=self._config.ring, bounds=self._config.bounds,
+            ports_factory=FACTORY, ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
 
     def has_ended(self, node: Node) -> bool:
         watched = self._watched.get(node)

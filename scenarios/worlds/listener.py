@@ -10,20 +10,28 @@ Promises
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import msgspec
 
-from engine.kv_events.subscriber.process import run_life
+from engine.kv_events.reports import Report
+from engine.kv_events.subscriber.follow import LOOK_S, UntilCaughtUp, mirror_data, observed
+from engine.kv_events.subscriber.process import KVEventSubscriber, run_life
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
-from engine.topology import subscriber
+from engine.process.identity import own_identity
+from engine.topology import Mark, subscriber
 from scenarios.lab.follower import Following, follow
 from scenarios.lab.script import DONE, UP
 
@@ -86,6 +94,41 @@ def _hearing(heard: Connection) -> Callable[[], bool]:
 
 def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Connection) -> None:
     set_process_title(f"subscriber-{play.index}")
-    loop = follow(play.what, life, _hearing(heard), lambda: connection.send_bytes(UP))
-    run_life(open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument), loop)
+    ports = open_ports(subscriber(play.index, life), play.ports_factory, play.ports_argument)
+    told, is_ready = _hearing(heard), partial(connection.send_bytes, UP)
+    if play.what.polls:
+        _poll(play.what, ports, UntilCaughtUp(told, is_ready))
+    else:
+        run_life(ports, follow(play.what, life, told, is_ready))
     connection.send_bytes(DONE)
+
+
+async def _some(following: KVEventSubscriber) -> list[Report]:
+    found: list[Report] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            async for report in following:
+                found.append(report)
+    return found
+
+
+def _poll(what: Following, ports: Any, until: UntilCaughtUp) -> None:
+    """As a program follows a publisher: it polls, or iterates with or without an event loop, and goes on otherwise."""
+    recipe, identity = what.recipe, own_identity()
+    ports.observe("born", pid=identity.pid, ppid=identity.ppid, start_time=identity.start_time, segments=[], paths=[])
+    ports.mark(Mark.BORN)
+    with asyncio.Runner() as runner, KVEventSubscriber(
+            recipe.endpoint, recipe.replay_endpoint, recipe.topic, poll_s=recipe.poll_s, answer_s=recipe.answer_s,
+            tries=recipe.tries, hwm=recipe.hwm, socket_buffer_bytes=recipe.socket_buffer_bytes, identity=what.identity,
+            core_index=recipe.core_index, ports=ports) as following:
+        runner.get_loop()  # what it opens is there from the beginning
+        while not until(following.follower):
+            reports = following.poll(LOOK_S)
+            if following.follower.gaps:  # they are asked for: an answer comes, or word that there is none
+                reports += islice(following, 1)
+            for report in reports + runner.run(_some(following)):
+                if (told := observed(report)) is not None:
+                    ports.observe(told.name, **told.data)
+        ports.observe("kv-mirror", **mirror_data(following.mirror))
+    ports.observe("bye", reason="done")
+    ports.close()

@@ -243,6 +243,21 @@ def it_tells_of_a_batch_that_has_not_come() -> Builder:
     return _story("replayed 1", end=(2.31, "end", _end(2, 1, 3, 1)))
 
 
+def _comes_both_ways(world: str) -> Builder:
+    """Batch 1 is replayed, and comes live after all before it is its turn."""
+    return _story(world=world, replayed_2=(2.31, "live", _came(1)), takes_1=(2.31, "kv-batch", _batch(1)))
+
+
+@accepts("kv-tells-what-came")
+def a_real_reader_may_take_either_of_two_that_came() -> Builder:
+    return _comes_both_ways("engine")
+
+
+@rejects("kv-tells-what-came")
+def in_the_twin_the_first_one_counts() -> Builder:
+    return _comes_both_ways("sim")
+
+
 @rejects("kv-tells-what-came")
 def it_says_of_a_replayed_batch_that_it_came_live() -> Builder:
     return _story(takes_1=(2.31, "kv-batch", _batch(1, "live")))

@@ -155,6 +155,22 @@ def a_call_of_the_core_is_never_answered() -> Builder:
     return history().started().request("a").observes("frontend.0", "over", unanswered=1)
 
 
+def _asked_for_its_engine(errored: bool) -> Builder:
+    h = history().started().called("a").fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9)
+    h.observes("frontend.0", "engine-dead", reason="core.0 died (exit code -9)").dies("a")
+    return h.observes("frontend.0", "over", unanswered=0, errored=errored)
+
+
+@accepts(LAW)
+def a_client_says_that_its_engine_is_dead() -> Builder:
+    return _asked_for_its_engine(True)
+
+
+@rejects(LAW)
+def a_client_says_that_its_engine_lives_whose_death_it_has_told() -> Builder:
+    return _asked_for_its_engine(False)
+
+
 @rejects(LAW)
 def a_client_does_not_tell_that_a_message_stayed_with_it() -> Builder:
     h = history().called("a", core=False).fires("cut", f"{REQUESTS}:wire").observes(

@@ -9,8 +9,8 @@ from tests.guarantees.build import RPC, TICK_S, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
 
-def _alone() -> Builder:
-    return history().promised(options=Options(queue="objects"))
+def _alone(world: str = "sim") -> Builder:
+    return history(world).promised(options=Options(queue="objects"))
 
 
 def _puts(h: Builder, face: str, position: int | None, *, beside: int = 0, wanted: int = 0, readable: bool = True,
@@ -204,6 +204,24 @@ def damage_is_seen_where_there_is_none() -> Builder:
     return _read().observes("worker.0", "queue-check", state="all is well", damaged=False, found=["chunk 0: ..."])
 
 
+def _wrote(**said: Any) -> Builder:
+    """A real writer, which counts the seven bytes before an object of eight."""
+    h = _puts(_alone("engine").writes(RPC[0], 0), "a", 0)
+    counted = {"ring": "rpc", "end": "writer", "messages": 1, "bytes": 15, "overflows": 0, "waits": 0, "wait_s": 0.0,
+               "longest_wait_s": 0.0, "depth": 0, "errors": []}
+    return h.observes("core.0", "queue-counts", **{**counted, **said})
+
+
+@silent("queue-counts")
+def a_real_writer_counts_what_it_put_into_the_ring() -> Builder:
+    return _wrote()
+
+
+@rejects("queue-counts")
+def a_real_writer_counts_the_objects_alone() -> Builder:
+    return _wrote(bytes=8)
+
+
 # -- how the ends meet
 
 
@@ -276,6 +294,52 @@ def a_writer_waits_on_behind_its_deadline() -> Builder:
 def a_reader_is_ready_before_its_writer() -> Builder:
     h = history().promised(options=Options(queue="few")).observes("worker.0", "queue-came", rank=0)
     return h.observes("worker.0", "queue-ready", readers=0, deadline=9.0)
+
+
+def _really(*came_s: float) -> Builder:
+    """Readers that came so long before now."""
+    h = history("engine").promised(options=Options(queue="few"))
+    began = h.now
+    for rank, seconds in enumerate(came_s):
+        h.now = began + max(came_s) - seconds
+        h.observes(f"worker.{rank}", "queue-came", rank=rank)
+    h.now = began + max(came_s)
+    return h
+
+
+def _really_late(h: Builder, named: str) -> Builder:
+    return h.observes("core.0", "queue-late", deadline=h.now, ended=h.now + TICK_S, error=named)
+
+
+@accepts("queue-ends-meet")
+def a_reader_that_has_just_come_may_be_missing() -> Builder:
+    return _really_late(_really(0.1), "2 of 2 readers did not come, ranks [0, 1]")
+
+
+@accepts("queue-ends-meet")
+def a_reader_that_has_just_come_may_be_there() -> Builder:
+    return _really_late(_really(0.1), "1 of 2 readers did not come, ranks [1]")
+
+
+@rejects("queue-ends-meet")
+def a_reader_that_came_long_ago_is_missing() -> Builder:
+    return _really_late(_really(100.0), "2 of 2 readers did not come, ranks [0, 1]")
+
+
+@rejects("queue-ends-meet")
+def a_reader_that_has_not_come_is_there() -> Builder:
+    return _really_late(_really(0.1), "1 of 2 readers did not come, ranks [0]")
+
+
+@silent("queue-ends-meet")
+def a_real_reader_is_ready_before_its_writer_says_so() -> Builder:
+    return _really(0.1, 0.1).observes("worker.0", "queue-ready", readers=0, deadline=9e9)
+
+
+@rejects("queue-ends-meet")
+def a_real_reader_is_ready_before_another_has_come() -> Builder:
+    h = _really(0.1).observes("worker.0", "queue-ready", readers=0, deadline=9e9)
+    return h.observes("worker.1", "queue-came", rank=1)
 
 
 @accepts("queue-ends-meet")

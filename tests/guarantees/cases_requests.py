@@ -1,5 +1,7 @@
 """Histories about requests and their tokens."""
 
+from typing import Any
+
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
@@ -180,6 +182,37 @@ def a_sampled_request_has_no_reference() -> Builder:
     workload = {"requests": [{"index": 0, "prompt_token_ids": [1], "sampling_params": {"temperature": 1.0},
                               "reference_token_ids": [7, 8, 9]}]}
     return history().started().request("a", tokens=[[1, 2, 3]]).promised(workload=workload)
+
+
+def _drawn(**params: Any) -> Builder:
+    workload = {"requests": [{"index": 0, "prompt_token_ids": [1], "sampling_params": {"temperature": 1.0, **params},
+                              "reference_token_ids": [7, 8, 9]}]}
+    return history().started().promised(workload=workload).request("a", tokens=[[4, 5]])
+
+
+@rejects("tokens-match-reference")
+def another_token_than_the_only_one_that_may_be_drawn() -> Builder:
+    return _drawn(top_k=1)
+
+
+@rejects("tokens-match-reference")
+def a_token_that_is_drawn_from_beyond_the_most_probable() -> Builder:
+    return _drawn(top_p=1e-6)
+
+
+@silent("tokens-match-reference")
+def one_seed_draws_the_same_twice_as_far_as_each_came() -> Builder:
+    return _drawn(seed=3).request("b", tokens=[[4]])
+
+
+@rejects("tokens-match-reference")
+def one_seed_draws_something_else_the_next_time() -> Builder:
+    return _drawn(seed=3).request("b", tokens=[[4, 6]])
+
+
+@silent("tokens-match-reference")
+def without_a_seed_each_draws_its_own() -> Builder:
+    return _drawn().request("b", tokens=[[4, 6]])
 
 
 def _aborted() -> Builder:

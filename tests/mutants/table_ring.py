@@ -67,4 +67,33 @@ SPARED_RANK = Mutant(
                 "        if output_rank not in (None, rank):\n            continue\n"
                 "        yield Observe(\"rpc\", _named(call_id, method, args))\n"),))
 
+# -- a queue that programs use without an engine -----------------------------------------------------------------------
+
+BUFFER_TAKEN_AGAIN = Mutant(
+    id="buffer-taken-again", scenario="test_queue_hands_over_objects",
+    bug="A reader's object lies in a buffer that the next message of the same size is received into.",
+    breaks=these("queue-hands-over"),
+    not_in={"engine": "where crossings are counted a reader copies what it reads from the ring"},
+    edits=(Edit("engine/ipc/framing.py", "if len(buffer) == size and sys.getrefcount(buffer) <= _UNUSED:",
+                "if len(buffer) == size:"),))
+
+COPIED_INTO_THE_PICKLE = Mutant(
+    id="copied-into-the-pickle", scenario="test_queue_hands_over_objects",
+    bug="Large buffers of an object do not travel beside its pickle.",
+    breaks=these("queue-hands-over"),
+    edits=(Edit("engine/ipc/framing.py", "OUT_OF_BAND_BYTES = 64 << 10", "OUT_OF_BAND_BYTES = 64 << 20"),))
+
+COUNTS_TWICE = Mutant(
+    id="counts-twice", scenario="test_queue_hands_over_objects",
+    bug="An end counts each of its waits twice.",
+    breaks=these("queue-counts"),
+    edits=(Edit("engine/ipc/handle.py", "        self.waits += 1\n", "        self.waits += 2\n"),))
+
+WAITS_FOR_NOBODY = Mutant(
+    id="waits-for-nobody-afar", scenario="test_queue_reaches_another_host",
+    bug="A writer says that all are there before its reader on another host has come.",
+    breaks=these("queue-ends-meet"), along=these("queue-hands-over", "queue-counts", "ring-exact-prefix"),
+    edits=(Edit("engine/ipc/presence.py", "return [rank for rank in self._ranks if rank not in self._came]",
+                "return []"),))
+
 RING_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

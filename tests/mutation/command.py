@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +23,34 @@ from reports import measured
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import ROOT, Scene, counts_of_phases, phase_scenes, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
+from tests.mutation.shell.plays import engine_scenes
+from tests.mutation.shell.score import bed, judged_on_engine
 from tests.provenance import command, commit, today
 
 #: The pure files whose bugs the twin can have: what both worlds run.
 ROOMS = ("engine/core", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events", "engine/worker",
          "engine/wire", "engine/process")
+#: Which scenario of the real engine runs which lines of it.
+LINES = Path("out/mutation-lines.json")
 _scenes: list[Scene] = []
 _counts: dict[str, dict[str, int]] = {}
 
 
 def pure_files() -> list[str]:
     """As the type checker knows them: every pure file of the engine, by name, less what is mere vocabulary."""
-    import tomllib
+    return [file for file in _typed() if file.startswith(tuple(f"{room}/" for room in ROOMS)) and file.endswith(".py")]
 
-    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
-    return [file for file in named if file.startswith(tuple(f"{room}/" for room in ROOMS)) and file.endswith(".py")]
+
+def shell_files() -> list[str]:
+    """What the twin does not run: every other file of the engine that has something to change."""
+    found = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "engine").rglob("*.py"))
+    return [file for file in found if file not in _typed() and mutants_of(file, ROOT)]
+
+
+@cache
+def _typed() -> list[str]:
+    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    return found
 
 
 def chosen(files: Iterable[str], sample: int | None, seed: int) -> list[Mutant]:
@@ -89,35 +104,53 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 @click.option("--files", default="*", help="Only files of this pattern.")
 @click.option("--sample", type=click.IntRange(1), default=None, help="So many mutants, each room with its share.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="In the twin.")
 @click.option("--plans", default=40, show_default=True, help="Random faults for a mutant that no scenario sees.")
+@click.option("--shell", is_flag=True, help="Files that the twin does not run, on the real engine.")
 @click.option("--resume", is_flag=True, help="Go on with what the file has.")
 @click.option("--publish", is_flag=True, help="Put the figures into the report.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), default=Path("out/mutation.json"),
-              show_default=True)
-def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, resume: bool, publish: bool,
-         json_file: Path) -> None:
-    """Plant small bugs into the engine's pure files and see which of them the lab sees, in the twin."""
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None,
+              help="Default: out/mutation.json, and out/mutation-shell.json.")
+def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, shell: bool, resume: bool, publish: bool,
+         json_file: Path | None) -> None:
+    """Plant small bugs into the engine's files and see which of them the lab sees."""
+    if shell and publish:
+        raise click.UsageError("the report shows the figures of the twin; --shell has none for it")
     console = Console(stderr=True)
-    names = [file for file in pure_files() if fnmatchcase(file, files)]
+    names = [file for file in (shell_files() if shell else pure_files()) if fnmatchcase(file, files)]
     if not names:
-        raise click.ClickException(f"no pure file of the engine is called {files!r}")
+        raise click.ClickException(f"no {'shell' if shell else 'pure file'} of the engine is called {files!r}")
+    json_file = json_file or Path("out/mutation-shell.json" if shell else "out/mutation.json")
     mutants = chosen(names, sample, seed)
     done = _before(json_file, {mutant.id for mutant in mutants}) if resume else []
-    with console.status("covering") as status:
-        _scenes.extend(with_coverage(scenes() + phase_scenes(), names, status.update))
-        _counts.update(counts_of_phases())
     known = {outcome.id for outcome in done}
-    work = [(mutant, plans, seed) for mutant in mutants if mutant.id not in known]
+    work = [mutant for mutant in mutants if mutant.id not in known]
     json_file.parent.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for outcome in track(pool.map(_judge, work), "mutants", total=len(work), console=console):
-            done.append(outcome)
-            json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
+    outcomes = _on_engine(work, console) if shell else _in_twin(work, names, jobs, plans, seed, console)
+    for outcome in track(outcomes, "mutants", total=len(work), console=console):
+        done.append(outcome)
+        json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
     _tell(console, summary(done, len(mutants)), json_file)
     if publish:
         measured.publish(figures(done, sum(len(mutants_of(file, ROOT)) for file in names)))
+
+
+def _in_twin(mutants: list[Mutant], files: list[str], jobs: int, plans: int, seed: int, console: Console,
+             ) -> Iterator[Outcome]:
+    with console.status("covering") as status:
+        _scenes.extend(with_coverage(scenes() + phase_scenes(), files, status.update))
+        _counts.update(counts_of_phases())
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(_judge, [(mutant, plans, seed) for mutant in mutants])
+
+
+def _on_engine(mutants: list[Mutant], console: Console) -> Iterator[Outcome]:
+    """One after the other: a machine that is busy with other plays would starve each of them."""
+    with console.status("recording") as status:
+        played = engine_scenes(LINES, status.update)
+    with bed() as tree:
+        for mutant in mutants:
+            yield judged_on_engine(mutant, played, tree)
 
 
 def figures(outcomes: list[Outcome], of: int) -> measured.MutationFigures:

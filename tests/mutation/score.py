@@ -18,7 +18,7 @@ import traceback
 from enum import StrEnum
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -60,12 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]], root: Path, *, plans: int,
            seed: int) -> Outcome:
     """In a child of this process, so that nothing of the mutant stays here."""
-    chosen = [scene for scene in scenes if mutant.line in scene.lines.get(mutant.file, ())]
-    # A statement that goes over several lines is run by its first one, or by one inside of it.
-    chosen = chosen or [scene for scene in scenes if scene.lines.get(mutant.file, set()) & set(_lines(mutant))]
-    if not chosen and mutant.old == "yield":  # what makes a loop of a function that waits for nothing; never reached
-        chosen = [scene for scene in scenes if mutant.line - 1 in scene.lines.get(mutant.file, ())]
-    chosen.sort(key=lambda scene: (scene.name != CALM, scene.seconds))
+    chosen = running(mutant, scenes)
     began = time.monotonic()
     fate, by, because, plays = _in_a_child(mutant, chosen, counts, root, plans, seed) if chosen else (
         Fate.UNPLAYED, "", "no scenario runs it", 0)
@@ -73,6 +68,30 @@ def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]
                    operator=mutant.operator, old=mutant.old[:200], new=mutant.new[:200],
                    equivalent=why_equivalent(mutant) or "", fate=fate, by=by, because=because, plays=plays,
                    seconds=round(time.monotonic() - began, 3))
+
+
+class Running(Protocol):
+    """A scenario: what it takes, and which lines of which files it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def lines(self) -> dict[str, set[int]]: ...
+
+
+OfScene = TypeVar("OfScene", bound=Running)
+
+
+def running(mutant: Mutant, scenes: list[OfScene]) -> list[OfScene]:
+    """Those that run its lines: the calm one first, then the fastest."""
+    chosen = [scene for scene in scenes if mutant.line in scene.lines.get(mutant.file, ())]
+    # A statement that goes over several lines is run by its first one, or by one inside of it.
+    chosen = chosen or [scene for scene in scenes if scene.lines.get(mutant.file, set()) & set(_lines(mutant))]
+    if not chosen and mutant.old == "yield":  # what makes a loop of a function that waits for nothing; never reached
+        chosen = [scene for scene in scenes if mutant.line - 1 in scene.lines.get(mutant.file, ())]
+    return sorted(chosen, key=lambda scene: (scene.name != CALM, scene.seconds))
 
 
 def _lines(mutant: Mutant) -> range:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine.core.drain import Drain
-from tests.mutation.command import main, pure_files
+from tests.mutation.command import main, pure_files, shell_files
 from tests.mutation.equivalent import EQUIVALENT, why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import CALM, ROOT, Scene, red, scenes, with_coverage
@@ -65,10 +65,12 @@ def test_every_pure_file_has_mutants_that_can_be_planted() -> None:
 
 
 def test_equivalents_are_mutants_that_there_are_and_few_of_them() -> None:
-    mutants = [mutant for file in pure_files() for mutant in mutants_of(file, ROOT)]
-    places = {(m.file, m.function, m.operator, m.old, new) for m in mutants for new in (m.new, None)}
+    of_both = [[m for file in files for m in mutants_of(file, ROOT)] for files in (pure_files(), shell_files())]
+    places = {(m.file, m.function, m.operator, m.old, new)
+              for mutants in of_both for m in mutants for new in (m.new, None)}
     assert [one for one in EQUIVALENT if tuple(one[:4]) + (one.new,) not in places] == []
-    assert sum(why_equivalent(mutant) is not None for mutant in mutants) <= 0.05 * len(mutants)
+    for mutants in of_both:
+        assert sum(why_equivalent(mutant) is not None for mutant in mutants) <= 0.05 * len(mutants)
 
 
 def test_a_sample_is_seen(tmp_path: Path) -> None:

@@ -193,7 +193,8 @@ class Teller:
         if found is None:
             self._broke("applied batch {}, which had not come", number, at=at)
             return
-        if moment.said["source"] != found[1]:
+        came_live_too = moment.said["source"] == "live" and came.live.get(number, FOREVER) <= at
+        if moment.said["source"] != found[1] and (self.exact or not came_live_too):
             self._broke("says that batch {} came by {}, and it came by {}", number, moment.said["source"], found[1],
                         at=at)
         sure_at = min(came.live.get(number, FOREVER), told.missing.get(number, FOREVER))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutation.equivalent import core, executor, frontend, ipc, kv_events, kv_subscriber
+from tests.mutation.equivalent import core, executor, frontend, ipc, kv_events, kv_subscriber, shells, waits
 from tests.mutation.equivalent.base import Equivalent
 from tests.mutation.operators import Mutant
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     *core.EQUIVALENT, *executor.EQUIVALENT, *frontend.EQUIVALENT, *ipc.EQUIVALENT, *kv_events.EQUIVALENT,
-    *kv_subscriber.SUBSCRIBER)
+    *kv_subscriber.SUBSCRIBER, *shells.SHELLS, *waits.WAITS)
 _BY_PLACE = {(one.file, one.function, one.operator, one.old, one.new): one for one in EQUIVALENT}
 
 

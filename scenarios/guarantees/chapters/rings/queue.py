@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any
 
 from engine.topology import Channel
 from scenarios.guarantees.base import DAMAGE, LOSSES, MEMORY, ROUNDING_S, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.chapters.rings.queue_counts import check_queue_counts
 from scenarios.guarantees.chapters.rings.ring import CHAPTER
 from scenarios.guarantees.chapters.rings.ring_waits import PROMPT_S
 from scenarios.history.history import FOREVER, Fate, History, Record
 from scenarios.history.play import Play
 
-_BY_THE_TWIN = {"engine": "a queue is played alone in the twin only",
-                "sim": "its plays are phases of the sweep; `tests.mutation` plants wrong queues into them"}
 #: What each part of a segment takes, in docs/RING.md.
 LINE_BYTES, ENTRY_BYTES, EPOCH_BYTES = 64, 16, 8
 _ENTRY = struct.Struct("<IIQ")
@@ -177,73 +175,6 @@ def _is_passed_over(finding: Finding, node: str, missing: list[_Put], errors: in
     return False
 
 
-# -- what it counts ------------------------------------------------------------------------------------------------
-
-
-def check_queue_counts(history: History) -> Finding:
-    finding = Finding(history)
-    for node, records in history.by_node("queue-counts").items():
-        for record in records:
-            _judge_counts(finding, node, record)
-    for node, records in history.by_node("queue-check").items():
-        for record in records:
-            if bool(record.data["found"]) != record.data["damaged"]:
-                finding.broke("{} found {} where {}", node, record.data["found"] or "nothing wrong",
-                              record.data["state"], at=record.at, node=node)
-            elif record.data["damaged"]:
-                finding.witness("{} saw that {}", node, record.data["state"], at=record.at, node=node)
-    return finding
-
-
-def _judge_counts(finding: Finding, node: str, said: Record) -> None:
-    history, data = finding.history, said.data
-    crossed = _crossed(history, node, "send" if data["end"] == "writer" else "receive")
-    waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if wait.number < said.number]
-    took = [wait.data["ended"] - wait.data["began"] for wait in waits]
-    counted = {
-        "end": "reader" if node.startswith("worker.") else "writer",
-        "messages": max(crossed, default=-1) + 1,
-        "waits": len(waits),
-        "wait_s": sum(took),
-        "longest_wait_s": max(took, default=0.0),
-        "bytes": sum(record.data["bytes"] for record in crossed.values()),
-        "overflows": 0 if crossed and all(record.data["overflow"] for record in crossed.values()) else sum(
-            record.data["overflow"] for record in crossed.values()),  # from afar nothing comes by the ring
-        "depth": 0,
-    }
-    for name, value in counted.items():
-        if not _agrees(history, node, name, data[name], value):
-            finding.broke("{} counts {} {}, and it was {}", node, name, data[name], value, at=said.at, node=node)
-    if data["errors"] and not history.faults.receipts:
-        finding.broke("{} finds its ring wrong: {}", node, "; ".join(data["errors"]), at=said.at, node=node)
-    if counted["waits"]:
-        finding.witness("{} counted {} messages and {} waits", node, data["messages"], data["waits"], at=said.at,
-                        node=node)
-
-
-def _agrees(history: History, node: str, name: str, said: Any, value: Any) -> bool:
-    if name in ("wait_s", "longest_wait_s"):
-        return abs(said - value) < 1e-9 or node in history.by_node("queue-interrupted")
-    if history.faults.receipts and name in ("messages", "bytes", "overflows", "depth"):
-        return True  # what befell a process may have kept it from counting
-    raw = any("raw" in record.data for record in history.by_node("queue-put").get(node, ()))
-    if name in ("bytes", "overflows") and (raw or node in history.by_node("queue-interrupted") or any(
-            record.data.get("error") for record in history.by_node("queue-got").get(node, ()))):
-        return bool(said <= value)  # what was interrupted, or could not be read, need not be counted
-    if name == "waits" and node in history.by_node("queue-interrupted"):
-        return bool(said >= value)  # it was counted, and then kept from being told
-    return bool(said == value)
-
-
-def _crossed(history: History, node: str, operation: str) -> dict[int, Record]:
-    found: dict[int, Record] = {}
-    for flow in history.flows():
-        if flow.edge.channel.value == "rpc" and node == (flow.source if operation == "send" else flow.target):
-            for record in flow.sends if operation == "send" else flow.receives:
-                found[record.data["position"]] = record
-    return found
-
-
 # -- how the ends find each other -------------------------------------------------------------------------------------
 
 
@@ -278,10 +209,12 @@ def _judge_late(finding: Finding, node: str, said: Record) -> None:
         return
     named = re.search(r"(\d+) of (\d+) readers did not come, ranks \[(.*)\]", data["error"])
     if named is not None and not history.faults.receipts:
-        known = () if _of_strangers(history) else (rank for rank, at in came.items() if at < said.at - PROMPT_S)
-        late = sorted(set(range(int(named[2]))) - set(known))
-        if named[3] != ", ".join(map(str, late)) or int(named[1]) != len(late):
-            return finding.broke("{} said {} had not come, and it was {}", node, named[3], late, at=said.at, node=node)
+        told, everybody = {int(rank) for rank in named[3].split(", ") if rank}, set(range(int(named[2])))
+        known = {rank for rank, at in came.items() if at < said.at - _patience(history)}
+        late = everybody - (set() if _of_strangers(history) else known)
+        missing = {rank for rank in everybody if came.get(rank, FOREVER) > said.at}
+        if not missing <= told <= late or int(named[1]) != len(told):
+            return finding.broke("{} said {} had not come, not {}", node, named[3], sorted(late), at=said.at, node=node)
     if node.startswith("core.") and named is None:
         return finding.broke("{} does not say who did not come: {}", node, data["error"], at=said.at, node=node)
     finding.witness("{} was told at its deadline that others were missing", node, at=said.at, node=node)
@@ -291,14 +224,16 @@ def _judge_ready(finding: Finding, node: str, said: Record) -> None:
     """All are there when a writer is ready, and soon when all are there; a reader is when its writer is."""
     history, came = finding.history, _came_at(finding.history)
     late_s = said.at - said.data["deadline"] - _frozen(history, said.data["deadline"], said.at)
-    finding.took("being ready by a deadline", bound=_patience(history), measured=late_s, at=said.at, node=node)
+    finding.took("being ready by a deadline", bound=min(_patience(history), history.bounds.detection_s), node=node,
+                 at=said.at, measured=late_s)
     if node.startswith("core."):
         last = max((came.get(rank, FOREVER) for rank in range(said.data["readers"])), default=0.0)
         if last > said.at:
             return finding.broke("{} was ready before all of its readers had come", node, at=said.at, node=node)
         since = max([last, *(record.at for record in history.by_node("queue-late").get(node, ()))])
     else:
-        writer = [record.at for other, record in history.observed("queue-ready") if other.startswith("core.")]
+        writer = [record.at for other, record in history.observed("queue-ready") if other.startswith("core.")] \
+            if history.simulated else [max(came.values(), default=FOREVER)]  # a writer says so when it has told them
         if not writer or min(writer) > said.at:
             if history.ends.at("core.0") > said.at:
                 finding.broke("{} was ready before its writer", node, at=said.at, node=node)
@@ -369,8 +304,8 @@ def _judge_presence(finding: Finding, said: Record, entries: bytes, readers: int
 
 GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee(
-        id="queue-hands-over", chapter=CHAPTER, source="this project", check=check_queue_hands_over,
-        applies=is_of_a_queue, blind_in=_BY_THE_TWIN,
+        id="queue-hands-over", chapter=CHAPTER, source="this project", applies=is_of_a_queue,
+        check=check_queue_hands_over,
         sentence="Every reader of a queue gets each object that was put in, once, in order, equal to what it was, and "
                  "what it keeps stays so; what cannot be read is one error, and the queue goes on behind it. Large "
                  "buffers travel beside the pickle.",
@@ -379,8 +314,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         envelope=Envelope(outside=(MEMORY, _CHANGED)),
     ),
     Guarantee(
-        id="queue-counts", chapter=CHAPTER, check=check_queue_counts, applies=is_of_a_queue, blind_in=_BY_THE_TWIN,
-        source="this project",
+        id="queue-counts", chapter=CHAPTER, source="this project", applies=is_of_a_queue, check=check_queue_counts,
         sentence="An end of a queue counts its messages, bytes and waits as they were, and its check finds what is "
                  "wrong in the ring and nothing else.",
         wrong="counts a wait twice, or takes damaged flags for whole ones",
@@ -388,8 +322,8 @@ GUARANTEES: tuple[Guarantee, ...] = (
         envelope=Envelope(outside=(MEMORY, _LOST)),
     ),
     Guarantee(
-        id="queue-ends-meet", chapter=CHAPTER, source="this project", check=check_queue_ends_meet,
-        applies=is_of_a_queue, blind_in=_BY_THE_TWIN,
+        id="queue-ends-meet", chapter=CHAPTER, source="this project", applies=is_of_a_queue,
+        check=check_queue_ends_meet,
         sentence="The ends of a queue find each other: a handle leads a rank to its own place or refuses it, the "
                  "memory is laid out as documented, no end is ready before all are there, and who waits for the others "
                  "in vain is told at its deadline who is missing.",

@@ -1,0 +1,1 @@
+"""Processes of real plays that use the engine as other programs do."""

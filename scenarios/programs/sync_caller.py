@@ -1,0 +1,126 @@
+"""The caller of a real play that has no event loop: it asks `LLM`, as a program does that generates and waits.
+
+It plays the part of `caller.main`. What it asks for at once is one call of `generate`, so of a request it knows its end
+alone; what a failed call had to give is lost to it. Of what the lab says it hears when it waits for nothing else.
+"""
+
+from __future__ import annotations
+
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from engine.effects import Loop
+from engine.errors import RingtwinError
+from engine.frontend.input_processor import Prompt
+from engine.frontend.llm import LLM
+from engine.messages import SamplingParams
+from engine.process.children import set_process_title
+from engine.process.entry import open_ports
+from engine.process.shell import Process
+from engine.topology import Mark, frontend
+from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
+from scenarios.workloads.caller import Caller, Heard
+from scenarios.workloads.workload import Command
+from scenarios.worlds.caller import CallerRecipe, log_to
+
+
+def main(recipe: bytes, connection: Connection) -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
+    play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
+    set_process_title(f"frontend-{play.index}")
+    log_to(play.log)
+    ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
+    ports.mark(Mark.BORN)
+    try:
+        llm = LLM(config=play.config, ports=ports)
+    except RingtwinError as error:
+        ports.observe("bye", reason="the engine did not start")
+        connection.send_bytes(FAILED + b" " + str(error).encode())
+        return
+    process = Process(ports)
+    with llm:
+        connection.send_bytes(UP)
+        while _heard(connection) == GO:
+            _serve(llm, play, process)
+            connection.send_bytes(DONE)
+    ports.observe("bye", reason="done")
+
+
+def _heard(connection: Connection) -> bytes:
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return CLOSE
+
+
+def _serve(llm: LLM, play: CallerRecipe, process: Process) -> None:
+    """The workload, once. It ends with what cannot be asked for, too."""
+    asked = AskedLLM(llm)
+    caller = Caller(play.workload, asked, None)
+    process.run(caller.begin())
+    process.run(caller.probe())
+    while asked.answers or asked.wanted:
+        while asked.answers:
+            process.run(caller.answered(*asked.answers.pop(0)))
+        if asked.wanted:
+            heard, outputs, failure = asked.generate()
+            for one, output in zip(heard, outputs, strict=False):
+                process.run(caller.hear(one, output))
+            for one in heard:
+                process.run(caller.ended(one, failure))
+        process.run(caller.probe())
+    asked.looks_back = True
+    process.run(caller.look_back())
+
+
+class AskedLLM:
+    """An `LLM` as the caller asks it. What is `wanted` is asked for by `generate`; `answers` are told to the caller."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self.wanted: list[tuple[str, Prompt, SamplingParams]] = []
+        self.answers: list[tuple[Command, Any, Exception | None]] = []
+        self.looks_back = False
+
+    def generate(self) -> tuple[list[Heard], list[Any], Exception | None]:
+        """All that is wanted. -> whom it is for, the outputs, or what it failed of"""
+        wanted, self.wanted = self.wanted, []
+        heard = [Heard(name) for name, _, _ in wanted]
+        try:
+            return heard, self._llm.generate([prompt for _, prompt, _ in wanted], [asked for *_, asked in wanted]), None
+        except RingtwinError as error:
+            return heard, [], error
+
+    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
+        if self.looks_back:
+            self._llm.generate([prompt], params)
+        self.wanted.append((name, prompt, params))
+        return ""
+        yield  # a loop without effects is a loop all the same
+
+    def call(self, command: Command) -> Loop[None]:
+        try:
+            self.answers.append((command, self._llm.call_utility(command.method, *command.args), None))
+        except (RingtwinError, ValueError) as error:
+            self.answers.append((command, None, error))
+        return
+        yield
+
+    def check_health(self) -> Loop[None]:
+        self._llm.check_health()
+        return
+        yield
+
+    def abort(self, name: str) -> Loop[None]:
+        raise NotImplementedError("who waits for its answers aborts none")
+
+    def send_raw(self, frames: list[bytes]) -> Loop[None]:
+        raise NotImplementedError("an `LLM` sends requests alone")
+
+    @property
+    def errored(self) -> bool:
+        return self._llm.client.session.dead is not None

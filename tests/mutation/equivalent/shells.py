@@ -1,0 +1,35 @@
+"""Of files that only real processes run, waits apart."""
+
+from __future__ import annotations
+
+from tests.mutation.equivalent.base import Equivalent
+
+_TITLE = "a name for people, in `ps` and in logs"
+_UNASKED = "whoever waits looks then, whatever the wait says of itself"
+_OFTEN = "who looks at each wake-up whether the wait should end, and not every tenth of a second, finds the same"
+_AGAIN = "what was given back is given back again, which does nothing"
+_BY_SOCKET = "a payload that does not go by shared memory goes by the socket, as it is, and takes longer"
+_NOTICE = "who does not see the bell at once sleeps until its notice comes, which follows it"
+
+_END, _SPILL, _NOTIFY = "engine/ipc/end.py", "engine/ipc/spill.py", "engine/ipc/notify.py"
+
+SHELLS: tuple[Equivalent, ...] = (
+    Equivalent("engine/process/children.py", "set_process_title", "off-by-one", "15", _TITLE),
+    Equivalent("engine/process/identity.py", "own_identity", "off-by-one", "0",
+               "a process that runs has a time at which it started"),
+    Equivalent(_END, "_CheckedBell.wait", "statement-gone", "return rang", _UNASKED),
+    Equivalent(_END, "_CheckedBell.wait", "statement-gone", "self._checked_at = now", _OFTEN),
+    Equivalent(_END, "QueueEnd._release", "branch-never-taken", "self.released", _AGAIN),
+    Equivalent(_END, "_CheckedBell.wait", "off-by-one",
+               "(now := self._clock.monotonic()) - self._checked_at >= PEER_CHECK_S", _OFTEN),
+    Equivalent("engine/process/real_ports.py", "RealPorts.close", "statement-gone", "self._children.clear()", _AGAIN),
+    Equivalent("engine/kv_events/subscriber/process.py", "KVEventSubscriber.__aiter__", "off-by-one", "1",
+               "of its thread one thing at a time is asked"),
+    Equivalent(_SPILL, "SpillWriter.send", "condition-turned", "position is not None", _BY_SOCKET, "position is None"),
+    Equivalent(_NOTIFY, "NotifiedBell.wait", "branch-never-taken", "self._bell.wait(seen, min(SPIN_S, timeout_s))",
+               _NOTICE),
+    Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return True", _UNASKED),
+    Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return self._bell.seen() != seen", _UNASKED),
+    Equivalent("engine/kv_events/publisher/handover.py", "NappingQueue.__init__", "statement-gone",
+               "self._wake.acquire()", "the first nap of all ends at once"),
+)

@@ -1,0 +1,85 @@
+"""Mutants of shells, one after the other in one copy of the project, played there until the first red.
+
+    killed      a guarantee broke that no scenario declares to break
+    trivial     it broke in the calm play
+    apart       the lab or the process tree did not come to a verdict: red for another reason than a promise
+    survived    nothing was seen
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.mutants.plant import apply, own_memory, planted
+from tests.mutants.table import SHORT_GUARD
+from tests.mutation.equivalent import why_equivalent
+from tests.mutation.operators import Mutant, mutated, source_of
+from tests.mutation.plays import CALM, ROOT
+from tests.mutation.score import Fate, Outcome, running
+from tests.mutation.shell.plays import EngineScene, Said, play_until_red
+
+#: What a mutant may take: so many scenarios, so long. A start that hangs is called so after a minute.
+MOST_PLAYS, MUTANT_S = 12, 150.0
+#: The scenario in which nobody does anything for a while.
+AT_REST = "test_an_idle_engine_rests"
+
+
+@contextmanager
+def bed() -> Iterator[Path]:
+    """A copy of the project in which mutants are planted, one after the other."""
+    with planted((SHORT_GUARD,)) as tree:
+        yield tree
+
+
+def judged_on_engine(mutant: Mutant, scenes: list[EngineScene], tree: Path) -> Outcome:
+    chosen = _telling(mutant.file, running(mutant, scenes))
+    began = time.monotonic()
+    fate, by, because, plays = Fate.UNPLAYED, "", "no scenario runs it", 0
+    if chosen:
+        _plant(tree, mutant.file, mutated(source_of(mutant.file, ROOT), mutant))
+        try:
+            said, printed = play_until_red(tree, [scene.name for scene in chosen], MUTANT_S)
+        finally:
+            _plant(tree, mutant.file, source_of(mutant.file, ROOT))
+            for folder in ("shm", "t", "out"):
+                shutil.rmtree(tree / folder, ignore_errors=True)
+            (tree / "shm").mkdir()
+            (tree / "said.jsonl").unlink(missing_ok=True)
+        fate, by, because = _fate(said, len(chosen), printed)
+        plays = len(said)
+    return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, function=mutant.function,
+                   operator=mutant.operator, old=mutant.old[:200], new=mutant.new[:200],
+                   equivalent=why_equivalent(mutant) or "", fate=fate, by=by, because=because, plays=plays,
+                   seconds=round(time.monotonic() - began, 3))
+
+
+def _telling(file: str, scenes: list[EngineScene]) -> list[EngineScene]:
+    """Those that see most, then by turns one that runs most lines of this file, and the fastest one that is left."""
+    by_lines = sorted(scenes, key=lambda scene: -len(scene.lines.get(file, ())))
+    by_turns = [scene for pair in zip(by_lines, scenes, strict=True) for scene in pair]
+    first = [scene for name in (CALM, AT_REST) for scene in scenes if scene.name == name]
+    return list({scene.name: scene for scene in (*first, *by_turns)}.values())[:MOST_PLAYS]
+
+
+def _plant(tree: Path, file: str, source: bytes) -> None:
+    path = tree / file
+    path.write_bytes(source)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):  # two may differ by no byte of size
+        compiled.unlink()
+    for edit in own_memory(tree):
+        if edit.file == file:
+            apply(edit, tree)
+
+
+def _fate(said: list[Said], asked: int, printed: str) -> tuple[Fate, str, str]:
+    red = next((one for one in said if one.red), None)
+    if red is not None:
+        return Fate.TRIVIAL if red.name == CALM else Fate.KILLED, red.name, red.red
+    failed = next((f"{one.name}: {one.failure}"[:200] for one in said if one.failure), "")
+    if failed or len(said) < asked:
+        return Fate.APART, "", failed or f"ended after {len(said)} of {asked} plays: {printed[-300:]}"
+    return Fate.SURVIVED, "", ""
