@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from scenarios.guarantees.base import Finding
 from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
@@ -70,6 +71,7 @@ class Teller:
         self.came: dict[int | None, _Came] = defaultdict(lambda: _Came(not self.plain))
         self.epoch: int | None = None  # whom it follows
         self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
+        self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
         self.told: _Told | None = None
         self.questions = 0
         self.silent = 0  # questions in a row that nothing has come to
@@ -119,6 +121,15 @@ class Teller:
                 self.told.came = self.came[epoch]
         return self.came[epoch]
 
+    def _meets(self, said: dict[str, Any]) -> bool:
+        """A number that was heard before, and later: what came of this life until now was doubted, and is void."""
+        epoch = said["epoch"]
+        if self.met is None or epoch <= self.met or said["seq"] > max(self.came[self.met].first, default=-1):
+            self.met = epoch if self.met is None else self.met
+            return False
+        self.met, self.came[epoch] = epoch, _Came(not self.plain)
+        return True
+
     def _of_now(self) -> _Told:
         if self.told is None:
             self.told = _Told(self.came[self.epoch])
@@ -129,6 +140,8 @@ class Teller:
         cut = bool(self.cuts) and self.cuts[0] < moment.at
         if cut:
             self.cuts.pop(0)
+        if self.plain:
+            self._meets(said)
         came = self._hear(said["epoch"], moment.at)
         if self.plain and came.live and cut and not self.asks:
             self.unasked = said["seq"]
@@ -139,7 +152,10 @@ class Teller:
 
     def _batch(self, moment: Moment) -> None:
         said = moment.said
-        self._hear(said["epoch"], moment.at).batch(said["seq"], moment.at, "replay", "clears" in said)
+        new = self.plain and self._meets(said)
+        came = self._hear(said["epoch"], moment.at)
+        if not new:  # who brings the word of a new life is asked for it again
+            came.batch(said["seq"], moment.at, "replay", "clears" in said)
         self.answer.add(said["seq"])
         self.heard += 1
         self.heard_at, self.silent = moment.at, 1  # should it never end

@@ -5,11 +5,9 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _ROOM = "engine/kv_events/subscriber/"
-_FALSE = "whoever asks looks only whether it is true, and None is not"
 _ORDER = "of this count only the order matters, and it still grows with each"
 
 SUBSCRIBER: tuple[Equivalent, ...] = (
-    Equivalent(_ROOM + "follow.py", "UntilCaughtUp.__call__", "statement-gone", "return False", _FALSE),
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_live", "off-by-one", "1", _ORDER),
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_replay", "off-by-one", "1", _ORDER),
     Equivalent(_ROOM + "question.py", "Questions.ended", "off-by-one", "1", _ORDER),
