@@ -195,6 +195,13 @@ def the_mirror_equals_the_cache_after_a_gap() -> Builder:
 
 
 @rejects("kv-mirror-true")
+def the_mirror_itself_says_that_it_is_not_in_order() -> Builder:
+    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1, 2], next_seq=4, unknown_since=None,
+                      errors=["block 1 is its own ancestor"])
+
+
+@rejects("kv-mirror-true")
 def the_mirror_lacks_a_block_of_a_missed_batch() -> Builder:
     return _mirrored([1])
 

@@ -70,7 +70,11 @@ def _story(*without: str, world: str = "sim", **changed: Line | None) -> Builder
     h.observes(SUBSCRIBER, "born", pid=9)
     lines = [changes.get(name, line) for name, line in STORY.items() if name not in (*without, "bye")]
     ending = [changes.get("bye", STORY["bye"])] if "bye" not in without else []
-    for at, what, data in (*lines, *new.values(), *ending):  # type: ignore[misc]
+    return _writes(h, [*lines, *new.values(), *ending])  # type: ignore[list-item]
+
+
+def _writes(h: Builder, lines: list[Line]) -> Builder:
+    for at, what, data in lines:
         h.now = at - TICK_S
         if what in _SITES:
             h.crosses(_SITES[what], **data)
@@ -213,6 +217,26 @@ def it_asks_for_a_snapshot_after_a_loss_for_good() -> Builder:
 
 
 @rejects("kv-asks-in-time")
+def it_asks_for_a_snapshot_again_that_has_come() -> Builder:
+    h = _too_old({"tag": 3, "snapshot": True})
+    return h.crosses(_SITES["asked"], tag=4, snapshot=True)
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_state_that_nobody_told() -> Builder:
+    return _story(state=(2.82, "kv-snapshot", {"next_seq": 3, "blocks": 1}), mirror=(2.82, "kv-mirror", _holds(3)))
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_state_that_it_had_given_up() -> Builder:
+    """The piece answers another question than the one under way."""
+    h = _story("bye")
+    h.crosses(_SITES["asked"], tag=4, snapshot=True).crosses(
+        _SITES["piece"], tag=3, epoch=1, next=3, piece=0, pieces=1, known=1)
+    return h.observes(SUBSCRIBER, "kv-snapshot", next_seq=3, blocks=1).observes(SUBSCRIBER, "kv-mirror", **_holds(3))
+
+
+@rejects("kv-asks-in-time")
 def it_asks_again_for_what_is_gone() -> Builder:
     return _too_old({"tag": 3, "start": 1})
 
@@ -223,6 +247,11 @@ def _lost_and(**clears: bool) -> Builder:
                   replayed_2=(2.31, "replayed", {**_came(2), **clears}), end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
                   takes_1=(2.31, "kv-unrecoverable", {
                       "first": 1, "last": 1, "reason": "older than the publisher's replay window"}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_for_a_snapshot_of_what_was_lost_before_the_cache_was_cleared() -> Builder:
+    return _lost_and(clears=True).crosses(_SITES["asked"], tag=4, snapshot=True)
 
 
 @accepts("kv-asks-in-time")
@@ -313,6 +342,45 @@ def it_gives_up_a_batch_that_was_never_asked_for_in_vain() -> Builder:
 
 
 @rejects("kv-tells-what-came")
+def it_says_that_nothing_is_healed() -> Builder:
+    return _story(again=(2.82, "kv-healed", {"first": 3, "last": 2}), mirror=(2.82, "kv-mirror", _holds(3)))
+
+
+def _halves(in_vain: int) -> Builder:
+    """Batches 1 and 2 are missing. The second answer brings the first of them, so many behind it nothing more."""
+    h = history(subscribers=1).started()
+    for seq in range(4):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    lines: list[Line] = [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(3)),
+                         (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 2}),
+                         (2.4, "replayed", _came(3)), (2.4, "end", _end(1, 1, 4, 3)),
+                         (2.4, "asked", {"start": 1, "tag": 2}), (2.5, "replayed", _came(1)),
+                         (2.5, "replayed", _came(3)), (2.5, "end", _end(2, 1, 4, 3)),
+                         (2.5, "asked", {"start": 2, "tag": 3}), (2.5, "kv-batch", _batch(1, "replay"))]
+    for n in range(in_vain):
+        at, tag = 2.6 + n / 10, 3 + n
+        lines += [(at, "replayed", _came(3)), (at, "end", _end(tag, 2, 4, 2))]
+        if n + 1 < in_vain:
+            lines.append((at, "asked", {"start": 2, "tag": tag + 1}))
+    lines += [(at, "kv-healed", {"first": 1, "last": 1}), (at, "kv-unrecoverable", {
+        "first": 2, "last": 2, "reason": "replay does not bring it"}), (at, "kv-batch", _batch(3)),
+        (at, "kv-mirror", _holds(4, 2)), (at, "bye", {"reason": "done"})]
+    return _writes(h, lines)
+
+
+@accepts("kv-tells-what-came")
+def it_gives_up_what_three_answers_did_not_bring() -> Builder:
+    return _halves(3)
+
+
+@rejects("kv-tells-what-came")
+def it_counts_answers_that_brought_something() -> Builder:
+    return _halves(2)
+
+
+@rejects("kv-tells-what-came")
 def it_gives_up_a_batch_that_came() -> Builder:
     return _story("takes 1", healed=(2.31, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "lost"}),
                   holds=(2.31, "kv-mirror", _holds(3, 1)), at_last=(2.82, "kv-mirror", _holds(3, 1)))
@@ -356,6 +424,12 @@ def it_stays_after_sigterm() -> Builder:
 
 
 @rejects("kv-tells-what-came")
+def it_was_sent_sigterm_and_left_for_another_reason() -> Builder:
+    h = _story("bye", "at last").fires("terminate", f"{KV}:receive", node=SUBSCRIBER)
+    return h.wait(.05).observes(SUBSCRIBER, "kv-mirror", **_holds(3)).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@rejects("kv-tells-what-came")
 def it_believes_who_was_gone_and_may_be_another() -> Builder:
     h = history(subscribers=1).started().observes("core.0", "kv-published", seq=0, took=.0001)
     h.promised(options=Options(without_epochs=True)).observes(SUBSCRIBER, "born", pid=9)
@@ -391,12 +465,35 @@ def it_believes_who_was_gone_and_cannot_be_asked() -> Builder:
     return _nobody_is_there_to_ask()
 
 
-@silent("kv-replay-complete")
-def a_batch_is_given_up_at_once_where_nobody_can_be_asked() -> Builder:
+@rejects("kv-tells-what-came")
+def it_does_not_give_up_what_nobody_can_be_asked_for() -> Builder:
     events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
-    h = history(subscribers=1, kv_events=events).started()
-    for seq in range(2):
-        h.observes("core.0", "kv-published", seq=seq, took=.0001)
-    h.observes(SUBSCRIBER, "born", pid=9).observes(SUBSCRIBER, "kv-gap", first=0, last=0)
-    h.observes(SUBSCRIBER, "kv-unrecoverable", first=0, last=0, reason="there is no replay socket to ask")
-    return h.observes(SUBSCRIBER, "kv-batch", **_batch(1))
+    h = history(subscribers=1, kv_events=events).started().observes("core.0", "kv-published", seq=0, took=.0001)
+    h.observes("core.0", "kv-published", seq=1, took=.0001).observes(SUBSCRIBER, "born", pid=9)
+    h.crosses(_SITES["live"], **_came(1))
+    h.now -= TICK_S
+    h.observes(SUBSCRIBER, "kv-gap", first=0, last=0)
+    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(0))
+
+
+def _noise(dropped: int) -> Builder:
+    h = history(subscribers=1).started()
+    h.observes(SUBSCRIBER, "malformed", edge="replay").observes(SUBSCRIBER, "malformed", edge="replay")
+    for _ in range(dropped):
+        h.observes(SUBSCRIBER, "bad-frame", edge="replay", error="none")
+    return h.request("a", tokens=[[1], [2, 3]]).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@accepts("bad-frame-isolated")
+def each_message_that_is_none_is_told_once() -> Builder:
+    return _noise(2)
+
+
+@rejects("bad-frame-isolated")
+def a_message_that_is_none_is_passed_over_in_silence() -> Builder:
+    return _noise(1)
+
+
+@rejects("bad-frame-isolated")
+def a_good_message_is_told_as_none() -> Builder:
+    return _noise(3)

@@ -55,6 +55,7 @@ class Asker:
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
         self.failed = 0
+        self.stated = 0  # the state before this batch has come, or is not known: what was lost below is not asked for
         self.cleared = -1  # the last batch that has come and clears the cache: what is lost before it is missed no more
 
     def walk(self) -> None:
@@ -163,6 +164,7 @@ class Asker:
         if len(self.pieces) == said["pieces"] or not said["known"]:
             self.under, self.free_at = None, moment.at
             self.wanted_at = None
+            self.stated = max(self.stated, said["next"])
             self.rumoured = max(self.rumoured, said["next"])
             self.due_at = max(self.rest_at + self.wait_s, moment.at)
 
@@ -257,8 +259,8 @@ class Asker:
             self._broke("asked for batches where it had lost some for good {:.4f} s before", at - self.wanted_at, at=at)
 
     def _for_a_snapshot(self, at: float) -> None:
-        told = self.lost.get(self.life, [])
-        if not self.struck and not any(when <= at + self.slack_s for _, _, when in told):
+        lost = [last for _, last, when in self.lost.get(self.life, []) if when <= at + self.slack_s]
+        if not self.struck and max(lost, default=-1) < max(self.stated, self.cleared + 1):
             self._broke("asked for a snapshot where it had lost nothing", at=at)
 
     def _in_time(self, at: float, what: str) -> None:

@@ -53,6 +53,7 @@ class _Told:
         self.applied: set[int] = set()
         self.healed: set[tuple[int, int]] = set()
         self.asked: dict[int, int] = {}  # number -> questions before it was told as missing
+        self.progress = 0  # questions before something was applied or given up last
         self.unknown_since: int | None = None
 
 
@@ -78,7 +79,8 @@ class Teller:
         self.heard_at = 0.0  # the last message of the answer under way
         self.question: Moment | None = None
         self.answer: set[int] = set()
-        self.pieces: dict[int, set[int]] = {}
+        self.pieces: set[int] = set()  # of the state that was asked for last
+        self.state: int | None = None  # which batch it is before, when all of it has come
         self.waits_until = 0.0  # batches wait for a snapshot
         self.mirrored = False  # the last that it did was to tell of its mirror
         self.heard = 0  # messages of answers
@@ -158,7 +160,7 @@ class Teller:
             came.batch(said["seq"], moment.at, "replay", "clears" in said)
         self.answer.add(said["seq"])
         self.heard += 1
-        self.heard_at, self.silent = moment.at, 1  # should it never end
+        self.heard_at, self.silent = moment.at, 0
 
     def _end(self, moment: Moment) -> None:
         said, asked, self.silent = moment.said, self.question, 0
@@ -180,16 +182,20 @@ class Teller:
         came = self._hear(said["epoch"], moment.at)
         came.end_at = self.heard_at = moment.at
         self.silent = 0
-        found = self.pieces.setdefault(said["tag"], set())
-        found.add(said["piece"])
         self.waits_until = moment.at
+        asked = self.question
+        if asked is not None and asked.said.get("snapshot") and asked.said["tag"] == said["tag"] and said["known"]:
+            self.pieces.add(said["piece"])
+            self.state = said["next"] if len(self.pieces) == said["pieces"] else None
 
     def _asked(self, moment: Moment) -> None:
         self.question, self.answer, self.heard_at = moment, set(), moment.at
-        self.questions += 1
-        self.silent += 1
         if moment.said.get("snapshot"):
             self.waits_until = FOREVER
+            self.pieces, self.state = set(), None
+        else:
+            self.questions += 1
+            self.silent += 1
 
     # -- what it tells
 
@@ -226,6 +232,12 @@ class Teller:
 
     def _goes_on(self, told: _Told, number: int, at: float) -> None:
         told.next, told.settled_at = number, at
+        told.progress = self.questions - (self._asks_now(at) if self.exact else 1)
+
+    def _asks_now(self, at: float) -> bool:
+        """A question that leaves in this moment is on record before what was told of the answer before it."""
+        asked = self.question
+        return self.exact and asked is not None and asked.at >= at - self.slack_s and not asked.said.get("snapshot")
 
     def _misses(self, moment: Moment, told: _Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
@@ -247,7 +259,7 @@ class Teller:
     def _heals(self, moment: Moment, told: _Told) -> None:
         first, last = moment.said["first"], moment.said["last"]
         told.healed.add((first, last))
-        if last != told.next - 1 or any(number not in told.applied for number in range(first, last + 1)):
+        if first > last or last != told.next - 1 or any(n not in told.applied for n in range(first, last + 1)):
             self._broke("told that {} to {} are healed when {} was next", first, last, told.next, at=moment.at)
 
     def _loses(self, moment: Moment, told: _Told) -> None:
@@ -262,7 +274,7 @@ class Teller:
             if number in came.first:
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
-            asked = self.questions - told.asked[number]
+            asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
             if not (number < came.oldest or number in came.never or max(asked, self.silent) >= tries
                     or not self.history.play.config.kv_events.replay or self._is_over(at) or self.struck):
                 self._broke("gave up batch {} after {} questions", number, asked, at=at)
@@ -298,6 +310,9 @@ class Teller:
         if moment.said["next_seq"] != told.next:
             self._broke("took the state before batch {} where {} was next", moment.said["next_seq"], told.next,
                         at=moment.at)
+        if moment.said["next_seq"] != self.state:
+            self._broke("took the state before batch {}, and was told the one before {}", moment.said["next_seq"],
+                        self.state, at=moment.at)
         told.unknown_since = None
 
     def _mirrors(self, moment: Moment, told: _Told) -> None:
@@ -335,6 +350,8 @@ class Teller:
                     self._broke("never said that {} to {} are healed", *run, at=at)
                 self.finding.witness("{} told batches {} to {} as missing and as healed", self.node, *run,
                                      node=self.node)
+        if not self.asks and self.exact and max(told.missing, default=-1) >= told.next:
+            self._broke("did not give up batch {}, which nobody can be asked for", told.next, at=at)
         came_at, _ = told.came.first.get(told.next, (FOREVER, ""))
         since = max(came_at, told.settled_at, told.missing.get(told.next, told.came.live.get(told.next, FOREVER)))
         bound = self.history.bounds.replay_s + self.history.bounds.detection_s
@@ -347,6 +364,9 @@ class Teller:
         told = [receipt for receipt in self.history.faults.receipts
                 if receipt.node == self.node and receipt.fate == Fate.TERMINATE]
         for receipt in told:
+            bye = self.history.by_node("bye").get(self.node)
+            if bye and self.exact and at > receipt.at + self.slack_s and bye[0].data["reason"] != "SIGTERM":
+                self._broke("left because it was {!r}, and had been sent SIGTERM", bye[0].data["reason"], at=at)
             if at - receipt.at > self.history.bounds.detection_s + self.slack_s and not self.struck:
                 self._broke("was still there {:.4f} s after SIGTERM", at - receipt.at, at=receipt.at)
 
