@@ -120,6 +120,24 @@ def a_batch_inside_the_window_is_given_up() -> Builder:
     return _applies(_says(_says(_applies(_published(4), 0), "kv-gap", 1, 2), "kv-unrecoverable", 1, 2), 3)
 
 
+def _given_up_after(*lost: str) -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    for nth, site in enumerate(lost, 1):
+        h.fires("drop", site, nth=nth)
+    return _applies(_says(h, "kv-unrecoverable", 1, 2), 3)
+
+
+@silent("kv-replay-complete")
+def a_batch_is_given_up_when_questions_and_answers_were_lost() -> Builder:
+    asked = "subscriber.0->core.0/replay:receive"
+    return _given_up_after(asked, asked, "core.0->subscriber.0/replay:receive")
+
+
+@rejects("kv-replay-complete")
+def a_batch_is_given_up_after_two_lost_questions() -> Builder:
+    return _given_up_after(*("subscriber.0->core.0/replay:receive",) * 2)
+
+
 @rejects("kv-replay-complete")
 def the_gap_is_never_healed() -> Builder:
     return _says(_applies(_published(4), 0), "kv-gap", 1, 2).wait(9)

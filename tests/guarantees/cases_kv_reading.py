@@ -119,6 +119,31 @@ def it_asks_from_a_batch_that_it_has() -> Builder:
     return _story(question=(2.3, "asked", {"start": 0, "tag": 2}))
 
 
+def _plain_answer(*seqs: int, again_at: float) -> Builder:
+    """Of a publisher without epochs batch 0 has come live, and an answer brings these; then it asks again."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes("core.0", "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+                       *((2.7, "replayed", _came(seq)) for seq in seqs), (2.7, "end", {"end": True}),
+                       (again_at, "asked", {"start": 0}), (again_at, "end", {"end": True})])
+
+
+@accepts("kv-asks-in-time")
+def it_asks_in_silence_behind_an_answer_that_holds_nothing_known() -> Builder:
+    return _plain_answer(2, 3, again_at=3.2)
+
+
+@accepts("kv-asks-in-time")
+def it_asks_when_an_answer_of_known_batches_has_overtaken_no_live_one() -> Builder:
+    return _plain_answer(0, 2, again_at=2.9)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_for_silence_behind_an_answer_that_holds_what_is_known() -> Builder:
+    return _plain_answer(0, 2, again_at=3.2)
+
+
 @rejects("kv-asks-in-time")
 def it_leaves_out_what_is_missing() -> Builder:
     return _story(question=(2.3, "asked", {"start": 2, "tag": 2}))

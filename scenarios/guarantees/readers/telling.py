@@ -305,6 +305,7 @@ class Teller:
             self.finding.witness("{} did not believe who was away, and could ask nobody", self.node, at=moment.at,
                                  node=self.node)
         self.unasked = None
+        self.doubted.clear()
 
     def _is_told_all(self, moment: Moment, told: _Told) -> None:
         if moment.said["next_seq"] != told.next:

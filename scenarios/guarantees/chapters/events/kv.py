@@ -162,8 +162,9 @@ def check_kv_replay_complete(history: History) -> Finding:
                 break
             last = seq
         lost = lost_by_publisher(history, follower.publisher)
-        in_vain = sum(receipt.fate in _TAKEN and receipt.site == f"{base(follower.publisher)}->{base(follower.node)}"
-                      f"/{Channel.REPLAY.value}:receive" for receipt in history.faults.receipts)
+        core, me = base(follower.publisher), base(follower.node)
+        conversation = {f"{one}->{other}/{Channel.REPLAY.value}:receive" for one, other in ((core, me), (me, core))}
+        in_vain = sum(receipt.fate in _TAKEN and receipt.site in conversation for receipt in history.faults.receipts)
         for given_up in follower.unrecoverable if in_vain < TRIES else ():
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
