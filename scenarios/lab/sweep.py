@@ -113,6 +113,9 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
+        Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
+              plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,

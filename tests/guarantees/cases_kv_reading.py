@@ -522,3 +522,52 @@ def a_message_that_is_none_is_passed_over_in_silence() -> Builder:
 @rejects("bad-frame-isolated")
 def a_good_message_is_told_as_none() -> Builder:
     return _noise(3)
+
+
+def _restarts_with(*lines: Line) -> Builder:
+    """Batch 1 is missing, and nobody answers; the first batch of the next life comes, and these are told."""
+    h = history(subscribers=1).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+                       (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}),
+                       (2.4, "live", _came(0, epoch=2)), *lines, (2.4, "kv-restarted", {"epoch": 2}),
+                       (2.4, "kv-batch", _batch(0)), (2.4, "kv-mirror", _holds(1))])
+
+
+_GIVEN_UP: Line = 2.4, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "the publisher restarted"}
+
+
+@accepts("kv-tells-what-came")
+def a_life_is_closed_before_the_next_one_is_told() -> Builder:
+    return _restarts_with(_GIVEN_UP, (2.4, "kv-batch", _batch(2)))
+
+
+@rejects("kv-tells-what-came")
+def what_was_held_back_of_a_life_is_forgotten_at_the_next_one() -> Builder:
+    return _restarts_with(_GIVEN_UP)
+
+
+@rejects("kv-tells-what-came")
+def a_gap_of_a_life_is_left_open_at_the_next_one() -> Builder:
+    return _restarts_with()
+
+
+def _rumour(told_at: float) -> Builder:
+    """An answer tells of batch 3, which never comes live."""
+    return _story("poll", "last end", end=(2.31, "end", _end(2, 1, 4, 2)), holds=(told_at, "kv-gap", {
+        "first": 3, "last": 3}), at_last=(told_at + .001, "asked", {"start": 3, "tag": 3}),
+        bye=(told_at + .002, "kv-mirror", _holds(3)))
+
+
+@accepts("kv-tells-what-came")
+def what_an_answer_told_of_is_missing_when_live_stayed_empty() -> Builder:
+    return _rumour(2.51)
+
+
+@rejects("kv-tells-what-came")
+def what_an_answer_told_of_is_not_said_to_be_missing() -> Builder:
+    return _story("holds", "last end", end=(2.31, "end", _end(2, 1, 4, 2)),
+                  poll=(2.81, "asked", {"start": 3, "tag": 3}))

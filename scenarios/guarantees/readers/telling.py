@@ -6,55 +6,10 @@ from collections import defaultdict
 from typing import Any
 
 from scenarios.guarantees.base import Finding
+from scenarios.guarantees.readers.lives import Came, Told, runs
 from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
 from scenarios.history.events.followers import Follower
 from scenarios.history.history import FOREVER, Fate
-
-
-class _Came:
-    """What has reached a subscriber of one life of its publisher."""
-
-    def __init__(self, takes_late: bool) -> None:
-        self.takes_late = takes_late  # a live batch whose successor came before it
-        self.live: dict[int, float] = {}  # number -> when it came live first
-        self.first: dict[int, tuple[float, str]] = {}  # number -> when it came at all, and how
-        self.wire = 0  # one more than the highest live number
-        self.passed: dict[int, float] = {}  # number -> when a later one came live before it
-        self.live_at = -FOREVER  # the last live one
-        self.end_at = 0.0  # of the last answer
-        self.oldest = 0  # what its publisher still had, as it said
-        self.never: set[int] = set()  # what an answer lacked that came whole
-        self.clears: set[int] = set()
-
-    def live_batch(self, number: int, at: float, clears: bool) -> None:
-        self.live.setdefault(number, at)
-        if self.takes_late or number >= self.wire:
-            self.batch(number, at, "live", clears)
-        self.live_at = at
-        for passed in range(self.wire, number):
-            self.passed[passed] = at
-        self.wire = max(self.wire, number + 1)
-
-    def batch(self, number: int, at: float, source: str, clears: bool) -> None:
-        self.first.setdefault(number, (at, source))
-        if clears:
-            self.clears.add(number)
-
-
-class _Told:
-    """What a subscriber has told of one life of its publisher."""
-
-    def __init__(self, came: _Came) -> None:
-        self.came = came
-        self.next = 0
-        self.settled_at = 0.0  # when that number became the next one
-        self.gaps: list[tuple[int, int]] = []
-        self.missing: dict[int, float] = {}  # number -> when it was told as missing
-        self.applied: set[int] = set()
-        self.healed: set[tuple[int, int]] = set()
-        self.asked: dict[int, int] = {}  # number -> questions before it was told as missing
-        self.progress = 0  # questions before something was applied or given up last
-        self.unknown_since: int | None = None
 
 
 class Teller:
@@ -69,11 +24,11 @@ class Teller:
         self.slack_s = WORK_S if self.exact else \
             history.bounds.detection_s + history.lab.longest_starvation_s
         self.plain = history.play.options.without_epochs
-        self.came: dict[int | None, _Came] = defaultdict(lambda: _Came(not self.plain))
+        self.came: dict[int | None, Came] = defaultdict(lambda: Came(not self.plain))
         self.epoch: int | None = None  # whom it follows
         self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
         self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
-        self.told: _Told | None = None
+        self.told: Told | None = None
         self.questions = 0
         self.silent = 0  # questions in a row that nothing has come to
         self.heard_at = 0.0  # the last message of the answer under way
@@ -91,6 +46,8 @@ class Teller:
         self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
+        self.rumoured = 0  # an answer, or a state, told of every number below
+        self.stirred_at = 0.0  # since when live is silent
 
     def walk(self) -> None:
         hear = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
@@ -104,6 +61,7 @@ class Teller:
                 if moment.at - self.heard_at > self.history.bounds.replay_s:
                     self.question = None  # given up
                 self._is_settled(moment.at)
+                self._is_quiet(moment.at)
                 hear[moment.what](moment)
             elif moment.what is What.TOLD and moment.record.site in tell:
                 self.mirrored = moment.record.site == "kv-mirror"
@@ -114,7 +72,7 @@ class Teller:
 
     # -- what came
 
-    def _hear(self, epoch: int | None, at: float) -> _Came:
+    def _hear(self, epoch: int | None, at: float) -> Came:
         if self.newest is None or epoch != self.newest[0]:
             self.newest = epoch or 0, at
         if self.epoch is None:
@@ -129,12 +87,12 @@ class Teller:
         if self.met is None or epoch <= self.met or said["seq"] > max(self.came[self.met].first, default=-1):
             self.met = epoch if self.met is None else self.met
             return False
-        self.met, self.came[epoch] = epoch, _Came(not self.plain)
+        self.met, self.came[epoch] = epoch, Came(not self.plain)
         return True
 
-    def _of_now(self) -> _Told:
+    def _of_now(self) -> Told:
         if self.told is None:
-            self.told = _Told(self.came[self.epoch])
+            self.told = Told(self.came[self.epoch])
         return self.told
 
     def _live(self, moment: Moment) -> None:
@@ -145,6 +103,7 @@ class Teller:
         if self.plain:
             self._meets(said)
         came = self._hear(said["epoch"], moment.at)
+        self.stirred_at = moment.at
         if self.plain and came.live and cut and not self.asks:
             self.unasked = said["seq"]
         elif self.plain and came.live and self.asks and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
@@ -176,6 +135,7 @@ class Teller:
             came.never.update(number for number in whole if number not in self.answer)
         if said["epoch"] == self.epoch:
             self.settled = said["next"], moment.at
+            self.rumoured, self.stirred_at = said["next"], moment.at
 
     def _piece(self, moment: Moment) -> None:
         said = moment.said
@@ -187,6 +147,8 @@ class Teller:
         if asked is not None and asked.said.get("snapshot") and asked.said["tag"] == said["tag"] and said["known"]:
             self.pieces.add(said["piece"])
             self.state = said["next"] if len(self.pieces) == said["pieces"] else None
+            if self.state is not None and said["epoch"] == self.epoch:
+                self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
         self.question, self.answer, self.heard_at = moment, set(), moment.at
@@ -199,7 +161,7 @@ class Teller:
 
     # -- what it tells
 
-    def _applies(self, moment: Moment, told: _Told) -> None:
+    def _applies(self, moment: Moment, told: Told) -> None:
         number, at, came = moment.said["seq"], moment.at, told.came
         found = came.first.get(number)
         if number != told.next:
@@ -230,7 +192,7 @@ class Teller:
             told.unknown_since = None
         self._goes_on(told, number + 1, at)
 
-    def _goes_on(self, told: _Told, number: int, at: float) -> None:
+    def _goes_on(self, told: Told, number: int, at: float) -> None:
         told.next, told.settled_at = number, at
         told.progress = self.questions - (self._asks_now(at) if self.exact else 1)
 
@@ -239,7 +201,7 @@ class Teller:
         asked = self.question
         return self.exact and asked is not None and asked.at >= at - self.slack_s and not asked.said.get("snapshot")
 
-    def _misses(self, moment: Moment, told: _Told) -> None:
+    def _misses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
         told.gaps.append((first, last))
         for number in range(first, last + 1):
@@ -256,13 +218,13 @@ class Teller:
         """Another life has been heard than the one that it follows."""
         return self.newest is not None and self.newest[0] != self.epoch
 
-    def _heals(self, moment: Moment, told: _Told) -> None:
+    def _heals(self, moment: Moment, told: Told) -> None:
         first, last = moment.said["first"], moment.said["last"]
         told.healed.add((first, last))
         if first > last or last != told.next - 1 or any(n not in told.applied for n in range(first, last + 1)):
             self._broke("told that {} to {} are healed when {} was next", first, last, told.next, at=moment.at)
 
-    def _loses(self, moment: Moment, told: _Told) -> None:
+    def _loses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
         tries = 1 if self.plain else TRIES  # of a publisher that knows no tags, not every question is to be seen
         if first != told.next:
@@ -286,17 +248,22 @@ class Teller:
                              node=self.node)
         self._goes_on(told, last + 1, at)
 
-    def _restarts(self, moment: Moment, told: _Told) -> None:
+    def _restarts(self, moment: Moment, told: Told) -> None:
         at = moment.at
         if not self._is_over(at):
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)
+        open_upto = max(told.came.wire, max(told.missing, default=-1) + 1)
+        if told.next < open_upto and self.exact and not self.plain:
+            self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
+                        open_upto - 1, at=at)
         self._close(told, at)
+        self.rumoured = 0
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         self.told, self.settled = None, None
 
-    def _doubts(self, moment: Moment, told: _Told) -> None:
+    def _doubts(self, moment: Moment, told: Told) -> None:
         if not self.plain:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
         if told.unknown_since is None:
@@ -307,7 +274,7 @@ class Teller:
         self.unasked = None
         self.doubted.clear()
 
-    def _is_told_all(self, moment: Moment, told: _Told) -> None:
+    def _is_told_all(self, moment: Moment, told: Told) -> None:
         if moment.said["next_seq"] != told.next:
             self._broke("took the state before batch {} where {} was next", moment.said["next_seq"], told.next,
                         at=moment.at)
@@ -316,7 +283,7 @@ class Teller:
                         self.state, at=moment.at)
         told.unknown_since = None
 
-    def _mirrors(self, moment: Moment, told: _Told) -> None:
+    def _mirrors(self, moment: Moment, told: Told) -> None:
         said = moment.said
         if said["next_seq"] != told.next:
             self._broke("mirrors what is before batch {} where {} is next", said["next_seq"], told.next, at=moment.at)
@@ -336,7 +303,19 @@ class Teller:
             self._broke("had nothing to wait for before batch {}, and did not say what it mirrors", told.next, at=at)
         self.settled = None
 
-    def _close(self, told: _Told, at: float) -> None:
+    def _is_quiet(self, at: float) -> None:
+        """What an answer told of is missing where live was silent for long enough behind it."""
+        told = self._of_now()
+        if self.rumoured <= told.next or not self.exact or self.plain or at <= self.stirred_at + QUIET_S + self.slack_s:
+            return
+        for number in range(told.next, self.rumoured):
+            if number not in told.missing and number not in told.came.live and not self._is_over(at):
+                self._broke("did not say that batch {} is missing, of which it was told {:.4f} s before", number,
+                            at - self.stirred_at, at=at)
+                break
+        self.rumoured = 0
+
+    def _close(self, told: Told, at: float) -> None:
         """A life of the publisher, or of its subscriber, is over."""
         if self.follower.killed:
             return
@@ -346,7 +325,7 @@ class Teller:
                 self._broke("did not say for {:.4f} s that batch {} was passed by", late_s, number, at=since)
                 break
         for first, last in told.gaps:
-            for run in _runs(first, last, told):
+            for run in runs(first, last, told):
                 if run not in told.healed:
                     self._broke("never said that {} to {} are healed", *run, at=at)
                 self.finding.witness("{} told batches {} to {} as missing and as healed", self.node, *run,
@@ -373,15 +352,3 @@ class Teller:
 
     def _broke(self, template: str, *args: object, at: float) -> None:
         self.finding.broke("{} " + template, self.node, *args, at=at, node=self.node)
-
-
-def _runs(first: int, last: int, told: _Told) -> list[tuple[int, int]]:
-    """Numbers of a gap in a row that were applied, where the run is over: a number was given up, or the gap ends."""
-    found, begin = [], first
-    for number in range(first, last + 2):
-        if number <= last and number in told.applied:
-            continue
-        if number > begin and (number > last or number < told.next):
-            found.append((begin, number - 1))
-        begin = number + 1
-    return found
