@@ -571,3 +571,29 @@ def what_an_answer_told_of_is_missing_when_live_stayed_empty() -> Builder:
 def what_an_answer_told_of_is_not_said_to_be_missing() -> Builder:
     return _story("holds", "last end", end=(2.31, "end", _end(2, 1, 4, 2)),
                   poll=(2.81, "asked", {"start": 3, "tag": 3}))
+
+
+def _breaks_off_and_is_silent(silences: int) -> Builder:
+    """An answer brings batch 2, which was known, and never ends; so many questions behind it are not answered."""
+    h = history(subscribers=1).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    given_up_at = 2.81 + silences / 2
+    return _writes(h, [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}), (2.31, "replayed", _came(2)),
+        *((2.81 + n / 2, "asked", {"start": 1, "tag": 2 + n}) for n in range(silences)),
+        (given_up_at, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "no answer"}),
+        (given_up_at, "kv-batch", _batch(2)), (given_up_at, "kv-mirror", _holds(3, 1))])
+
+
+@accepts("kv-tells-what-came")
+def an_answer_that_never_ends_is_a_silence_too() -> Builder:
+    return _breaks_off_and_is_silent(2)
+
+
+@rejects("kv-tells-what-came")
+def it_gives_up_after_two_silences() -> Builder:
+    return _breaks_off_and_is_silent(1)

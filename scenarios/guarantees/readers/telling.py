@@ -119,7 +119,7 @@ class Teller:
             came.batch(said["seq"], moment.at, "replay", "clears" in said)
         self.answer.add(said["seq"])
         self.heard += 1
-        self.heard_at, self.silent = moment.at, 0
+        self.heard_at, self.silent = moment.at, 1  # should it never end
 
     def _end(self, moment: Moment) -> None:
         said, asked, self.silent = moment.said, self.question, 0
