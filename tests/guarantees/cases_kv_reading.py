@@ -225,9 +225,9 @@ def it_asks_a_fourth_time() -> Builder:
                   "poll", **asked, bye=(4.0, "kv-mirror", _holds(1)))
 
 
-def _too_old(question: dict[str, Any]) -> Builder:
+def _too_old(question: dict[str, Any], *without: str) -> Builder:
     """The window begins at batch 2: batch 1 is given up, and the question after that is this one."""
-    return _story("replayed 1", "healed", end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
+    return _story("replayed 1", "healed", *without, end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
                   takes_1=(2.31, "asked", question), takes_2=(2.31, "kv-unrecoverable", {
                       "first": 1, "last": 1, "reason": "older than the publisher's replay window"}),
                   holds=(2.31, "kv-batch", _batch(2)), poll=(2.33, "piece", {
@@ -472,12 +472,11 @@ def _nobody_is_there_to_ask(*said: str) -> Builder:
     h = history(subscribers=1, kv_events=events).started().promised(options=Options(without_epochs=True))
     h.observes("core.0", "kv-published", seq=0, took=.0001).observes("core.0", "kv-published", seq=1, took=.0001)
     h.observes(SUBSCRIBER, "born", pid=9)
-    h.crosses(_SITES["live"], **_came(0)).observes(SUBSCRIBER, "kv-batch", **_batch(0))
-    h.fires("cut", f"{KV}:wire").crosses(_SITES["live"], **_came(1))
-    for site in said:
-        h.observes(SUBSCRIBER, site, next_seq=1, reason="it was gone")
-    h.observes(SUBSCRIBER, "kv-batch", **_batch(1))
-    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(2, 1 if said else None))
+    _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0))])
+    h.fires("cut", f"{KV}:wire")
+    told = {"next_seq": 1, "reason": "it was gone"}
+    return _writes(h, [(2.3, "live", _came(1)), *((2.3, site, told) for site in said), (2.3, "kv-batch", _batch(1)),
+                       (2.3, "kv-mirror", _holds(2, 1 if said else None))])
 
 
 @accepts("kv-tells-what-came")
@@ -597,3 +596,29 @@ def an_answer_that_never_ends_is_a_silence_too() -> Builder:
 @rejects("kv-tells-what-came")
 def it_gives_up_after_two_silences() -> Builder:
     return _breaks_off_and_is_silent(1)
+
+
+@rejects("kv-tells-what-came")
+def it_does_not_tell_the_state_that_it_asked_for() -> Builder:
+    return _too_old({"tag": 3, "snapshot": True}, "last end")
+
+
+def _strange_answers(*said: Line) -> Builder:
+    """Of a publisher without epochs three answers hold nothing that was heard."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes("core.0", "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    answers = [line for n in range(3) for line in (
+        (2.7 + n / 2, "asked", {"start": 0}), (2.7 + n / 2, "replayed", _came(5)), (2.7 + n / 2, "end", {"end": True}))]
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), *answers, *said,
+                       (4.2, "asked", {"start": 0}), (4.2, "kv-mirror", _holds(1, 1 if said else None))])
+
+
+@silent("kv-tells-what-came")
+def three_answers_that_hold_nothing_known_leave_it_open_whose_they_are() -> Builder:
+    return _strange_answers((3.7, "kv-unverified", {"next_seq": 1, "reason": "its answers hold nothing that is known"}))
+
+
+@rejects("kv-tells-what-came")
+def three_answers_that_hold_nothing_known_are_passed_over() -> Builder:
+    return _strange_answers()

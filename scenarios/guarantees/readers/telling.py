@@ -43,6 +43,9 @@ class Teller:
         self.doubted: dict[int, int] = {}  # batches of who may have been away, and what had been heard then
         self.asks = history.play.config.kv_events.replay
         self.unasked: int | None = None  # the first batch of who was away, and nobody can be asked
+        self.joins = False  # the answer under way holds something that was heard before
+        self.misses = 0  # answers in a row that did not, where nobody says whose they are
+        self.strange_at = FOREVER  # when these were enough
         self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
@@ -62,6 +65,9 @@ class Teller:
                     self.question = None  # given up
                 self._is_settled(moment.at)
                 self._is_quiet(moment.at)
+                if self.exact and moment.at > self.strange_at + self.slack_s:
+                    self._broke("took answers that hold nothing that it knew for its publisher's", at=self.strange_at)
+                    self.strange_at = FOREVER
                 hear[moment.what](moment)
             elif moment.what is What.TOLD and moment.record.site in tell:
                 self.mirrored = moment.record.site == "kv-mirror"
@@ -115,6 +121,8 @@ class Teller:
         said = moment.said
         new = self.plain and self._meets(said)
         came = self._hear(said["epoch"], moment.at)
+        told = self._of_now()
+        self.joins = self.joins or said["seq"] in told.applied or said["seq"] in came.live
         if not new:  # who brings the word of a new life is asked for it again
             came.batch(said["seq"], moment.at, "replay", "clears" in said)
         self.answer.add(said["seq"])
@@ -125,6 +133,8 @@ class Teller:
         said, asked, self.silent = moment.said, self.question, 0
         self.heard += 1
         self.heard_at = moment.at
+        if self.plain and asked is not None:
+            self._joins_nothing(moment.at)
         if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
             return
         came = self._hear(said["epoch"], moment.at)
@@ -136,6 +146,14 @@ class Teller:
         if said["epoch"] == self.epoch:
             self.settled = said["next"], moment.at
             self.rumoured, self.stirred_at = said["next"], moment.at
+
+    def _joins_nothing(self, at: float) -> None:
+        """So many answers in a row leave it open whose they are, and that is told at once."""
+        told = self._of_now()
+        self.misses = 0 if self.joins or not told.came.first else self.misses + 1
+        self.question = None
+        if self.misses == TRIES:
+            self.strange_at, self.misses = at, 0
 
     def _piece(self, moment: Moment) -> None:
         said = moment.said
@@ -151,7 +169,7 @@ class Teller:
                 self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
-        self.question, self.answer, self.heard_at = moment, set(), moment.at
+        self.question, self.answer, self.heard_at, self.joins = moment, set(), moment.at, False
         if moment.said.get("snapshot"):
             self.waits_until = FOREVER
             self.pieces, self.state = set(), None
@@ -166,6 +184,7 @@ class Teller:
         found = came.first.get(number)
         if number != told.next:
             self._broke("applied batch {} where {} was next", number, told.next, at=at)
+        self._is_placed(told, at)
         doubted = self.doubted.pop(number, None)
         if doubted == self.heard:
             self._broke("believed batch {} of who may have been away, and had not asked", number, at=at)
@@ -185,7 +204,8 @@ class Teller:
         ready_at = max(found[0], sure_at, told.settled_at)
         if sure_at == FOREVER:
             self._broke("applied batch {} before it knew that it does not come live", number, at=at)
-        elif at - ready_at > self.slack_s and self.exact and not self.plain and self.waits_until < ready_at:
+        elif at - ready_at > self.slack_s and self.exact and self.waits_until < ready_at and not (
+                self.plain and (self.doubted or doubted is not None or told.missing)):
             self._broke("held batch {} back for {:.4f} s", number, at - ready_at, at=at)
         told.applied.add(number)
         if number in came.clears:
@@ -259,7 +279,7 @@ class Teller:
             self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
                         open_upto - 1, at=at)
         self._close(told, at)
-        self.rumoured = 0
+        self.rumoured, self.strange_at, self.misses, self.state = 0, FOREVER, 0, None
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         self.told, self.settled = None, None
 
@@ -271,7 +291,7 @@ class Teller:
         if self.unasked is not None:
             self.finding.witness("{} did not believe who was away, and could ask nobody", self.node, at=moment.at,
                                  node=self.node)
-        self.unasked = None
+        self.unasked, self.strange_at, told.settled_at = None, FOREVER, moment.at
         self.doubted.clear()
 
     def _is_told_all(self, moment: Moment, told: Told) -> None:
@@ -281,10 +301,17 @@ class Teller:
         if moment.said["next_seq"] != self.state:
             self._broke("took the state before batch {}, and was told the one before {}", moment.said["next_seq"],
                         self.state, at=moment.at)
-        told.unknown_since = None
+        told.unknown_since, self.state = None, None
+
+    def _is_placed(self, told: Told, at: float) -> None:
+        """A state that has come whole is told before what comes next."""
+        if self.state == told.next and self.exact and told.unknown_since is not None:
+            self._broke("did not tell the state before batch {}, which had come", told.next, at=at)
+            self.state = None
 
     def _mirrors(self, moment: Moment, told: Told) -> None:
         said = moment.said
+        self._is_placed(told, moment.at)
         if said["next_seq"] != told.next:
             self._broke("mirrors what is before batch {} where {} is next", said["next_seq"], told.next, at=moment.at)
         if said.get("unknown_since") != told.unknown_since:
