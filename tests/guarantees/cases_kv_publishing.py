@@ -259,6 +259,29 @@ def a_report_is_of_a_later_moment_than_its_answer() -> Builder:
     return _goes_on_between(0, 1, 2, next=5)
 
 
+def _reads_late(*seqs: int, **said: int) -> Builder:
+    """The question comes behind batch 0, and is read behind batch 2, while batch 3 waits."""
+    h = _asks(_publishes(0), fate="delay", fault="f1").fires("delay", QUESTIONS)
+    for seq in (1, 2):
+        _sends(_hands_over(h, seq), seq)
+    return _reports(_replays(_hands_over(h, 3).releases(), *seqs), **said)
+
+
+@accepts("kv-answers-exact")
+def a_late_question_is_answered_when_it_is_read() -> Builder:
+    return _reads_late(0, 1, 2)
+
+
+@rejects("kv-answers-exact")
+def a_late_question_is_answered_with_what_was_there_when_it_came() -> Builder:
+    return _reads_late(0, count=1, next=1)
+
+
+@rejects("kv-answers-exact")
+def a_late_question_is_told_of_a_batch_that_waits() -> Builder:
+    return _reads_late(0, 1, 2, next=4)
+
+
 @rejects("kv-answers-exact")
 def a_second_question_gets_the_rest_of_the_first() -> Builder:
     h = _replays(_asks(_publishes(0, 1, 2)), 0, 1)

@@ -190,7 +190,8 @@ def check_kv_answers_exact(history: History) -> Finding:
 class _Open:
     """A question that is being answered. `behind`, `count` and `lacks` are of what had been sent when it came."""
 
-    def __init__(self, asked: Record, published: Published) -> None:
+    def __init__(self, asked: Record, at: float, published: Published) -> None:
+        self.at = at
         self.asked, self.behind, self.count = asked, published.behind, len(published.sent)
         self.lacks = not published.known or published.upto > published.behind  # a loss that no state makes up for
         self.tag: int | None = asked.data.get("tag")
@@ -224,7 +225,7 @@ class _Answering:
             elif moment.what == "live" and "seq" in record.data:
                 self.published.send(record.data)
             elif moment.what == "question":
-                self._asked(moment.peer, record)
+                self._asked(moment.peer, record, moment.at)
             elif moment.what == "answer" and moment.peer not in self.blurred:
                 self._answered(moment.peer, record)
             elif moment.what == "bad-frame" and record.data.get("edge") == Channel.REPLAY.value:
@@ -233,7 +234,7 @@ class _Answering:
                 self.open.clear()
         self._unanswered()
 
-    def _asked(self, peer: str, record: Record) -> None:
+    def _asked(self, peer: str, record: Record, at: float) -> None:
         fate = record.data.get("fate")
         if fate in UNREAD:
             return
@@ -241,11 +242,11 @@ class _Answering:
             self.blurred.add(peer)
             self.malformed += 1
         elif "start" in record.data or "snapshot" in record.data:
-            self._overdue(peer, record.at)
+            self._overdue(peer, at)
             earlier = self.open.get(peer)
             if earlier is not None and None in (earlier.tag, record.data.get("tag")):
                 self.blurred.add(peer)  # both are answered, in turns, and one of them says not which it is
-            self.open[peer] = _Open(record, self.published)
+            self.open[peer] = _Open(record, at, self.published)
         else:
             self.malformed += 1
 
@@ -345,7 +346,7 @@ class _Answering:
         question, history = self.open.get(peer), self.history
         if question is None or peer in self.blurred:
             return
-        waited = now - question.asked.at - history.faults.frozen_s(self.core, question.asked.at, now)
+        waited = now - question.at - history.faults.frozen_s(self.core, question.at, now)
         if waited > min(history.bounds.detection_s, history.bounds.replay_s / 2):
             self._broke(question.asked, "had not answered {} after {:.3f} s", peer, waited)
 
