@@ -98,7 +98,7 @@ globals().update(family(__name__, (
          "waits.",
          plan(hang("core.0", at=f"{KV}:send", nth=5, until=until(marked("core.0", Mark.KV_DROPPED), 3))),
          (kv_never_stalls, kv_seq, kv_gap_too_old, blocks_conserved),
-         play={"config": patient(**EVENTS, max_queue_size=4)}),
+         play={"config": patient(**EVENTS, max_queue_size=1)}),
     Case("test_one_of_two_subscribers_is_stopped",
          "One subscriber stands still and loses batches; the other and the engine do not notice.",
          plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 150))),

@@ -147,6 +147,28 @@ def a_batch_that_cannot_be_sent_is_told_to_the_judges_alone() -> Builder:
 
 
 @rejects("kv-sent-once")
+def a_question_that_is_none_is_told_to_the_judges_alone() -> Builder:
+    return _leaves(_publishes(0).observes(CORE, "bad-frame", edge="replay", error="no"))
+
+
+def _leaves_with_a_thread_that_stands_still(waits_s: float) -> Builder:
+    h = _publishes(0).fires("hang", LIVE).observes(CORE, "dying", reason="SIGTERM", queued=0).wait(waits_s).releases()
+    for thread in ("zmq-publisher", "zmq-replay"):
+        h.observes(CORE, "thread-ended", thread=thread, why="done")
+    return h.observes(CORE, "bye", reason="SIGTERM")
+
+
+@accepts("kv-sent-once")
+def a_thread_that_stands_still_is_waited_for_for_a_while() -> Builder:
+    return _leaves_with_a_thread_that_stands_still(2.9)
+
+
+@rejects("kv-sent-once")
+def a_thread_that_stands_still_is_waited_for_for_ever() -> Builder:
+    return _leaves_with_a_thread_that_stands_still(5.9)
+
+
+@rejects("kv-sent-once")
 def the_publisher_is_late_to_end_without_anything_to_send() -> Builder:
     h = _publishes(0).observes(CORE, "dying", reason="SIGTERM", queued=0).wait(1)
     for thread in ("zmq-publisher", "zmq-replay"):

@@ -17,6 +17,8 @@ from scenarios.history.events.followers import handed_over
 from scenarios.history.history import History
 
 _LIVE, _ANSWER = f"/{Channel.KV.value}:send", f"/{Channel.REPLAY.value}:send"
+#: Where a publisher sends.
+SENDS = (_LIVE, _ANSWER)
 _QUESTION = f"/{Channel.REPLAY.value}:receive"
 #: What befalls a question so that nobody can say when, or as what, it is read.
 BLURRED = frozenset({Fate.REORDER, Fate.DUPLICATE, Fate.CORRUPT, Fate.TRUNCATE})
