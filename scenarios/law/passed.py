@@ -97,6 +97,7 @@ def _still_running(history: History, core: str) -> list[str]:
 def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
     for process in history.lab.processes:
         node = of_life(process.node, process.life)
-        if process.exitcode == 0 and kind_of(node) in _WAYS and history.records(node) and \
+        left = process.ended_at is not None and process.exitcode == 0
+        if left and kind_of(node) in _WAYS and history.records(node) and \
                 node not in history.by_node("bye") and node not in history.faults.ending:
             yield node, "it left with 0, and without a word"
