@@ -67,6 +67,13 @@ ANSWERS: tuple[tuple[bytes, ...], ...] = (
     (b"", b"", _PIECE, _BATCH, struct.pack(">6Q", 0, 0, 0, 1, 1, 1)),
     (b"", b"", _PIECE, _PICKLE, struct.pack(">6Q", 0, 0, 0, 0, 1, 1)),
 )
+#: Messages of the replay socket that are meant for who subscribed to this topic: the first one is told, and none is
+#: taken. There the socket knows no subscriptions.
+ELSEWHERE = b"another topic"
+ANSWERS_ELSEWHERE: tuple[tuple[bytes, ...], ...] = (
+    (b"", ELSEWHERE, _NUMBER, _BATCH),
+    (b"", ELSEWHERE, _PIECE, _BATCH, struct.pack(">6Q", 0, 0, 0, 0, 1, 1)),
+)
 #: Before so many messages of each socket.
 _HEARD_BEFORE = 2
 
@@ -106,6 +113,9 @@ def amid_noise(loop: Loop[None], topic: bytes = b"", live: str = "kv", answers: 
             return got
         first, *rest = noises[inbox]
         late[inbox].extend((inbox, peer, list(noise)) for noise in rest)
+        for place, noise in enumerate(ANSWERS_ELSEWHERE if topic and inbox == answers else ()):
+            once = heard[inbox] == 1 and not place
+            late[inbox].append((inbox, peer, list(noise)) if once else (inbox, peer, list(noise), None))
         late[inbox].append((inbox, peer, frames, None))
         return (yield from _told((inbox, peer, list(first))))
 
@@ -113,7 +123,7 @@ def amid_noise(loop: Loop[None], topic: bytes = b"", live: str = "kv", answers: 
 
 
 def _told(message: tuple[Any, ...]) -> Loop[Any]:
-    """A message that is none is on record before it is handed over; a true one has four parts, and was before."""
+    """A message that is none is on record before it is handed over; any other has four parts."""
     if len(message) == 3:
         yield Observe("malformed", {"edge": message[0]})
     return message[:3]

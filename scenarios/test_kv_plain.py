@@ -6,7 +6,7 @@ Its subscriber has to tell by times whose life a batch is of, and an answer that
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
-from faults.plan import cut, delay, drop, duplicate, hang, kill, plan, stall, truncate, until
+from faults.plan import cut, delay, drop, duplicate, hang, kill, plan, stall, terminate, truncate, until
 from scenarios.guarantees.all import (
     kv_asks_in_time,
     kv_gap_seen,
@@ -18,6 +18,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
+from scenarios.test_kv import churn, patient
 from scenarios.workloads import recorded
 
 KV = "core.0->subscriber.0/kv"
@@ -44,17 +45,18 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2)), (kv_seq, kv_mirror_true, kv_asks_in_time),
          play={"options": Options(without_epochs=True, kill_all_then_restart=True)}),
     Case("test_plain_publisher_is_started_again_where_it_was",
-         "Its last batches are lost, and all of its next life but these: what goes on there is no part of the old one.",
-         plan(drop(KV, nth=32, times=33)), (kv_seq, kv_mirror_true, kv_tells_what_came),
+         "Its last batches are lost, and the next life's first ones: what goes on there is no part of the old one.",
+         plan(drop(KV, nth=30, times=23)), (kv_seq, kv_mirror_true, kv_tells_what_came),
          play={"options": Options(without_epochs=True, kill_all_then_restart=True)}),
     Case("test_answers_of_a_plain_publisher_hold_nothing",
          "No batch of three answers comes, neither what is asked for nor what is known: it may be another life.",
          plan(drop(KV, nth=32), *(drop(ANSWERS, nth=nth, times=3) for nth in (2, 6, 10))),
          (kv_asks_in_time, kv_tells_what_came)),
     Case("test_plain_publisher_was_gone_and_cannot_be_asked",
-         "The connection is cut and comes back, and there is no replay socket: what is mirrored is not known any more.",
-         plan(cut(KV, nth=8, until=until(f"{KV}:send", 10))), (kv_tells_what_came,),
-         play={"config": lab_config(kv_events={**EVENTS, "replay": False})}),
+         "The connection is cut and comes back, and there is no replay socket: what is mirrored is not known any more. "
+         "SIGTERM ends the reader.",
+         plan(cut(KV, nth=8), terminate("subscriber.0", at=f"{KV}:receive", nth=9)), (kv_tells_what_came,),
+         play={"workload": churn(), "config": patient(**EVENTS, replay=False)}),
     Case("test_batches_of_a_plain_publisher_come_late_and_twice",
          "A batch comes behind later ones, another one twice; a reader that is killed asks amid them in its next life.",
          plan(delay(KV, nth=5, until=until(f"{KV}:send", 8)), duplicate(KV, nth=9),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import drop, hang, marked, plan, raises, terminate, until
+from faults.plan import delay, drop, hang, marked, plan, raises, terminate, until
 from scenarios.guarantees.all import (
     bad_frame_isolated,
     kv_answers_exact,
@@ -23,6 +23,7 @@ from scenarios.workloads import add, recorded, utility
 
 KV = "core.0->subscriber.0/kv"
 ANSWERS = "core.0->subscriber.0/replay"
+QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
 #: Everything that a publisher owes who follows it.
 OWED = (kv_sent_once, kv_answers_exact, kv_mirror_true, kv_seq)
@@ -39,8 +40,10 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12),
               hang("core.0", at=f"{KV}:send", nth=5, until=until(seconds=0.5))), (kv_sent_once,)),
     Case("test_last_batches_find_the_queue_full",
-         "The publisher's thread stands still until the last three batches find its queue full: that is told.",
-         plan(hang("core.0", at=f"{KV}:send", nth=26, until=until(marked("core.0", Mark.KV_DROPPED), 3))),
+         "The publisher's thread stands still until the last three batches find its queue full: that is told. Who asks "
+         "meanwhile hears of what was sent.",
+         plan(hang("core.0", at=f"{KV}:send", nth=26, until=until(marked("core.0", Mark.KV_DROPPED), 3)),
+              drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(marked("core.0", Mark.KV_DROPPED)))),
          (kv_sent_once, kv_seq, kv_gap_too_old),
          play={"config": lab_config(kv_events={**EVENTS, "max_queue_size": 4})}),
     Case("test_events_have_a_topic",

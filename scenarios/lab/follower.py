@@ -8,8 +8,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.effects import Loop
-from engine.kv_events.subscriber.follow import UntilCaughtUp
-from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE
+from engine.kv_events.subscriber.follower import TAGS_OF_A_LIFE, KVEventFollower
 from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
 from engine.wire.wiring import identity_of
 from faults.malformed import IDENTITY, amid_noise, rudely
@@ -51,3 +50,29 @@ def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Calla
     if what.noise:
         loop = amid_noise(loop, what.recipe.topic.encode())
     yield from rudely(loop) if what.rude else loop
+
+
+class UntilCaughtUp:
+    """When a subscriber may leave that is told to stop: the `until` of `follow`.
+
+    It stays until an answer came after it was told, and nothing is missing. One that cannot ask leaves at once.
+    `told()`: whether it was told. `ready()` is called once: when the publisher has answered, or at once.
+    """
+
+    def __init__(self, told: Callable[[], bool], ready: Callable[[], None]) -> None:
+        self._told = told
+        self._ready = ready
+        self._said_ready = False
+        self._answers_when_told: int | None = None
+
+    def __call__(self, follower: KVEventFollower) -> bool:
+        if not self._said_ready and (not follower.replay or follower.answers):
+            self._said_ready = True
+            self._ready()
+        if not self._told():
+            return False
+        if not follower.replay:
+            return True
+        if self._answers_when_told is None:
+            self._answers_when_told = follower.answers
+        return follower.answers > self._answers_when_told and follower.caught_up

@@ -129,6 +129,9 @@ class Rehearsed:
             yield from self._look_for_leftovers(self._first, clean_expected=True)
         for engine in self._others:
             yield from self._end(engine, files[engine.index])
+        actors = [actor for some in self._subscribers.values() for actor in some]
+        yield Wait(lambda: all(actor.gone for actor in actors if has_said(actor, DONE)), self._bounds.cleanup_s,
+                   guards=False)  # who has said its last word still has to end
         return self._seen
 
     # -- clients

@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, raises, terminate
+from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, raises, stall, terminate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
@@ -66,6 +66,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 _TWO, _ONE, _FOUR = tensor_parallel(2), tensor_parallel(1), tensor_parallel(4)
 _HEARD, _KV = tensor_parallel(2, subscribers=1), "core.0->subscriber.0/kv"
+_ASKED = "subscriber.0->core.0/replay"
 _EVENTS = {"enable_kv_cache_events": True}
 _FEW = add(0, 1)
 
@@ -107,6 +108,14 @@ def phases() -> tuple[Phase, ...]:
               workload=pair),
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
+        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
+              calm=True, plan=plan(drop(_KV, nth=3), drop(_ASKED, nth=2, times=3))),
+        Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
+              workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
+                  stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
+        Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
+              plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,

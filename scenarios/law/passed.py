@@ -1,10 +1,11 @@
-"""What a core and a worker that left on their own feet have passed on their way: each mark, and what they say there.
+"""What a process that left on its own feet has passed on its way: each mark, and what it says there.
 
 A mark that nobody passes is a place where no fault ever strikes, however often a plan names it. A fault at a mark may
 keep its process from what comes behind it, so of two in turn the second one may be missing once.
 
     core     born | ready | (step, scheduled, its call, executed, published)* | (idle, books)* | draining | dying
     worker   born | loading, ready, calls | (call, executing)*
+    subscriber   born
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class _Way(NamedTuple):
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
                         (*pairwise(_STEPS), (_IDLE, "blocks"), (_DRAINING, "draining"))),
-    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING)))}
+    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING))),
+    NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
 
@@ -95,6 +97,7 @@ def _still_running(history: History, core: str) -> list[str]:
 def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
     for process in history.lab.processes:
         node = of_life(process.node, process.life)
-        if process.exitcode == 0 and kind_of(node) in _WAYS and history.records(node) and \
+        left = process.ended_at is not None and process.exitcode == 0
+        if left and kind_of(node) in _WAYS and history.records(node) and \
                 node not in history.by_node("bye") and node not in history.faults.ending:
             yield node, "it left with 0, and without a word"

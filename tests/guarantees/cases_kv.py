@@ -120,6 +120,24 @@ def a_batch_inside_the_window_is_given_up() -> Builder:
     return _applies(_says(_says(_applies(_published(4), 0), "kv-gap", 1, 2), "kv-unrecoverable", 1, 2), 3)
 
 
+def _given_up_after(*lost: str) -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    for nth, site in enumerate(lost, 1):
+        h.fires("drop", site, nth=nth)
+    return _applies(_says(h, "kv-unrecoverable", 1, 2), 3)
+
+
+@silent("kv-replay-complete")
+def a_batch_is_given_up_when_questions_and_answers_were_lost() -> Builder:
+    asked = "subscriber.0->core.0/replay:receive"
+    return _given_up_after(asked, asked, "core.0->subscriber.0/replay:receive")
+
+
+@rejects("kv-replay-complete")
+def a_batch_is_given_up_after_two_lost_questions() -> Builder:
+    return _given_up_after(*("subscriber.0->core.0/replay:receive",) * 2)
+
+
 @rejects("kv-replay-complete")
 def the_gap_is_never_healed() -> Builder:
     return _says(_applies(_published(4), 0), "kv-gap", 1, 2).wait(9)
@@ -192,6 +210,13 @@ def _mirrored(hashes: list[int]) -> Builder:
 @accepts("kv-mirror-true")
 def the_mirror_equals_the_cache_after_a_gap() -> Builder:
     return _mirrored([2, 1])
+
+
+@rejects("kv-mirror-true")
+def the_mirror_itself_says_that_it_is_not_in_order() -> Builder:
+    h = _healed().observes("core.0", "kv-cache", hashes=[1, 2])
+    return h.observes(SUBSCRIBER, "kv-mirror", hashes=[1, 2], next_seq=4, unknown_since=None,
+                      errors=["block 1 is its own ancestor"])
 
 
 @rejects("kv-mirror-true")

@@ -147,6 +147,28 @@ def a_batch_that_cannot_be_sent_is_told_to_the_judges_alone() -> Builder:
 
 
 @rejects("kv-sent-once")
+def a_question_that_is_none_is_told_to_the_judges_alone() -> Builder:
+    return _leaves(_publishes(0).observes(CORE, "bad-frame", edge="replay", error="no"))
+
+
+def _leaves_with_a_thread_that_stands_still(waits_s: float) -> Builder:
+    h = _publishes(0).fires("hang", LIVE).observes(CORE, "dying", reason="SIGTERM", queued=0).wait(waits_s).releases()
+    for thread in ("zmq-publisher", "zmq-replay"):
+        h.observes(CORE, "thread-ended", thread=thread, why="done")
+    return h.observes(CORE, "bye", reason="SIGTERM")
+
+
+@accepts("kv-sent-once")
+def a_thread_that_stands_still_is_waited_for_for_a_while() -> Builder:
+    return _leaves_with_a_thread_that_stands_still(2.9)
+
+
+@rejects("kv-sent-once")
+def a_thread_that_stands_still_is_waited_for_for_ever() -> Builder:
+    return _leaves_with_a_thread_that_stands_still(5.9)
+
+
+@rejects("kv-sent-once")
 def the_publisher_is_late_to_end_without_anything_to_send() -> Builder:
     h = _publishes(0).observes(CORE, "dying", reason="SIGTERM", queued=0).wait(1)
     for thread in ("zmq-publisher", "zmq-replay"):
@@ -257,6 +279,29 @@ def a_real_answer_is_of_two_moments() -> Builder:
 @rejects("kv-answers-exact")
 def a_report_is_of_a_later_moment_than_its_answer() -> Builder:
     return _goes_on_between(0, 1, 2, next=5)
+
+
+def _reads_late(*seqs: int, **said: int) -> Builder:
+    """The question comes behind batch 0, and is read behind batch 2, while batch 3 waits."""
+    h = _asks(_publishes(0), fate="delay", fault="f1").fires("delay", QUESTIONS)
+    for seq in (1, 2):
+        _sends(_hands_over(h, seq), seq)
+    return _reports(_replays(_hands_over(h, 3).releases(), *seqs), **said)
+
+
+@accepts("kv-answers-exact")
+def a_late_question_is_answered_when_it_is_read() -> Builder:
+    return _reads_late(0, 1, 2)
+
+
+@rejects("kv-answers-exact")
+def a_late_question_is_answered_with_what_was_there_when_it_came() -> Builder:
+    return _reads_late(0, count=1, next=1)
+
+
+@rejects("kv-answers-exact")
+def a_late_question_is_told_of_a_batch_that_waits() -> Builder:
+    return _reads_late(0, 1, 2, next=4)
 
 
 @rejects("kv-answers-exact")

@@ -70,7 +70,11 @@ def _story(*without: str, world: str = "sim", **changed: Line | None) -> Builder
     h.observes(SUBSCRIBER, "born", pid=9)
     lines = [changes.get(name, line) for name, line in STORY.items() if name not in (*without, "bye")]
     ending = [changes.get("bye", STORY["bye"])] if "bye" not in without else []
-    for at, what, data in (*lines, *new.values(), *ending):  # type: ignore[misc]
+    return _writes(h, [*lines, *new.values(), *ending])  # type: ignore[list-item]
+
+
+def _writes(h: Builder, lines: list[Line]) -> Builder:
+    for at, what, data in lines:
         h.now = at - TICK_S
         if what in _SITES:
             h.crosses(_SITES[what], **data)
@@ -113,6 +117,31 @@ def it_does_not_ask_at_once() -> Builder:
 @rejects("kv-asks-in-time")
 def it_asks_from_a_batch_that_it_has() -> Builder:
     return _story(question=(2.3, "asked", {"start": 0, "tag": 2}))
+
+
+def _plain_answer(*seqs: int, again_at: float) -> Builder:
+    """Of a publisher without epochs batch 0 has come live, and an answer brings these; then it asks again."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes("core.0", "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+                       *((2.7, "replayed", _came(seq)) for seq in seqs), (2.7, "end", {"end": True}),
+                       (again_at, "asked", {"start": 0}), (again_at, "end", {"end": True})])
+
+
+@accepts("kv-asks-in-time")
+def it_asks_in_silence_behind_an_answer_that_holds_nothing_known() -> Builder:
+    return _plain_answer(2, 3, again_at=3.2)
+
+
+@accepts("kv-asks-in-time")
+def it_asks_when_an_answer_of_known_batches_has_overtaken_no_live_one() -> Builder:
+    return _plain_answer(0, 2, again_at=2.9)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_for_silence_behind_an_answer_that_holds_what_is_known() -> Builder:
+    return _plain_answer(0, 2, again_at=3.2)
 
 
 @rejects("kv-asks-in-time")
@@ -196,9 +225,9 @@ def it_asks_a_fourth_time() -> Builder:
                   "poll", **asked, bye=(4.0, "kv-mirror", _holds(1)))
 
 
-def _too_old(question: dict[str, Any]) -> Builder:
+def _too_old(question: dict[str, Any], *without: str) -> Builder:
     """The window begins at batch 2: batch 1 is given up, and the question after that is this one."""
-    return _story("replayed 1", "healed", end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
+    return _story("replayed 1", "healed", *without, end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
                   takes_1=(2.31, "asked", question), takes_2=(2.31, "kv-unrecoverable", {
                       "first": 1, "last": 1, "reason": "older than the publisher's replay window"}),
                   holds=(2.31, "kv-batch", _batch(2)), poll=(2.33, "piece", {
@@ -213,6 +242,26 @@ def it_asks_for_a_snapshot_after_a_loss_for_good() -> Builder:
 
 
 @rejects("kv-asks-in-time")
+def it_asks_for_a_snapshot_again_that_has_come() -> Builder:
+    h = _too_old({"tag": 3, "snapshot": True})
+    return h.crosses(_SITES["asked"], tag=4, snapshot=True)
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_state_that_nobody_told() -> Builder:
+    return _story(state=(2.82, "kv-snapshot", {"next_seq": 3, "blocks": 1}), mirror=(2.82, "kv-mirror", _holds(3)))
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_state_that_it_had_given_up() -> Builder:
+    """The piece answers another question than the one under way."""
+    h = _story("bye")
+    h.crosses(_SITES["asked"], tag=4, snapshot=True).crosses(
+        _SITES["piece"], tag=3, epoch=1, next=3, piece=0, pieces=1, known=1)
+    return h.observes(SUBSCRIBER, "kv-snapshot", next_seq=3, blocks=1).observes(SUBSCRIBER, "kv-mirror", **_holds(3))
+
+
+@rejects("kv-asks-in-time")
 def it_asks_again_for_what_is_gone() -> Builder:
     return _too_old({"tag": 3, "start": 1})
 
@@ -223,6 +272,11 @@ def _lost_and(**clears: bool) -> Builder:
                   replayed_2=(2.31, "replayed", {**_came(2), **clears}), end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)),
                   takes_1=(2.31, "kv-unrecoverable", {
                       "first": 1, "last": 1, "reason": "older than the publisher's replay window"}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_for_a_snapshot_of_what_was_lost_before_the_cache_was_cleared() -> Builder:
+    return _lost_and(clears=True).crosses(_SITES["asked"], tag=4, snapshot=True)
 
 
 @accepts("kv-asks-in-time")
@@ -313,6 +367,45 @@ def it_gives_up_a_batch_that_was_never_asked_for_in_vain() -> Builder:
 
 
 @rejects("kv-tells-what-came")
+def it_says_that_nothing_is_healed() -> Builder:
+    return _story(again=(2.82, "kv-healed", {"first": 3, "last": 2}), mirror=(2.82, "kv-mirror", _holds(3)))
+
+
+def _halves(in_vain: int) -> Builder:
+    """Batches 1 and 2 are missing. The second answer brings the first of them, so many behind it nothing more."""
+    h = history(subscribers=1).started()
+    for seq in range(4):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    lines: list[Line] = [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(3)),
+                         (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 2}),
+                         (2.4, "replayed", _came(3)), (2.4, "end", _end(1, 1, 4, 3)),
+                         (2.4, "asked", {"start": 1, "tag": 2}), (2.5, "replayed", _came(1)),
+                         (2.5, "replayed", _came(3)), (2.5, "end", _end(2, 1, 4, 3)),
+                         (2.5, "asked", {"start": 2, "tag": 3}), (2.5, "kv-batch", _batch(1, "replay"))]
+    for n in range(in_vain):
+        at, tag = 2.6 + n / 10, 3 + n
+        lines += [(at, "replayed", _came(3)), (at, "end", _end(tag, 2, 4, 2))]
+        if n + 1 < in_vain:
+            lines.append((at, "asked", {"start": 2, "tag": tag + 1}))
+    lines += [(at, "kv-healed", {"first": 1, "last": 1}), (at, "kv-unrecoverable", {
+        "first": 2, "last": 2, "reason": "replay does not bring it"}), (at, "kv-batch", _batch(3)),
+        (at, "kv-mirror", _holds(4, 2)), (at, "bye", {"reason": "done"})]
+    return _writes(h, lines)
+
+
+@accepts("kv-tells-what-came")
+def it_gives_up_what_three_answers_did_not_bring() -> Builder:
+    return _halves(3)
+
+
+@rejects("kv-tells-what-came")
+def it_counts_answers_that_brought_something() -> Builder:
+    return _halves(2)
+
+
+@rejects("kv-tells-what-came")
 def it_gives_up_a_batch_that_came() -> Builder:
     return _story("takes 1", healed=(2.31, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "lost"}),
                   holds=(2.31, "kv-mirror", _holds(3, 1)), at_last=(2.82, "kv-mirror", _holds(3, 1)))
@@ -356,6 +449,12 @@ def it_stays_after_sigterm() -> Builder:
 
 
 @rejects("kv-tells-what-came")
+def it_was_sent_sigterm_and_left_for_another_reason() -> Builder:
+    h = _story("bye", "at last").fires("terminate", f"{KV}:receive", node=SUBSCRIBER)
+    return h.wait(.05).observes(SUBSCRIBER, "kv-mirror", **_holds(3)).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@rejects("kv-tells-what-came")
 def it_believes_who_was_gone_and_may_be_another() -> Builder:
     h = history(subscribers=1).started().observes("core.0", "kv-published", seq=0, took=.0001)
     h.promised(options=Options(without_epochs=True)).observes(SUBSCRIBER, "born", pid=9)
@@ -373,12 +472,11 @@ def _nobody_is_there_to_ask(*said: str) -> Builder:
     h = history(subscribers=1, kv_events=events).started().promised(options=Options(without_epochs=True))
     h.observes("core.0", "kv-published", seq=0, took=.0001).observes("core.0", "kv-published", seq=1, took=.0001)
     h.observes(SUBSCRIBER, "born", pid=9)
-    h.crosses(_SITES["live"], **_came(0)).observes(SUBSCRIBER, "kv-batch", **_batch(0))
-    h.fires("cut", f"{KV}:wire").crosses(_SITES["live"], **_came(1))
-    for site in said:
-        h.observes(SUBSCRIBER, site, next_seq=1, reason="it was gone")
-    h.observes(SUBSCRIBER, "kv-batch", **_batch(1))
-    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(2, 1 if said else None))
+    _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0))])
+    h.fires("cut", f"{KV}:wire")
+    told = {"next_seq": 1, "reason": "it was gone"}
+    return _writes(h, [(2.3, "live", _came(1)), *((2.3, site, told) for site in said), (2.3, "kv-batch", _batch(1)),
+                       (2.3, "kv-mirror", _holds(2, 1 if said else None))])
 
 
 @accepts("kv-tells-what-came")
@@ -391,12 +489,136 @@ def it_believes_who_was_gone_and_cannot_be_asked() -> Builder:
     return _nobody_is_there_to_ask()
 
 
-@silent("kv-replay-complete")
-def a_batch_is_given_up_at_once_where_nobody_can_be_asked() -> Builder:
+@rejects("kv-tells-what-came")
+def it_does_not_give_up_what_nobody_can_be_asked_for() -> Builder:
     events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
-    h = history(subscribers=1, kv_events=events).started()
-    for seq in range(2):
+    h = history(subscribers=1, kv_events=events).started().observes("core.0", "kv-published", seq=0, took=.0001)
+    h.observes("core.0", "kv-published", seq=1, took=.0001).observes(SUBSCRIBER, "born", pid=9)
+    h.crosses(_SITES["live"], **_came(1))
+    h.now -= TICK_S
+    h.observes(SUBSCRIBER, "kv-gap", first=0, last=0)
+    return h.observes(SUBSCRIBER, "kv-mirror", **_holds(0))
+
+
+def _noise(dropped: int) -> Builder:
+    h = history(subscribers=1).started()
+    h.observes(SUBSCRIBER, "malformed", edge="replay").observes(SUBSCRIBER, "malformed", edge="replay")
+    for _ in range(dropped):
+        h.observes(SUBSCRIBER, "bad-frame", edge="replay", error="none")
+    return h.request("a", tokens=[[1], [2, 3]]).observes(SUBSCRIBER, "bye", reason="done")
+
+
+@accepts("bad-frame-isolated")
+def each_message_that_is_none_is_told_once() -> Builder:
+    return _noise(2)
+
+
+@rejects("bad-frame-isolated")
+def a_message_that_is_none_is_passed_over_in_silence() -> Builder:
+    return _noise(1)
+
+
+@rejects("bad-frame-isolated")
+def a_good_message_is_told_as_none() -> Builder:
+    return _noise(3)
+
+
+def _restarts_with(*lines: Line) -> Builder:
+    """Batch 1 is missing, and nobody answers; the first batch of the next life comes, and these are told."""
+    h = history(subscribers=1).started()
+    for seq in range(3):
         h.observes("core.0", "kv-published", seq=seq, took=.0001)
-    h.observes(SUBSCRIBER, "born", pid=9).observes(SUBSCRIBER, "kv-gap", first=0, last=0)
-    h.observes(SUBSCRIBER, "kv-unrecoverable", first=0, last=0, reason="there is no replay socket to ask")
-    return h.observes(SUBSCRIBER, "kv-batch", **_batch(1))
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+                       (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}),
+                       (2.4, "live", _came(0, epoch=2)), *lines, (2.4, "kv-restarted", {"epoch": 2}),
+                       (2.4, "kv-batch", _batch(0)), (2.4, "kv-mirror", _holds(1))])
+
+
+_GIVEN_UP: Line = 2.4, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "the publisher restarted"}
+
+
+@accepts("kv-tells-what-came")
+def a_life_is_closed_before_the_next_one_is_told() -> Builder:
+    return _restarts_with(_GIVEN_UP, (2.4, "kv-batch", _batch(2)))
+
+
+@rejects("kv-tells-what-came")
+def what_was_held_back_of_a_life_is_forgotten_at_the_next_one() -> Builder:
+    return _restarts_with(_GIVEN_UP)
+
+
+@rejects("kv-tells-what-came")
+def a_gap_of_a_life_is_left_open_at_the_next_one() -> Builder:
+    return _restarts_with()
+
+
+def _rumour(told_at: float) -> Builder:
+    """An answer tells of batch 3, which never comes live."""
+    return _story("poll", "last end", end=(2.31, "end", _end(2, 1, 4, 2)), holds=(told_at, "kv-gap", {
+        "first": 3, "last": 3}), at_last=(told_at + .001, "asked", {"start": 3, "tag": 3}),
+        bye=(told_at + .002, "kv-mirror", _holds(3)))
+
+
+@accepts("kv-tells-what-came")
+def what_an_answer_told_of_is_missing_when_live_stayed_empty() -> Builder:
+    return _rumour(2.51)
+
+
+@rejects("kv-tells-what-came")
+def what_an_answer_told_of_is_not_said_to_be_missing() -> Builder:
+    return _story("holds", "last end", end=(2.31, "end", _end(2, 1, 4, 2)),
+                  poll=(2.81, "asked", {"start": 3, "tag": 3}))
+
+
+def _breaks_off_and_is_silent(silences: int) -> Builder:
+    """An answer brings batch 2, which was known, and never ends; so many questions behind it are not answered."""
+    h = history(subscribers=1).started()
+    for seq in range(3):
+        h.observes("core.0", "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    given_up_at = 2.81 + silences / 2
+    return _writes(h, [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}), (2.31, "replayed", _came(2)),
+        *((2.81 + n / 2, "asked", {"start": 1, "tag": 2 + n}) for n in range(silences)),
+        (given_up_at, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "no answer"}),
+        (given_up_at, "kv-batch", _batch(2)), (given_up_at, "kv-mirror", _holds(3, 1))])
+
+
+@accepts("kv-tells-what-came")
+def an_answer_that_never_ends_is_a_silence_too() -> Builder:
+    return _breaks_off_and_is_silent(2)
+
+
+@rejects("kv-tells-what-came")
+def it_gives_up_after_two_silences() -> Builder:
+    return _breaks_off_and_is_silent(1)
+
+
+@rejects("kv-tells-what-came")
+def it_does_not_tell_the_state_that_it_asked_for() -> Builder:
+    return _too_old({"tag": 3, "snapshot": True}, "last end")
+
+
+def _strange_answers(*said: Line) -> Builder:
+    """Of a publisher without epochs three answers hold nothing that was heard."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes("core.0", "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    answers = [line for n in range(3) for line in (
+        (2.7 + n / 2, "asked", {"start": 0}), (2.7 + n / 2, "replayed", _came(5)), (2.7 + n / 2, "end", {"end": True}))]
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), *answers, *said,
+                       (4.2, "asked", {"start": 0}), (4.2, "kv-mirror", _holds(1, 1 if said else None))])
+
+
+@silent("kv-tells-what-came")
+def three_answers_that_hold_nothing_known_leave_it_open_whose_they_are() -> Builder:
+    return _strange_answers((3.7, "kv-unverified", {"next_seq": 1, "reason": "its answers hold nothing that is known"}))
+
+
+@rejects("kv-tells-what-came")
+def three_answers_that_hold_nothing_known_are_passed_over() -> Builder:
+    return _strange_answers()

@@ -53,6 +53,26 @@ def a_worker_passes_all_its_marks() -> Builder:
     return _goes("worker.1", _WORKER)
 
 
+def _subscribes(*way: str) -> Builder:
+    h = history(subscribers=1).called("a", core=False).ended("a").observes("frontend.0", "closing")
+    return _goes("subscriber.0", (*way, "bye"), h)
+
+
+@accepts(LAW)
+def a_subscriber_is_born_at_its_mark() -> Builder:
+    return _subscribes("born", ":born")
+
+
+@rejects(LAW)
+def a_subscriber_does_not_say_who_it_is() -> Builder:
+    return _subscribes(":born")
+
+
+@rejects(LAW)
+def a_subscriber_passes_no_mark() -> Builder:
+    return _subscribes("born")
+
+
 @accepts(LAW)
 def a_core_raises_at_a_mark_and_comes_to_nothing_behind_it() -> Builder:
     h = history().called("a", core=False)

@@ -62,32 +62,6 @@ def follow(reading: Reading, mirror: KVCacheMirror, *, until: Callable[[KVEventF
     return reason
 
 
-class UntilCaughtUp:
-    """When a subscriber may leave that is told to stop: the `until` of `follow`.
-
-    It stays until an answer came after it was told, and nothing is missing. One that cannot ask leaves at once.
-    `told()`: whether it was told. `ready()` is called once: when the publisher has answered, or at once.
-    """
-
-    def __init__(self, told: Callable[[], bool], ready: Callable[[], None]) -> None:
-        self._told = told
-        self._ready = ready
-        self._said_ready = False
-        self._answers_when_told: int | None = None
-
-    def __call__(self, follower: KVEventFollower) -> bool:
-        if not self._said_ready and (not follower.replay or follower.answers):
-            self._said_ready = True
-            self._ready()
-        if not self._told():
-            return False
-        if not follower.replay:
-            return True
-        if self._answers_when_told is None:
-            self._answers_when_told = follower.answers
-        return follower.answers > self._answers_when_told and follower.caught_up
-
-
 def feed(mirror: KVCacheMirror, report: Report) -> None:
     """Keep a mirror up to date with a follower's reports."""
     if isinstance(report, Applied):

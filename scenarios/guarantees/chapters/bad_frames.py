@@ -102,7 +102,8 @@ def _judge_noise(finding: Finding) -> None:
         heard, dropped = (Counter(record.data["edge"] for record in found) for found in (
             records, history.by_node("bad-frame").get(node, ())))
         for edge, count in heard.items():
-            if node in history.by_node("bye") and dropped[edge] < count:
+            if node in history.by_node("bye") and (dropped[edge] < count or (
+                    dropped[edge] > count and not history.faults.hit(*DAMAGE))):
                 finding.broke("{} heard {} messages of {} that are none, and dropped {}", node, count, edge,
                               dropped[edge], at=records[-1].at, node=node)
 

@@ -52,9 +52,11 @@ class Asker:
         self.pieces: set[int] = set()
         self.gone: set[int] = set()  # what an answer said that it is lost, and live batches have passed by
         self.answer: set[int] = set()
+        self.joins = False  # it holds what had been heard: where nobody says whose it is, nothing else proves that
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
         self.failed = 0
+        self.stated = 0  # the state before this batch has come, or is not known: what was lost below is not asked for
         self.cleared = -1  # the last batch that has come and clears the cache: what is lost before it is missed no more
 
     def walk(self) -> None:
@@ -119,12 +121,16 @@ class Asker:
 
     def _batch(self, moment: Moment) -> None:
         self.heard_at, self.silences = moment.at, 0
+        seq = moment.said["seq"]
         if self.epoch in (None, moment.said["epoch"]):
-            self.arrived.add(moment.said["seq"])
-            self.rumoured = max(self.rumoured, moment.said["seq"] + 1)
-            self.answer.add(moment.said["seq"])
-            self._clear(moment)
-        elif self.plain and moment.said["epoch"] > self.epoch and moment.said["seq"] in self.arrived:
+            self.answer.add(seq)
+            brought = {seq} if self.joins else self.answer
+            self.joins = self.joins or not self.plain or not self.arrived or seq in self.arrived
+            if self.joins:
+                self.arrived |= brought
+                self.rumoured = max(self.rumoured, max(brought) + 1)
+                self._clear(moment)
+        elif self.plain and moment.said["epoch"] > self.epoch and seq in self.arrived:
             self._meets(moment)  # the batch of this number had another time
 
     def _meets(self, moment: Moment) -> None:
@@ -163,6 +169,7 @@ class Asker:
         if len(self.pieces) == said["pieces"] or not said["known"]:
             self.under, self.free_at = None, moment.at
             self.wanted_at = None
+            self.stated = max(self.stated, said["next"])
             self.rumoured = max(self.rumoured, said["next"])
             self.due_at = max(self.rest_at + self.wait_s, moment.at)
 
@@ -215,7 +222,7 @@ class Asker:
         else:
             self._for_batches(said["start"], "tag" in said, at)
         self.under, self.heard_at, self.hurried, self.ended = moment, at, False, False
-        self.pieces, self.answer = set(), set()
+        self.pieces, self.answer, self.joins = set(), set(), False
         self.finding.witness("{} asked when it was due", self.node, at=at, node=self.node)
 
     def _gives_up(self, under: Moment, at: float) -> None:
@@ -257,8 +264,8 @@ class Asker:
             self._broke("asked for batches where it had lost some for good {:.4f} s before", at - self.wanted_at, at=at)
 
     def _for_a_snapshot(self, at: float) -> None:
-        told = self.lost.get(self.life, [])
-        if not self.struck and not any(when <= at + self.slack_s for _, _, when in told):
+        lost = [last for _, last, when in self.lost.get(self.life, []) if when <= at + self.slack_s]
+        if not self.struck and max(lost, default=-1) < max(self.stated, self.cleared + 1):
             self._broke("asked for a snapshot where it had lost nothing", at=at)
 
     def _in_time(self, at: float, what: str) -> None:

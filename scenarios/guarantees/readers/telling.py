@@ -3,56 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from scenarios.guarantees.base import Finding
+from scenarios.guarantees.readers.lives import Came, Told, runs
 from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
 from scenarios.history.events.followers import Follower
 from scenarios.history.history import FOREVER, Fate
-
-
-class _Came:
-    """What has reached a subscriber of one life of its publisher."""
-
-    def __init__(self, takes_late: bool) -> None:
-        self.takes_late = takes_late  # a live batch whose successor came before it
-        self.live: dict[int, float] = {}  # number -> when it came live first
-        self.first: dict[int, tuple[float, str]] = {}  # number -> when it came at all, and how
-        self.wire = 0  # one more than the highest live number
-        self.passed: dict[int, float] = {}  # number -> when a later one came live before it
-        self.live_at = -FOREVER  # the last live one
-        self.end_at = 0.0  # of the last answer
-        self.oldest = 0  # what its publisher still had, as it said
-        self.never: set[int] = set()  # what an answer lacked that came whole
-        self.clears: set[int] = set()
-
-    def live_batch(self, number: int, at: float, clears: bool) -> None:
-        self.live.setdefault(number, at)
-        if self.takes_late or number >= self.wire:
-            self.batch(number, at, "live", clears)
-        self.live_at = at
-        for passed in range(self.wire, number):
-            self.passed[passed] = at
-        self.wire = max(self.wire, number + 1)
-
-    def batch(self, number: int, at: float, source: str, clears: bool) -> None:
-        self.first.setdefault(number, (at, source))
-        if clears:
-            self.clears.add(number)
-
-
-class _Told:
-    """What a subscriber has told of one life of its publisher."""
-
-    def __init__(self, came: _Came) -> None:
-        self.came = came
-        self.next = 0
-        self.settled_at = 0.0  # when that number became the next one
-        self.gaps: list[tuple[int, int]] = []
-        self.missing: dict[int, float] = {}  # number -> when it was told as missing
-        self.applied: set[int] = set()
-        self.healed: set[tuple[int, int]] = set()
-        self.asked: dict[int, int] = {}  # number -> questions before it was told as missing
-        self.unknown_since: int | None = None
 
 
 class Teller:
@@ -67,16 +24,18 @@ class Teller:
         self.slack_s = WORK_S if self.exact else \
             history.bounds.detection_s + history.lab.longest_starvation_s
         self.plain = history.play.options.without_epochs
-        self.came: dict[int | None, _Came] = defaultdict(lambda: _Came(not self.plain))
+        self.came: dict[int | None, Came] = defaultdict(lambda: Came(not self.plain))
         self.epoch: int | None = None  # whom it follows
         self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
-        self.told: _Told | None = None
+        self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
+        self.told: Told | None = None
         self.questions = 0
         self.silent = 0  # questions in a row that nothing has come to
         self.heard_at = 0.0  # the last message of the answer under way
         self.question: Moment | None = None
         self.answer: set[int] = set()
-        self.pieces: dict[int, set[int]] = {}
+        self.pieces: set[int] = set()  # of the state that was asked for last
+        self.state: int | None = None  # which batch it is before, when all of it has come
         self.waits_until = 0.0  # batches wait for a snapshot
         self.mirrored = False  # the last that it did was to tell of its mirror
         self.heard = 0  # messages of answers
@@ -84,9 +43,14 @@ class Teller:
         self.doubted: dict[int, int] = {}  # batches of who may have been away, and what had been heard then
         self.asks = history.play.config.kv_events.replay
         self.unasked: int | None = None  # the first batch of who was away, and nobody can be asked
+        self.joins = False  # the answer under way holds something that was heard before
+        self.misses = 0  # answers in a row that did not, where nobody says whose they are
+        self.strange_at = FOREVER  # when these were enough
         self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
+        self.rumoured = 0  # an answer, or a state, told of every number below
+        self.stirred_at = 0.0  # since when live is silent
 
     def walk(self) -> None:
         hear = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
@@ -100,6 +64,10 @@ class Teller:
                 if moment.at - self.heard_at > self.history.bounds.replay_s:
                     self.question = None  # given up
                 self._is_settled(moment.at)
+                self._is_quiet(moment.at)
+                if self.exact and moment.at > self.strange_at + self.slack_s:
+                    self._broke("took answers that hold nothing that it knew for its publisher's", at=self.strange_at)
+                    self.strange_at = FOREVER
                 hear[moment.what](moment)
             elif moment.what is What.TOLD and moment.record.site in tell:
                 self.mirrored = moment.record.site == "kv-mirror"
@@ -110,7 +78,7 @@ class Teller:
 
     # -- what came
 
-    def _hear(self, epoch: int | None, at: float) -> _Came:
+    def _hear(self, epoch: int | None, at: float) -> Came:
         if self.newest is None or epoch != self.newest[0]:
             self.newest = epoch or 0, at
         if self.epoch is None:
@@ -119,9 +87,18 @@ class Teller:
                 self.told.came = self.came[epoch]
         return self.came[epoch]
 
-    def _of_now(self) -> _Told:
+    def _meets(self, said: dict[str, Any]) -> bool:
+        """A number that was heard before, and later: what came of this life until now was doubted, and is void."""
+        epoch = said["epoch"]
+        if self.met is None or epoch <= self.met or said["seq"] > max(self.came[self.met].first, default=-1):
+            self.met = epoch if self.met is None else self.met
+            return False
+        self.met, self.came[epoch] = epoch, Came(not self.plain)
+        return True
+
+    def _of_now(self) -> Told:
         if self.told is None:
-            self.told = _Told(self.came[self.epoch])
+            self.told = Told(self.came[self.epoch])
         return self.told
 
     def _live(self, moment: Moment) -> None:
@@ -129,7 +106,10 @@ class Teller:
         cut = bool(self.cuts) and self.cuts[0] < moment.at
         if cut:
             self.cuts.pop(0)
+        if self.plain:
+            self._meets(said)
         came = self._hear(said["epoch"], moment.at)
+        self.stirred_at = moment.at
         if self.plain and came.live and cut and not self.asks:
             self.unasked = said["seq"]
         elif self.plain and came.live and self.asks and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
@@ -139,7 +119,12 @@ class Teller:
 
     def _batch(self, moment: Moment) -> None:
         said = moment.said
-        self._hear(said["epoch"], moment.at).batch(said["seq"], moment.at, "replay", "clears" in said)
+        new = self.plain and self._meets(said)
+        came = self._hear(said["epoch"], moment.at)
+        told = self._of_now()
+        self.joins = self.joins or said["seq"] in told.applied or said["seq"] in came.live
+        if not new:  # who brings the word of a new life is asked for it again
+            came.batch(said["seq"], moment.at, "replay", "clears" in said)
         self.answer.add(said["seq"])
         self.heard += 1
         self.heard_at, self.silent = moment.at, 1  # should it never end
@@ -148,6 +133,8 @@ class Teller:
         said, asked, self.silent = moment.said, self.question, 0
         self.heard += 1
         self.heard_at = moment.at
+        if self.plain and asked is not None:
+            self._joins_nothing(moment.at)
         if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
             return
         came = self._hear(said["epoch"], moment.at)
@@ -158,30 +145,46 @@ class Teller:
             came.never.update(number for number in whole if number not in self.answer)
         if said["epoch"] == self.epoch:
             self.settled = said["next"], moment.at
+            self.rumoured, self.stirred_at = said["next"], moment.at
+
+    def _joins_nothing(self, at: float) -> None:
+        """So many answers in a row leave it open whose they are, and that is told at once."""
+        told = self._of_now()
+        self.misses = 0 if self.joins or not told.came.first else self.misses + 1
+        self.question = None
+        if self.misses == TRIES:
+            self.strange_at, self.misses = at, 0
 
     def _piece(self, moment: Moment) -> None:
         said = moment.said
         came = self._hear(said["epoch"], moment.at)
         came.end_at = self.heard_at = moment.at
         self.silent = 0
-        found = self.pieces.setdefault(said["tag"], set())
-        found.add(said["piece"])
         self.waits_until = moment.at
+        asked = self.question
+        if asked is not None and asked.said.get("snapshot") and asked.said["tag"] == said["tag"] and said["known"]:
+            self.pieces.add(said["piece"])
+            self.state = said["next"] if len(self.pieces) == said["pieces"] else None
+            if self.state is not None and said["epoch"] == self.epoch:
+                self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
-        self.question, self.answer, self.heard_at = moment, set(), moment.at
-        self.questions += 1
-        self.silent += 1
+        self.question, self.answer, self.heard_at, self.joins = moment, set(), moment.at, False
         if moment.said.get("snapshot"):
             self.waits_until = FOREVER
+            self.pieces, self.state = set(), None
+        else:
+            self.questions += 1
+            self.silent += 1
 
     # -- what it tells
 
-    def _applies(self, moment: Moment, told: _Told) -> None:
+    def _applies(self, moment: Moment, told: Told) -> None:
         number, at, came = moment.said["seq"], moment.at, told.came
         found = came.first.get(number)
         if number != told.next:
             self._broke("applied batch {} where {} was next", number, told.next, at=at)
+        self._is_placed(told, at)
         doubted = self.doubted.pop(number, None)
         if doubted == self.heard:
             self._broke("believed batch {} of who may have been away, and had not asked", number, at=at)
@@ -201,17 +204,24 @@ class Teller:
         ready_at = max(found[0], sure_at, told.settled_at)
         if sure_at == FOREVER:
             self._broke("applied batch {} before it knew that it does not come live", number, at=at)
-        elif at - ready_at > self.slack_s and self.exact and not self.plain and self.waits_until < ready_at:
+        elif at - ready_at > self.slack_s and self.exact and self.waits_until < ready_at and not (
+                self.plain and (self.doubted or doubted is not None or told.missing)):
             self._broke("held batch {} back for {:.4f} s", number, at - ready_at, at=at)
         told.applied.add(number)
         if number in came.clears:
             told.unknown_since = None
         self._goes_on(told, number + 1, at)
 
-    def _goes_on(self, told: _Told, number: int, at: float) -> None:
+    def _goes_on(self, told: Told, number: int, at: float) -> None:
         told.next, told.settled_at = number, at
+        told.progress = self.questions - (self._asks_now(at) if self.exact else 1)
 
-    def _misses(self, moment: Moment, told: _Told) -> None:
+    def _asks_now(self, at: float) -> bool:
+        """A question that leaves in this moment is on record before what was told of the answer before it."""
+        asked = self.question
+        return self.exact and asked is not None and asked.at >= at - self.slack_s and not asked.said.get("snapshot")
+
+    def _misses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
         told.gaps.append((first, last))
         for number in range(first, last + 1):
@@ -228,13 +238,13 @@ class Teller:
         """Another life has been heard than the one that it follows."""
         return self.newest is not None and self.newest[0] != self.epoch
 
-    def _heals(self, moment: Moment, told: _Told) -> None:
+    def _heals(self, moment: Moment, told: Told) -> None:
         first, last = moment.said["first"], moment.said["last"]
         told.healed.add((first, last))
-        if last != told.next - 1 or any(number not in told.applied for number in range(first, last + 1)):
+        if first > last or last != told.next - 1 or any(n not in told.applied for n in range(first, last + 1)):
             self._broke("told that {} to {} are healed when {} was next", first, last, told.next, at=moment.at)
 
-    def _loses(self, moment: Moment, told: _Told) -> None:
+    def _loses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
         tries = 1 if self.plain else TRIES  # of a publisher that knows no tags, not every question is to be seen
         if first != told.next:
@@ -246,7 +256,7 @@ class Teller:
             if number in came.first:
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
-            asked = self.questions - told.asked[number]
+            asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
             if not (number < came.oldest or number in came.never or max(asked, self.silent) >= tries
                     or not self.history.play.config.kv_events.replay or self._is_over(at) or self.struck):
                 self._broke("gave up batch {} after {} questions", number, asked, at=at)
@@ -258,17 +268,22 @@ class Teller:
                              node=self.node)
         self._goes_on(told, last + 1, at)
 
-    def _restarts(self, moment: Moment, told: _Told) -> None:
+    def _restarts(self, moment: Moment, told: Told) -> None:
         at = moment.at
         if not self._is_over(at):
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)
+        open_upto = max(told.came.wire, max(told.missing, default=-1) + 1)
+        if told.next < open_upto and self.exact and not self.plain:
+            self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
+                        open_upto - 1, at=at)
         self._close(told, at)
+        self.rumoured, self.strange_at, self.misses, self.state = 0, FOREVER, 0, None
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         self.told, self.settled = None, None
 
-    def _doubts(self, moment: Moment, told: _Told) -> None:
+    def _doubts(self, moment: Moment, told: Told) -> None:
         if not self.plain:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
         if told.unknown_since is None:
@@ -276,16 +291,27 @@ class Teller:
         if self.unasked is not None:
             self.finding.witness("{} did not believe who was away, and could ask nobody", self.node, at=moment.at,
                                  node=self.node)
-        self.unasked = None
+        self.unasked, self.strange_at, told.settled_at = None, FOREVER, moment.at
+        self.doubted.clear()
 
-    def _is_told_all(self, moment: Moment, told: _Told) -> None:
+    def _is_told_all(self, moment: Moment, told: Told) -> None:
         if moment.said["next_seq"] != told.next:
             self._broke("took the state before batch {} where {} was next", moment.said["next_seq"], told.next,
                         at=moment.at)
-        told.unknown_since = None
+        if moment.said["next_seq"] != self.state:
+            self._broke("took the state before batch {}, and was told the one before {}", moment.said["next_seq"],
+                        self.state, at=moment.at)
+        told.unknown_since, self.state = None, None
 
-    def _mirrors(self, moment: Moment, told: _Told) -> None:
+    def _is_placed(self, told: Told, at: float) -> None:
+        """A state that has come whole is told before what comes next."""
+        if self.state == told.next and self.exact and told.unknown_since is not None:
+            self._broke("did not tell the state before batch {}, which had come", told.next, at=at)
+            self.state = None
+
+    def _mirrors(self, moment: Moment, told: Told) -> None:
         said = moment.said
+        self._is_placed(told, moment.at)
         if said["next_seq"] != told.next:
             self._broke("mirrors what is before batch {} where {} is next", said["next_seq"], told.next, at=moment.at)
         if said.get("unknown_since") != told.unknown_since:
@@ -304,7 +330,19 @@ class Teller:
             self._broke("had nothing to wait for before batch {}, and did not say what it mirrors", told.next, at=at)
         self.settled = None
 
-    def _close(self, told: _Told, at: float) -> None:
+    def _is_quiet(self, at: float) -> None:
+        """What an answer told of is missing where live was silent for long enough behind it."""
+        told = self._of_now()
+        if self.rumoured <= told.next or not self.exact or self.plain or at <= self.stirred_at + QUIET_S + self.slack_s:
+            return
+        for number in range(told.next, self.rumoured):
+            if number not in told.missing and number not in told.came.live and not self._is_over(at):
+                self._broke("did not say that batch {} is missing, of which it was told {:.4f} s before", number,
+                            at - self.stirred_at, at=at)
+                break
+        self.rumoured = 0
+
+    def _close(self, told: Told, at: float) -> None:
         """A life of the publisher, or of its subscriber, is over."""
         if self.follower.killed:
             return
@@ -314,11 +352,13 @@ class Teller:
                 self._broke("did not say for {:.4f} s that batch {} was passed by", late_s, number, at=since)
                 break
         for first, last in told.gaps:
-            for run in _runs(first, last, told):
+            for run in runs(first, last, told):
                 if run not in told.healed:
                     self._broke("never said that {} to {} are healed", *run, at=at)
                 self.finding.witness("{} told batches {} to {} as missing and as healed", self.node, *run,
                                      node=self.node)
+        if not self.asks and self.exact and max(told.missing, default=-1) >= told.next:
+            self._broke("did not give up batch {}, which nobody can be asked for", told.next, at=at)
         came_at, _ = told.came.first.get(told.next, (FOREVER, ""))
         since = max(came_at, told.settled_at, told.missing.get(told.next, told.came.live.get(told.next, FOREVER)))
         bound = self.history.bounds.replay_s + self.history.bounds.detection_s
@@ -331,20 +371,11 @@ class Teller:
         told = [receipt for receipt in self.history.faults.receipts
                 if receipt.node == self.node and receipt.fate == Fate.TERMINATE]
         for receipt in told:
+            bye = self.history.by_node("bye").get(self.node)
+            if bye and self.exact and at > receipt.at + self.slack_s and bye[0].data["reason"] != "SIGTERM":
+                self._broke("left because it was {!r}, and had been sent SIGTERM", bye[0].data["reason"], at=at)
             if at - receipt.at > self.history.bounds.detection_s + self.slack_s and not self.struck:
                 self._broke("was still there {:.4f} s after SIGTERM", at - receipt.at, at=receipt.at)
 
     def _broke(self, template: str, *args: object, at: float) -> None:
         self.finding.broke("{} " + template, self.node, *args, at=at, node=self.node)
-
-
-def _runs(first: int, last: int, told: _Told) -> list[tuple[int, int]]:
-    """Numbers of a gap in a row that were applied, where the run is over: a number was given up, or the gap ends."""
-    found, begin = [], first
-    for number in range(first, last + 2):
-        if number <= last and number in told.applied:
-            continue
-        if number > begin and (number > last or number < told.next):
-            found.append((begin, number - 1))
-        begin = number + 1
-    return found

@@ -17,9 +17,11 @@ from scenarios.history.events.followers import handed_over
 from scenarios.history.history import History
 
 _LIVE, _ANSWER = f"/{Channel.KV.value}:send", f"/{Channel.REPLAY.value}:send"
+#: Where a publisher sends.
+SENDS = (_LIVE, _ANSWER)
 _QUESTION = f"/{Channel.REPLAY.value}:receive"
 #: What befalls a question so that nobody can say when, or as what, it is read.
-BLURRED = frozenset({Fate.DELAY, Fate.REORDER, Fate.DUPLICATE, Fate.CORRUPT, Fate.TRUNCATE})
+BLURRED = frozenset({Fate.REORDER, Fate.DUPLICATE, Fate.CORRUPT, Fate.TRUNCATE})
 #: And what befalls it so that nobody reads it.
 UNREAD = frozenset({Fate.DROP, Fate.KILL, Fate.RAISE, Fate.EXIT})
 
@@ -80,19 +82,27 @@ class Moment(NamedTuple):
     what: str  # "live", "question", "answer", or the observation's name
     record: Record
     peer: str = ""  # who asked, or is answered
+    at: float = 0.0  # when a question was read
 
 
 def moments(history: History, core: str, subscriber: str) -> Iterator[Moment]:
     """In the core's own order. Live batches are sent to all at once: those to `subscriber` are told."""
+    held: dict[tuple[str, int], Record] = {}
     for record in history.records(core):
         if record.kind is Kind.OBSERVATION:
             yield Moment(record.site, record)
+        elif record.kind is Kind.RELEASE:
+            late = held.pop((record.data.get("site", ""), record.data.get("nth", 0)), None)
+            if late is not None:
+                yield Moment("question", late, late.site.partition("->")[0], record.at)
         elif record.kind is Kind.CROSSING and "->" in record.site:
             source, _, target = record.site.partition("->")
             if record.site.endswith(_LIVE) and target.startswith(f"{subscriber}/"):
                 yield Moment("live", record)
+            elif record.site.endswith(_QUESTION) and record.data.get("fate") == Fate.DELAY:
+                held[record.site, record.nth] = record
             elif record.site.endswith(_QUESTION):
-                yield Moment("question", record, source)
+                yield Moment("question", record, source, record.at)
             elif record.site.endswith(_ANSWER):
                 yield Moment("answer", record, target.partition("/")[0])
 

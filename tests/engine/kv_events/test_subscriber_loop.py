@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.kv_events.subscriber.follow import UntilCaughtUp
+from scenarios.lab.follower import UntilCaughtUp
 from tests.engine.kv_events.kv_world import KVWorld
 
 

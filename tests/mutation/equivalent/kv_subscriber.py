@@ -5,15 +5,33 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _ROOM = "engine/kv_events/subscriber/"
-_FALSE = "whoever asks looks only whether it is true, and None is not"
+_NOT_NEW = "whoever asks looks only whether it is a new life"
+_INSTANT = "they differ in one instant of a clock, and in the next one it is asked again"
 _ORDER = "of this count only the order matters, and it still grows with each"
 
 SUBSCRIBER: tuple[Equivalent, ...] = (
-    Equivalent(_ROOM + "follow.py", "UntilCaughtUp.__call__", "statement-gone", "return False", _FALSE),
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_live", "off-by-one", "1", _ORDER),
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_replay", "off-by-one", "1", _ORDER),
     Equivalent(_ROOM + "question.py", "Questions.ended", "off-by-one", "1", _ORDER),
     Equivalent(_ROOM + "question.py", "Questions._new_tag", "off-by-one", "1", _ORDER),
+    Equivalent(_ROOM + "order.py", "BatchOrder.__init__", "off-by-one", "0", _ORDER),
+    Equivalent(_ROOM + "follower.py", "KVEventFollower._is_followed", "statement-gone", "return False",
+               "whoever asks looks only whether it is true, and None is not"),
+    Equivalent(_ROOM + "follower.py", "KVEventFollower.on_time", "off-by-one", "now >= self._ended.quiet_at", _INSTANT),
+    Equivalent(_ROOM + "snapshot.py", "Fetching.due", "off-by-one", "now >= self.at", _INSTANT),
+    Equivalent(_ROOM + "snapshot.py", "Fetching.__init__", "statement-gone", "self.forget()",
+               "the order that it belongs to forgets it as it begins"),
+    Equivalent(_ROOM + "lives.py", "Lineage.see", "off-by-one", "number > self._top[0]",
+               "a batch of the same number and another time is of another life, and never comes here"),
+    Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.on_answered", "statement-gone", "return Origin.SAME",
+               _NOT_NEW),
+    Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.on_answered", "statement-gone", "return Origin.LATE",
+               _NOT_NEW),
+    Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.on_end", "statement-gone", "return Origin.SAME",
+               _NOT_NEW),
+    Equivalent(_ROOM + "life.py", "subscriber_life", "effects-swapped",
+               'yield Observe("bye", {"reason": reason})\n    yield Put(ENDINGS, None)',
+               "neither waits, and who takes the second one only ends"),
     Equivalent(_ROOM + "life.py", "subscriber_life", "sent-twice", "yield Put(ENDINGS, None)",
                "who waits for an ending takes all that there are at once, and then waits no more"),
 )

@@ -162,9 +162,10 @@ def check_kv_replay_complete(history: History) -> Finding:
                 break
             last = seq
         lost = lost_by_publisher(history, follower.publisher)
-        in_vain = sum(receipt.fate in _TAKEN and receipt.site == f"{base(follower.publisher)}->{base(follower.node)}"
-                      f"/{Channel.REPLAY.value}:receive" for receipt in history.faults.receipts)
-        for given_up in follower.unrecoverable if in_vain < TRIES and history.play.config.kv_events.replay else ():
+        core, me = base(follower.publisher), base(follower.node)
+        conversation = {f"{one}->{other}/{Channel.REPLAY.value}:receive" for one, other in ((core, me), (me, core))}
+        in_vain = sum(receipt.fate in _TAKEN and receipt.site in conversation for receipt in history.faults.receipts)
+        for given_up in follower.unrecoverable if in_vain < TRIES else ():
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
                         if n not in lost), None)
@@ -254,7 +255,7 @@ def check_kv_mirror_true(history: History) -> Finding:
                               mirror.data.get("unknown_since"), at=mirror.at, node=follower.node)
             if unknown_since is not None:
                 continue
-            for error in untrue(mirror, possible):
+            for error in (*untrue(mirror, possible), *mirror.data.get("errors", ())):
                 finding.broke("{}'s mirror is not in order: {}", follower.node, error, at=mirror.at, node=follower.node)
             for cache in caches.get(mirror.data["next_seq"], ()):
                 ours, theirs = set(mirror.data["hashes"]), set(cache.data["hashes"])

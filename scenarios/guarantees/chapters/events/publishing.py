@@ -8,13 +8,15 @@ from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
 from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.history.events.followers import publishers
-from scenarios.history.events.publishing import BLURRED, UNREAD, Batch, Held, Published, moments, numbers_of
+from scenarios.history.events.publishing import BLURRED, SENDS, UNREAD, Batch, Held, Published, moments, numbers_of
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 #: A line of one kind is followed by the next one after so long.
 LINE_S = 10.0
+#: What its queue may take at its end, and so may each of its threads that stands still.
+SHUTDOWN_S = 1.0
 #: The threads of a publisher, as the engine's design names them.
 PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
 
@@ -97,13 +99,20 @@ def _left_in_order(history: History, core: str) -> bool:
     engine = history.engine_of(core)
     struck = [receipt for receipt in history.faults.receipts if history.engine_of(receipt.node) == engine
               and receipt.fate in PROCESS - {Fate.TERMINATE} and receipt.released_at is None
+              and not (receipt.fate == Fate.RAISE and receipt.site.endswith(SENDS))  # one message fails, and no more
               and kind_of(receipt.node) != NodeKind.SUBSCRIBER]
     return core in history.by_node("bye") and not struck
 
 
 def _judge_threads(finding: Finding, core: str) -> None:
-    """None of them outlives the core's last word."""
+    """None of them outlives the core's last word, and none that stands still holds the core up for ever."""
     history = finding.history
+    stuck = any(receipt.node == core and receipt.fate == Fate.HANG and receipt.site.endswith(SENDS)
+                for receipt in history.faults.receipts)
+    for left, dying in zip(history.by_node("bye").get(core, ()), history.by_node("dying").get(core, ()), strict=False):
+        if stuck:
+            finding.took("leaving with a thread of {} that stood still", core, node=core, measured=left.at - dying.at,
+                         bound=3 * SHUTDOWN_S + history.bounds.linger_s + history.bounds.detection_s)
     if not _left_in_order(history, core):
         return
     ended = {record.data["thread"]: record.at for record in history.by_node("thread-ended").get(core, ())}
@@ -140,11 +149,17 @@ def _judge_words(finding: Finding, core: str) -> None:
     told = sum(data["data"].get("batches", 1) for data in warned if data["kind"] == "kv-lost")
     if told != len(lost):
         finding.broke("{} lost {} batches, and warned of {}", core, len(lost), told, node=core)
-    for name in ("kv-unsent", "replay-ended"):
-        count = sum(data["kind"] == name for data in warned)
-        if count != len(history.by_node(name).get(core, ())):
-            finding.broke("{} told the judges of {} and whoever runs it of {} by {}", core,
-                          len(history.by_node(name).get(core, ())), count, name, node=core)
+    for name in ("kv-unsent", "replay-ended", "bad-frame"):
+        count = sum(data["kind"] == name and _is_of_events(name, data["data"]) for data in warned)
+        told_judges = sum(_is_of_events(name, record.data) for record in history.by_node(name).get(core, ()))
+        if count != told_judges:
+            finding.broke("{} told the judges of {} and whoever runs it of {} by {}", core, told_judges, count, name,
+                          node=core)
+
+
+def _is_of_events(name: str, data: dict[str, Any]) -> bool:
+    """Others than its publisher tell of bad frames, too."""
+    return name != "bad-frame" or data.get("edge") == Channel.REPLAY.value
 
 
 def _judge_lines(finding: Finding, core: str, warned: list[Record]) -> None:
@@ -190,7 +205,8 @@ def check_kv_answers_exact(history: History) -> Finding:
 class _Open:
     """A question that is being answered. `behind`, `count` and `lacks` are of what had been sent when it came."""
 
-    def __init__(self, asked: Record, published: Published) -> None:
+    def __init__(self, asked: Record, at: float, published: Published) -> None:
+        self.at = at
         self.asked, self.behind, self.count = asked, published.behind, len(published.sent)
         self.lacks = not published.known or published.upto > published.behind  # a loss that no state makes up for
         self.tag: int | None = asked.data.get("tag")
@@ -224,7 +240,7 @@ class _Answering:
             elif moment.what == "live" and "seq" in record.data:
                 self.published.send(record.data)
             elif moment.what == "question":
-                self._asked(moment.peer, record)
+                self._asked(moment.peer, record, moment.at)
             elif moment.what == "answer" and moment.peer not in self.blurred:
                 self._answered(moment.peer, record)
             elif moment.what == "bad-frame" and record.data.get("edge") == Channel.REPLAY.value:
@@ -233,7 +249,7 @@ class _Answering:
                 self.open.clear()
         self._unanswered()
 
-    def _asked(self, peer: str, record: Record) -> None:
+    def _asked(self, peer: str, record: Record, at: float) -> None:
         fate = record.data.get("fate")
         if fate in UNREAD:
             return
@@ -241,11 +257,11 @@ class _Answering:
             self.blurred.add(peer)
             self.malformed += 1
         elif "start" in record.data or "snapshot" in record.data:
-            self._overdue(peer, record.at)
+            self._overdue(peer, at)
             earlier = self.open.get(peer)
             if earlier is not None and None in (earlier.tag, record.data.get("tag")):
                 self.blurred.add(peer)  # both are answered, in turns, and one of them says not which it is
-            self.open[peer] = _Open(record, self.published)
+            self.open[peer] = _Open(record, at, self.published)
         else:
             self.malformed += 1
 
@@ -345,7 +361,7 @@ class _Answering:
         question, history = self.open.get(peer), self.history
         if question is None or peer in self.blurred:
             return
-        waited = now - question.asked.at - history.faults.frozen_s(self.core, question.asked.at, now)
+        waited = now - question.at - history.faults.frozen_s(self.core, question.at, now)
         if waited > min(history.bounds.detection_s, history.bounds.replay_s / 2):
             self._broke(question.asked, "had not answered {} after {:.3f} s", peer, waited)
 
