@@ -86,6 +86,17 @@ class KVCacheMirror:
         """Sorted, each once: integers first, then bytes."""
         return sorted({key[0] for key in self.blocks}, key=lambda h: (isinstance(h, bytes), h))
 
+    def chain(self, block_hash: BlockHash) -> list[MirrorBlock]:
+        """The block and its ancestors, as far as they are cached, youngest first."""
+        by_hash = {block.block_hash: block for block in self.blocks.values()}
+        found, seen = [], set()
+        block = by_hash.get(block_hash)
+        while block is not None and block.block_hash not in seen:
+            seen.add(block.block_hash)
+            found.append(block)
+            block = None if block.parent is None else by_hash.get(block.parent)
+        return found
+
     def check_integrity(self) -> list[str]:
         """What cannot be true, in sentences; empty when all is well. Costs one pass over the blocks.
 
@@ -93,6 +104,11 @@ class KVCacheMirror:
         """
         errors = list(self._strange)
         parents = {block.block_hash: block.parent for block in self.blocks.values()}
+        for key, block in self.blocks.items():
+            if block.key != key:
+                errors.append(f"block {block.block_hash!r} is filed as {key!r}")
+            if len(block.token_ids) != block.block_size:
+                errors.append(f"block {key[0]!r} of {block.block_size} tokens holds {len(block.token_ids)}")
         errors += [f"block {found!r} is its own ancestor" for found in _on_cycles(parents)]
         return errors
 

@@ -25,6 +25,7 @@ PIECE_BLOCKS = 256
 
 #: A medium, a cache group, a locality and who owns it there.
 _Place = tuple[str | None, int | None, str | None, str | None]
+_NOWHERE: Any = object()  # is no event's medium
 
 
 class PublishedState:
@@ -59,10 +60,16 @@ class PublishedState:
 
     def _apply(self, events: list[Any], payload: bytes) -> None:
         """Raises TypeError for an event that is none of the three, and whatever one that is damaged raises."""
+        blocks: dict[BlockHash, bytes] = {}
+        medium = group_idx = locality = ownership = _NOWHERE
         for event in events:
             kind = type(event)
             if kind is BlockStored or kind is BlockRemoved:
-                blocks = self._places.setdefault((event.medium, event.group_idx, event.locality, event.ownership), {})
+                if (event.medium is not medium or event.group_idx is not group_idx or event.locality is not locality
+                        or event.ownership is not ownership):
+                    medium, group_idx = event.medium, event.group_idx
+                    locality, ownership = event.locality, event.ownership
+                    blocks = self._places.setdefault((medium, group_idx, locality, ownership), {})
                 if kind is BlockStored:
                     for block_hash in event.block_hashes:
                         blocks[block_hash] = payload
@@ -71,6 +78,7 @@ class PublishedState:
                         blocks.pop(block_hash, None)
             elif kind is AllBlocksCleared:
                 self._places.clear()
+                medium = _NOWHERE
                 self._known = True
             else:
                 raise TypeError(f"{kind.__name__} is no event of a KV cache")

@@ -74,6 +74,7 @@ class AnswerJudge:
             order.lose_upto(min(report.oldest, sure), "older than the publisher's replay window")
             if len(asked.numbers) == report.count:  # the answer came whole: what it lacks was never sent
                 order.lose_holes(asked.start, sure, "lost in the publisher, before it was sent")
+            order.apply()
         judged = quiet or order.next >= order.wire or report is None or sure == report.next
         if (judged and not order.is_unsure) or order.next < min(order.wire, order.live_upto):
             self._ended = None
@@ -83,8 +84,11 @@ class AnswerJudge:
     def _judge_progress(self, asked: Asked) -> None:
         order = self._order
         if order.next >= order.wire:
+            order.failed = 0
             self._out.append(Settled(order.next))
-        elif order.next <= asked.next:
+        elif order.next > asked.next:
+            order.failed = 0
+        else:
             self.fail("replay does not bring it")
 
     def fail(self, why: str) -> None:

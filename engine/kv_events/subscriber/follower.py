@@ -308,6 +308,9 @@ class KVEventFollower:
     def _done(self, now: float) -> list[Report]:
         """Ask what there is to ask. -> all that there is to tell"""
         questions, order = self.questions, self.order
+        asked = questions.under_way
+        if asked is not None and asked.snapshot and not self.fetching.under_way:
+            questions.drop()  # a batch that cleared the cache made the snapshot needless
         if questions.tags is False:
             self.fetching.forget()  # it has no snapshots
         if not self.replay:

@@ -90,6 +90,8 @@ class Lineage:
                 return Origin.NEW
             if doubts and not held and self._top[1] - ts >= self._restart_s:
                 return Origin.LATE
+        if last is not None and number <= last[0]:
+            return Origin.SAME if number == last[0] and ts == last[1] else Origin.LATE
         answered = self._top if self._top is not None and self._top[0] < number else None
         before = max((known for known in (self._live_top, last, answered) if known is not None), default=None)
         if before is not None:

@@ -239,21 +239,21 @@ def test_the_mirror_is_known_again_once_the_cache_was_cleared() -> None:
 
 
 def test_the_mirror_knows_parents_and_tokens() -> None:
-    """Three blocks of one prompt: a chain."""
+    """Three blocks of one prompt: a chain, youngest first."""
     mirror = KVCacheMirror()
     mirror.apply(0, KVEventBatch(0.0, [BlockStored([1, 2, 3], None, [1, 2, 3, 4, 5, 6], 2, None, "GPU")]))
-    assert [(b.block_hash, b.parent, b.token_ids) for b in mirror.blocks.values()] == [
-        (1, None, (1, 2)), (2, 1, (3, 4)), (3, 2, (5, 6))]
+    assert [(b.block_hash, b.parent, b.token_ids) for b in mirror.chain(3)] == [
+        (3, 2, (5, 6)), (2, 1, (3, 4)), (1, None, (1, 2))]
     assert mirror.hashes() == [1, 2, 3] and mirror.check_integrity() == []
 
 
 def test_the_mirrors_integrity_names_what_cannot_be() -> None:
-    """A block removed that never was, a batch with too few tokens, a block that is its own ancestor."""
+    """A block removed that never was, a block of the wrong length, a block that is its own ancestor."""
     mirror = KVCacheMirror()
     mirror.apply(0, KVEventBatch(0.0, [BlockRemoved([9])]))
     mirror.apply(1, KVEventBatch(0.0, [BlockStored([1], 2, [1], 2, None), BlockStored([2], 1, [1, 2], 2, None)]))
     errors = "\n".join(mirror.check_integrity())
-    for word in ("removes block 9", "2 tokens, but 1 tokens", "1 is its own ancestor", "2 is its own ancestor"):
+    for word in ("removes block 9", "holds 1", "1 is its own ancestor", "2 is its own ancestor"):
         assert word in errors
 
 
