@@ -10,17 +10,15 @@ keep its process from what comes behind it, so of two in turn the second one may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 from engine.topology import Mark, NodeKind, mark_site
-from scenarios.history.history import History
-from scenarios.history.names import kind_of, of_life
+from scenarios.history.history import Fate, History, Receipt
+from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
 
 _STEP = "its call"
-#: How the site of a mark ends. What begins otherwise is told.
-_MARK = "/mark:"
+#: How the sites of marks end. What begins otherwise is told.
 _BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING = (
     mark_site("", mark) for mark in (Mark.BORN, Mark.LOADING, Mark.READY, Mark.IDLE, Mark.DYING, Mark.DRAINING,
                                      Mark.EXECUTING))
@@ -33,13 +31,13 @@ class _Way(NamedTuple):
     `behind`: whoever has come to the first has come to the second."""
 
     alike: tuple[tuple[str, str], ...]
-    in_turn: tuple[tuple[str, str], ...] = ()
+    in_turn: tuple[tuple[str, ...], ...] = ()
     behind: tuple[tuple[str, str], ...] = ()
 
 
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
-                        (*pairwise(_STEPS), (_IDLE, "blocks"), (_DRAINING, "draining"))),
+                        (_STEPS, (_IDLE, "blocks"), (_DRAINING, "draining"))),
     NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING)))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
@@ -52,11 +50,16 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     for node in history.by_node("bye"):
         kind = kind_of(node)
         way = _WAYS.get(kind)
-        if way is not None and (_count(history, node, "born") or _count(history, node, _BORN)):
+        if way is not None and (history.records(node)[0].site == "born" or _count(history, node, _BORN)):
             for text in _missed(history, node, way):
                 yield node, text
-            for thread in _still_running(history, node) if kind == NodeKind.CORE else ():
-                yield node, f"its thread {thread!r} went on"
+            if kind == NodeKind.CORE:
+                for thread in _still_running(history, node):
+                    yield node, f"its thread {thread!r} went on"
+                for worker in _left_behind(history, node):
+                    yield node, f"{worker} left after it"
+    yield from _never_out(history)
+    yield from _deaf(history)
     yield from _gone_without_a_word(history)
 
 
@@ -67,17 +70,20 @@ def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
         told, passed = _count(history, node, one), _count(history, node, other)
         if told != passed:
             yield f"it came {told} times to {one!r} and {passed} times to {other!r}"
-    for one, other in way.in_turn:
-        first, second = _count(history, node, one), _count(history, node, other)
-        if second != first and second != first - 1:
-            yield f"it came {first} times to {one!r} and {second} times to {other!r}, which is next"
+    for turn in way.in_turn:
+        before = _count(history, node, turn[0])
+        for place in turn[1:]:
+            count = _count(history, node, place)
+            if count != before and count != before - 1:
+                yield f"it came {count} times to {place!r}, and {before} times to what stands before it"
+            before = count
     for one, other in way.behind:
         if _count(history, node, one) and not _count(history, node, other):
             yield f"it came to {one!r}, and not to {other!r} before it"
 
 
 def _count(history: History, node: str, what: str) -> int:
-    if what.startswith(_MARK):
+    if what[0] == "/":  # a mark's site
         return len(history.crossings.get(node + what, ()))
     if what == _STEP:
         return sum(call.data["method"] == "execute_model" for call in history.by_node("rpc-call").get(node, ()))
@@ -92,9 +98,48 @@ def _still_running(history: History, core: str) -> list[str]:
     return [name for name in _THREADS if name not in ended]
 
 
+def _left_behind(history: History, core: str) -> list[str]:
+    """Workers that were there when their core said that it is out."""
+    out, byes, engine = history.by_node("bye")[core][0], history.by_node("bye"), history.engine_of(core)
+    workers = (engine.worker(rank) for rank in range(history.tp_of(core)))
+    return [worker for worker in workers if worker in byes and byes[worker][0].at > out.at]
+
+
+def _deaf(history: History) -> Iterator[tuple[str, str]]:
+    """A core that has begun leaves in order when it is asked to, as early as that may be."""
+    for receipt in history.faults.receipts if len(history.faults.receipts) == 1 else ():
+        core = receipt.node
+        asks = receipt.fate == Fate.TERMINATE and kind_of(core) == NodeKind.CORE and not receipt.site.endswith(_BORN)
+        if asks and receipt.site.startswith(base(core)) and core in history.ends and \
+                core not in history.by_node("dying"):
+            yield core, "it was asked to and did not hear"
+
+
+def _never_out(history: History) -> Iterator[tuple[str, str]]:
+    """A core that leaves because its client is gone, of whose engine nothing else was struck, says when it is out."""
+    for node, gone in history.by_node("parent-gone").items():
+        dying = history.by_node("dying").get(node)
+        if dying and dying[0].number > gone[0].number and node in history.ends and node not in history.by_node("bye") \
+                and all(kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES
+                        for r in history.faults.receipts):
+            yield node, "it never said that it was out"
+
+
 def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
+    """Exit codes are known of the twin's processes."""
     for process in history.lab.processes:
-        node = of_life(process.node, process.life)
-        if process.exitcode == 0 and kind_of(node) in _WAYS and history.records(node) and \
-                node not in history.by_node("bye") and node not in history.faults.ending:
-            yield node, "it left with 0, and without a word"
+        kind, node = kind_of(process.node), of_life(process.node, process.life)
+        if process.exitcode not in (0, 1) or kind not in _WAYS or not _count(history, node, "born"):
+            continue
+        struck = history.faults.ending.get(node)
+        if node not in history.by_node("bye") and (struck is None and process.exitcode == 0 or (
+                kind == NodeKind.WORKER and (struck is None or _can_speak(history, node, struck)))):
+            yield node, f"it left with {process.exitcode}, and without a word"
+        if kind == NodeKind.WORKER and process.exitcode == 0 and struck is None and \
+                node not in history.by_node("parent-gone"):
+            yield node, "it left with 0, and its core was there"
+
+
+def _can_speak(history: History, worker: str, struck: Receipt) -> bool:
+    """An exception that a worker meets when it is more than born."""
+    return struck.fate == Fate.RAISE and _count(history, worker, _LOADING) > 0

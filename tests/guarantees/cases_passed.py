@@ -11,7 +11,7 @@ _BEGINS = ("born", ":born", "ready", ":ready", ":idle", "blocks")
 _STEP = (":step", ":scheduled", "rpc-call", ":executed", ":published")
 _LEAVES = ("dying", ":dying", "output", "input")
 _CORE = (*_BEGINS, *_STEP, *_STEP, ":idle", "blocks", ":draining", "draining", *_LEAVES, "bye")
-_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "bye")
+_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "parent-gone", "bye")
 
 
 def _goes(node: str, way: Sequence[str], h: Builder | None = None) -> Builder:
@@ -127,6 +127,56 @@ def a_core_does_not_wait_for_its_thread() -> Builder:
     return _goes("core.0", _without(_CORE, "input"))
 
 
+def _both_leave(*order: str) -> Builder:
+    h = history().called("a", core=False).ended("a").observes("frontend.0", "closing")
+    for node in order:
+        h = _goes(node, _CORE if node == "core.0" else _WORKER, h)
+    return h
+
+
+@accepts(LAW)
+def workers_are_gone_when_their_core_is_out() -> Builder:
+    return _both_leave("worker.0", "worker.1", "core.0")
+
+
+@rejects(LAW)
+def a_core_is_out_before_its_worker() -> Builder:
+    return _both_leave("worker.0", "core.0", "worker.1")
+
+
+def _is_asked_while_it_starts(*said: str) -> Builder:
+    h = _goes("core.0", _BEGINS[:2], history().observes("frontend.0", "starting"))
+    h.fires("terminate", "core.0->frontend.0/handshake:send")
+    h = _goes("core.0", said, h).ends("core.0", exitcode=0 if said else -15)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="core.0 was asked to leave")
+
+
+@accepts(LAW)
+def a_core_is_asked_to_leave_while_it_starts() -> Builder:
+    return _is_asked_while_it_starts("dying", ":dying", "bye")
+
+
+@rejects(LAW)
+def a_core_is_asked_to_leave_while_it_starts_and_is_gone() -> Builder:
+    return _is_asked_while_it_starts()
+
+
+def _goes_without_its_client(*said: str) -> Builder:
+    h = _goes("core.0", _BEGINS, history().called("a", core=False)).fires("kill", "frontend.0/mark:born")
+    h.observes("core.0", "parent-gone")
+    return _goes("core.0", (*_LEAVES, *said), h.ends("frontend.0", exitcode=-9)).ends("core.0", exitcode=1)
+
+
+@accepts(LAW)
+def a_core_without_its_client_leaves_in_order() -> Builder:
+    return _goes_without_its_client("bye")
+
+
+@rejects(LAW)
+def a_core_without_its_client_is_ended_on_its_way_out() -> Builder:
+    return _goes_without_its_client()
+
+
 @rejects(LAW)
 def a_worker_executes_without_a_mark() -> Builder:
     return _goes("worker.1", _without(_WORKER, ":executing", ":executing"))
@@ -140,6 +190,27 @@ def a_worker_loads_without_a_mark() -> Builder:
 @rejects(LAW)
 def a_worker_is_ready_without_a_mark() -> Builder:
     return _goes("worker.1", _without(_WORKER, ":ready"))
+
+
+@rejects(LAW)
+def a_worker_leaves_with_0_and_its_core_is_there() -> Builder:
+    return _goes("worker.1", _without(_WORKER, "parent-gone"))
+
+
+@accepts(LAW)
+def a_worker_that_cannot_load_says_so() -> Builder:
+    return _cannot_load("bye")
+
+
+@rejects(LAW)
+def a_worker_that_cannot_load_is_gone_without_a_word() -> Builder:
+    return _cannot_load()
+
+
+def _cannot_load(*said: str) -> Builder:
+    h = _goes("worker.1", ("born", ":born", ":loading"), history().observes("frontend.0", "starting"))
+    h = _goes("worker.1", said, h.fires("raise", "worker.1/mark:loading")).ends("worker.1", exitcode=1)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 could not start")
 
 
 @rejects(LAW)
