@@ -41,6 +41,9 @@ _WAYS: dict[str, _Way] = {
     NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING)))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
+#: Who is held up for so much of the time in which it is waited for may be late.
+_MOST = 0.5
+_ORPHANED = "the frontend is gone"
 
 
 def passed_by(history: History) -> Iterator[tuple[str, str]]:
@@ -60,6 +63,7 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
                     yield node, f"{worker} left after it"
     yield from _never_out(history)
     yield from _deaf(history)
+    yield from _orphaned(history)
     yield from _gone_without_a_word(history)
 
 
@@ -92,10 +96,17 @@ def _count(history: History, node: str, what: str) -> int:
 
 def _still_running(history: History, core: str) -> list[str]:
     served = history.by_node("blocks").get(core) and history.by_node("dying").get(core)
-    if not served or any(r.node == core and r.fate in STALL_FATES for r in history.faults.receipts):
+    if not served or any(r.node == core and r.fate in STALL_FATES and r.lasted_s >= history.bounds.linger_s * _MOST
+                         for r in history.faults.receipts):
         return []
     ended = {record.data["thread"] for record in history.by_node("thread-ended").get(core, ())}
     return [name for name in _THREADS if name not in ended]
+
+
+def _orphaned(history: History) -> Iterator[tuple[str, str]]:
+    for core, records in history.by_node("dying").items():
+        if records[0].data["reason"].endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
+            yield core, "it did not say that its client was gone"
 
 
 def _left_behind(history: History, core: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from faults.plan import Until
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects
 
@@ -175,6 +176,19 @@ def a_core_without_its_client_leaves_in_order() -> Builder:
 @rejects(LAW)
 def a_core_without_its_client_is_ended_on_its_way_out() -> Builder:
     return _goes_without_its_client()
+
+
+@rejects(LAW)
+def a_core_leaves_because_its_client_is_gone_and_does_not_say_when_it_saw_that() -> Builder:
+    h = history().called("a", core=False).fires("kill", "frontend.0/mark:born").ends("frontend.0", exitcode=-9)
+    return h.observes("core.0", "dying", reason="QueueCancelledError: the frontend is gone", queued=0)
+
+
+@rejects(LAW)
+def a_core_does_not_wait_for_a_thread_that_is_held_up_for_a_moment() -> Builder:
+    h = _goes("core.0", _BEGINS, history().called("a", core=False)).ended("a").observes("frontend.0", "closing")
+    h.fires("hang", "frontend.0->core.0/requests:receive", nth=2, until=Until(seconds=.05))
+    return _goes("core.0", _without((*_LEAVES, "bye"), "input"), h)
 
 
 @rejects(LAW)
