@@ -64,6 +64,8 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     yield from _never_out(history)
     yield from _deaf(history)
     yield from _orphaned(history)
+    if history.simulated:
+        yield from _lingering(history)
     yield from _gone_without_a_word(history)
 
 
@@ -109,6 +111,15 @@ def _orphaned(history: History) -> Iterator[tuple[str, str]]:
             yield core, "it did not say that its client was gone"
 
 
+def _lingering(history: History) -> Iterator[tuple[str, str]]:
+    """A core without anything to run leaves when it is asked to. On a real machine it takes its turn."""
+    for core, records in history.by_node("draining").items():
+        dying, said = history.by_node("dying").get(core), records[0].data
+        if dying and not (said.get("running", 1) or said.get("waiting", 1)) and not history.faults.stalls and \
+                dying[0].at - records[0].at > history.bounds.detection_s:
+            yield core, "it had nothing to run and did not leave when it was asked to"
+
+
 def _left_behind(history: History, core: str) -> list[str]:
     """Workers that were there when their core said that it is out."""
     out, byes, engine = history.by_node("bye")[core][0], history.by_node("bye"), history.engine_of(core)
@@ -129,10 +140,10 @@ def _deaf(history: History) -> Iterator[tuple[str, str]]:
 def _never_out(history: History) -> Iterator[tuple[str, str]]:
     """A core that leaves because its client is gone, of whose engine nothing else was struck, says when it is out."""
     for node, gone in history.by_node("parent-gone").items():
-        dying = history.by_node("dying").get(node)
-        if dying and dying[0].number > gone[0].number and node in history.ends and node not in history.by_node("bye") \
-                and all(kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES
-                        for r in history.faults.receipts):
+        dying, served = history.by_node("dying").get(node), history.by_node("blocks").get(node)
+        before = dying is not None and dying[0].number < gone[0].number
+        if served and not before and node in history.ends and node not in history.by_node("bye") and all(
+                kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES for r in history.faults.receipts):
             yield node, "it never said that it was out"
 
 

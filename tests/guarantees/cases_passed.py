@@ -165,17 +165,43 @@ def a_core_is_asked_to_leave_while_it_starts_and_is_gone() -> Builder:
 def _goes_without_its_client(*said: str) -> Builder:
     h = _goes("core.0", _BEGINS, history().called("a", core=False)).fires("kill", "frontend.0/mark:born")
     h.observes("core.0", "parent-gone")
-    return _goes("core.0", (*_LEAVES, *said), h.ends("frontend.0", exitcode=-9)).ends("core.0", exitcode=1)
+    return _goes("core.0", said, h.ends("frontend.0", exitcode=-9)).ends("core.0", exitcode=1)
 
 
 @accepts(LAW)
 def a_core_without_its_client_leaves_in_order() -> Builder:
-    return _goes_without_its_client("bye")
+    return _goes_without_its_client(*_LEAVES, "bye")
 
 
 @rejects(LAW)
 def a_core_without_its_client_is_ended_on_its_way_out() -> Builder:
+    return _goes_without_its_client(*_LEAVES)
+
+
+@rejects(LAW)
+def a_core_without_its_client_is_ended_and_did_not_try_to_leave() -> Builder:
     return _goes_without_its_client()
+
+
+def _is_asked_to_leave(running: int, after_s: float) -> Builder:
+    h = history().called("a").ended("a").observes("frontend.0", "closing")
+    h.observes("core.0", "draining", running=running, waiting=0, deadline=h.now + 9)
+    return h.wait(after_s).observes("core.0", "dying", reason="SIGTERM", queued=0)
+
+
+@accepts(LAW)
+def a_core_with_something_to_run_takes_its_time_to_leave() -> Builder:
+    return _is_asked_to_leave(1, .5)
+
+
+@accepts(LAW)
+def a_core_with_nothing_to_run_leaves() -> Builder:
+    return _is_asked_to_leave(0, .01)
+
+
+@rejects(LAW)
+def a_core_with_nothing_to_run_takes_its_time_to_leave() -> Builder:
+    return _is_asked_to_leave(0, .5)
 
 
 @rejects(LAW)

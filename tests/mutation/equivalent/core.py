@@ -31,6 +31,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "off-by-one", "last <= first", _EMPTY, "last < first"),
     Equivalent("engine/core/io_loops.py", "_whose", "exception-swallowed", "return None",
                "a function that ends returns None"),
+    Equivalent("engine/core/engine_core.py", "EngineCore.busy_loop", "off-by-one", "1",
+               "who reads a heartbeat asks whether it has grown", "2"),
     Equivalent("engine/core/drain.py", "Drain.over", "off-by-one", "now >= self.deadline",
                "the instant itself: a clock has moved on by the next look", "now > self.deadline"),
     Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return False",
