@@ -64,7 +64,7 @@ class Mark(StrEnum):
     DRAINING = "draining"  # core: SIGTERM was seen
     DYING = "dying"  # a process is on its way out and still able to speak
     KV_DROPPED = "kv-dropped"  # publisher: a batch was lost at its own full queue
-    EXECUTING = "executing"  # worker: an RPC was read and is about to be executed
+    EXECUTING = "executing"  # worker, or a core that is its own: an RPC is about to be executed
 
 
 #: Site operations on an edge, by channel.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, drop, kill, marked, plan, stall, until
+from faults.plan import Fate, Fault, delay, drop, kill, marked, plan, stall, until
 from scenarios.guarantees.all import (
     death_is_told,
     ends_once,
@@ -26,6 +26,9 @@ from scenarios.workloads import add, recorded, utility
 TWENTY_CALLS = recorded("eight-even").then(add(0, 1), steps=3).then(
     utility("collective_rpc", "check_health", 20), add(2, 3))
 
+#: What stands before the first buffer of a chunk: a flag, how many there are, and its size.
+FRAMING_BYTES = 1 + 2 + 4
+
 globals().update(family(__name__, (
     Case("test_writer_dies_between_data_and_flag",
          "The core is killed when a message is in its chunk and its flag is not set: nobody reads it.",
@@ -39,6 +42,10 @@ globals().update(family(__name__, (
          "A worker is killed when it has read a message and not yet said so: the writer's wait is bounded.",
          plan(kill("worker.1", at="worker.1/rpc:store.read", nth=10)),
          (ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)),
+    Case("test_step_cannot_be_read",
+         "The first byte of a step is damaged behind its framing: no rank can read it, each says so, the engine ends.",
+         plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=10, byte=FRAMING_BYTES)),
+         (ends_once, nothing_left_behind)),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
 

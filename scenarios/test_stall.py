@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.topology import Mark, tensor_parallel
 from faults.plan import hang, marked, plan, raises, reorder, stall, until
 from scenarios.guarantees.all import (
+    death_is_told,
     ends_once,
     health_is_true,
     nothing_left_behind,
@@ -15,7 +16,11 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
 )
 from scenarios.lab.family import Case, family
-from scenarios.workloads import recorded
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import add, recorded, utility
+
+#: Two steps, then more calls of the workers at once than there are chunks in a ring.
+MANY_CALLS = recorded("pair").then(add(0), steps=2).then(utility("collective_rpc", "check_health", 9))
 
 globals().update(family(__name__, (
     Case("test_core_is_stopped",
@@ -32,6 +37,15 @@ globals().update(family(__name__, (
              stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=nth, until=until(seconds=1.1))
              for nth in (8, 11, 14))),
          (tokens_match_reference, tokens_in_order), play={"workload": recorded("pair")}),
+    Case("test_worker_hangs_behind_many_calls",
+         "A worker reads no further call while more are made of it than a ring holds: the core waits until its bound.",
+         plan(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=6)),
+         (stall_is_told, ring_bounded_wait, nothing_left_behind), play={"workload": MANY_CALLS}),
+    Case("test_core_hangs_before_many_answers",
+         "The core's main thread stands still, and its workers have more to answer than a ring holds: they give up.",
+         plan(hang("core.0", at="core.0->worker.0/rpc:send", nth=12)),
+         (stall_is_told, death_is_told, health_is_true, nothing_left_behind),
+         play={"workload": MANY_CALLS, "config": lab_config(ring={"response_chunks": 2})}),
     Case("test_collective_hangs",
          "One rank never enters a collective: the others sit in it, and the step's deadline ends that.",
          plan(hang("worker.1", at="worker.1/collective:enter", nth=20)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Engine, Mark, side_by_side, tensor_parallel
-from faults.plan import delay, drop, kill, marked, plan, until
+from faults.plan import delay, drop, kill, marked, plan, truncate, until
 from scenarios.guarantees.all import (
     handshake_order,
     nothing_left_behind,
@@ -35,12 +35,27 @@ def test_hello_is_lost(world):
     run.holds(start_ends, handshake_order, nothing_left_behind)
 
 
+def test_ready_is_cut_short(world):
+    """READY comes and cannot be read: that is said, and the start ends at its bound."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        config=lab_config(bounds={"handshake_s": 1.0, "startup_s": 2.0}), plan=plan(truncate(HANDSHAKE, nth=3)))
+    run.holds(start_ends, handshake_order, nothing_left_behind)
+
+
 def test_ready_is_late(world):
     """READY comes 0.3 s late: the start takes longer and no work is sent before it."""
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("pair"),
         plan=plan(delay(HANDSHAKE, nth=3, until=until(seconds=0.3))))
     run.holds(start_ends, handshake_order, tokens_match_reference)
+
+
+def test_executor_is_one_that_nobody_knows(world):
+    """The configuration names an executor that there is none of: the start fails, and says which there are."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"), config=lab_config(distributed_executor_backend="ray"))
+    run.holds(start_ends, nothing_left_behind)
 
 
 def test_everything_is_killed_and_started_again_beside_a_neighbour(world):

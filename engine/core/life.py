@@ -53,6 +53,7 @@ from engine.effects import (
     WhoAmI,
 )
 from engine.errors import QueueCancelledError, RpcError, StartupError
+from engine.executor.abstract import Executor
 from engine.executor.registry import make_executor
 from engine.kv_events.publisher.life import end_publisher, start_publisher
 from engine.kv_events.publisher.log import KVEventLog
@@ -79,7 +80,8 @@ class CoreLife:
         self._recipe = recipe
         self._config = recipe.config
         self._files = recipe.files
-        self._executor = make_executor(recipe, node.life, told=INPUT)
+        self._life = node.life
+        self._executor: Executor | None = None  # from the start on, where it can be had as configured
         self._serving = False
         self._parent_gone = False
         self._kv_log: KVEventLog | None = None
@@ -108,26 +110,29 @@ class CoreLife:
         yield from self._leave(reason)
 
     def _who_died(self, error: BaseException) -> Loop[str]:
-        return (yield from self._executor.who_died()) if isinstance(error, RpcError) else ""
+        if self._executor is None or not isinstance(error, RpcError):
+            return ""
+        return (yield from self._executor.who_died())
 
     # -- start
 
     def _start(self) -> Loop[EngineCore]:
         config, recipe = self._config, self._recipe
-        yield from self._executor.begin()  # before the first socket and thread: under fork they must not be inherited
-        yield beside("parent-watch", self._watch_parent())
+        self._executor = executor = make_executor(recipe, self._life, told=INPUT)
+        yield from executor.begin()  # before the first socket and thread: under fork they must not be inherited
+        yield beside("parent-watch", self._watch_parent(executor))
         yield OpenHeartbeat(recipe.beat, create=False)
         yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.clients[0]))
         metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
         self._check_agreement(metadata)
-        yield from self._executor.connect()
-        num_blocks = yield from self._executor.initialize()
+        yield from executor.connect()
+        num_blocks = yield from executor.initialize()
         model = yield ReadModel(config)
         self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events)
-        engine = EngineCore(config, scheduler, self._executor, engine_index=recipe.engine_index,
+        engine = EngineCore(config, scheduler, executor, engine_index=recipe.engine_index,
                             kv_log=self._kv_log, pulse=self._pulse)
         yield from self._start_output(metadata.addresses)
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
@@ -166,7 +171,7 @@ class CoreLife:
 
     # -- watch
 
-    def _watch_parent(self) -> Loop[None]:
+    def _watch_parent(self, executor: Executor) -> Loop[None]:
         """Nobody is left to serve: leave in order, but not for longer than a fraction of the orphans' bound."""
         yield AwaitParent()
         self._parent_gone = True
@@ -175,7 +180,7 @@ class CoreLife:
         yield Cancel(gone)
         yield Put(INPUT, gone)
         if not (yield Take(LEFT, (yield Now()) + self._config.bounds.orphan_s / 4)):
-            yield from self._executor.kill()
+            yield from executor.kill()
             yield RemoveFiles(self._files)
             yield ExitNow(1)
 
@@ -184,7 +189,8 @@ class CoreLife:
     def _leave(self, reason: str) -> Loop[None]:
         """Say goodbye, end the workers, let ZMQ deliver, remove what nobody else will."""
         bounds = self._config.bounds
-        self._executor.leaving()
+        if self._executor is not None:
+            self._executor.leaving()
         yield Observe("dying", {"reason": reason, "queued": (yield Waiting(OUTPUT))})
         try:
             yield MarkPoint(Mark.DYING)
@@ -193,13 +199,14 @@ class CoreLife:
         yield Cancel(QueueCancelledError("the core is leaving"))
         if self._serving:
             yield TellParent(Leaving(reason))  # before the notice: who reads that finds this
-        if "output" in self._threads and self._last_words is not None:
+        if self._last_words is not None:
             yield Put(OUTPUT, Dead())
             if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):
                 yield from self._last_words  # nothing, unless the thread failed
         if "input" in self._threads:
             yield JoinThread("input", (yield Now()) + bounds.linger_s)
-        yield from self._executor.stop()
+        if self._executor is not None:
+            yield from self._executor.stop()
         if self._kv_log is not None:
             yield from end_publisher(self._kv_log, self._kv_config())
         yield Close(0.0 if self._parent_gone else None)  # without a parent nobody will ever read it

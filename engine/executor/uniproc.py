@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any
 
 from engine.config import Bounds, EngineConfig
-from engine.effects import Call, Describe, Loop, MakeWorker, Now, Observe
+from engine.effects import Call, Describe, Loop, MakeWorker, MarkPoint, Now, Observe
 from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
+from engine.topology import Mark
 from engine.worker.worker_loop import described
 
 
@@ -38,6 +39,7 @@ class UniProcExecutor(Executor):
         if method == "execute_model":
             yield Describe("step", partial(described, call.call_id, args[0]))
         try:
+            yield MarkPoint(Mark.EXECUTING, {"call": call.call_id, "method": method})
             value, status = (yield Call(method, args, kwargs)), ReplyStatus.SUCCESS
         except Exception as error:  # a worker's failure is the call's, in one process as in many
             value, status = f"{type(error).__name__}: {error}", ReplyStatus.FAILURE

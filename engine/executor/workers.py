@@ -18,6 +18,7 @@ from engine.effects import (
     Identity,
     Loop,
     Now,
+    Observe,
     OpenRing,
     Put,
     StartChild,
@@ -103,6 +104,7 @@ class Workers:
         if self._stopping:
             return
         text = f"{self._names(gone)} died"
+        yield Observe("worker-gone", {"reason": text})
         yield Cancel(PeerDeadError(text))
         yield Put(self._told, WorkerDeadError(text))
 

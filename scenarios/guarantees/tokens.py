@@ -37,6 +37,7 @@ def check_tokens_in_order(history: History) -> Finding:
                 operation.tokens) <= _frames_meanwhile(history, operation):
             finding.broke("request {!r}: all {} tokens came at once", operation.request, len(operation.tokens),
                           at=operation.ended_at, node=operation.node)
+    _judge_sent(finding)
     for node, records in history.by_node("tokens").items():
         streams = {record.data["request"] for record in records}
         if len(streams) > 1:
@@ -112,6 +113,21 @@ def _found_in(reference: list[int], tokens: list[int]) -> tuple[int, int]:
         if known > best[1]:
             best = place, known
     return best
+
+
+def _judge_sent(finding: Finding) -> None:
+    """A core sends each output once; what a thread had in its hand that failed may be sent once more in its place.
+
+    What it is asked twice it answers twice.
+    """
+    history = finding.history
+    if history.faults.hit(Fate.DUPLICATE, channel=Channel.REQUESTS.value):
+        return
+    failed = {node for node, record in history.observed("thread-ended") if record.data["why"] == "failed"}
+    for flow in history.flows(Channel.OUTPUTS):
+        twice = next((send for send in flow.sends if send.occurrence and send.digest), None)
+        if twice is not None and flow.source not in failed:
+            finding.broke("{} sent an output twice", flow.source, at=twice.at, node=flow.source)
 
 
 def check_tokens_match_reference(history: History) -> Finding:

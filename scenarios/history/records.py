@@ -109,7 +109,8 @@ class Records:
     def unroutable(self) -> frozenset[tuple[str, int]]:
         """(site with its life, nth) of sends that could not be routed and stayed with their sender."""
         return frozenset((site_of_life(record.data["site"], life), record.data["nth"])
-                         for node, record in self.observed("not-sent") for life in [life_of(node)])
+                         for node, record in self.observed("not-sent") if "site" in record.data
+                         for life in [life_of(node)])
 
     @cached_property
     def delivered_at(self) -> dict[tuple[str, int], float]:

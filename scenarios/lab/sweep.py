@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, drop, kill, marked, plan, raises, stall, terminate
+from faults.plan import Fate, Fault, Plan, Until, drop, hang, kill, marked, plan, raises, stall, terminate, truncate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
@@ -79,7 +79,9 @@ def phases() -> tuple[Phase, ...]:
     return (
         Phase(name="calm", topology=_TWO, workload=short),
         Phase(name="idle", topology=_TWO, workload=short, options=Options(await_death_s=3.0)),
-        Phase(name="calm on one rank", topology=_ONE, workload=short),
+        Phase(name="calm on one rank", topology=_ONE, workload=pair.then(
+            _FEW, utility("get_queue_stats"), steps=3).then(
+            utility("collective_rpc", "check_health", 2), abort(0, 1))),
         Phase(name="to the last token", topology=_TWO, workload=pair),
         Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),
         Phase(name="a prefix hit", topology=_TWO, workload=twice),
@@ -93,7 +95,10 @@ def phases() -> tuple[Phase, ...]:
             abort("again"))),
         Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
               workload=recorded("texts").then(add(1, 3, 8))),
-        Phase(name="a start of its own", topology=_TWO, config=lab_config(start_method="auto"), workload=short),
+        Phase(name="a start of its own", topology=_TWO, workload=short, config=lab_config(
+            start_method="auto", distributed_executor_backend="mp")),
+        Phase(name="an executor of one rank for two", topology=_TWO, workload=short, calm=True, config=lab_config(
+            distributed_executor_backend="uni")),
         Phase(name="a start that fails", topology=_TWO, workload=short, plan=plan(
             kill("core.0", at=marked("core.0", Mark.BORN)))),
         Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
@@ -127,6 +132,12 @@ def phases() -> tuple[Phase, ...]:
               config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),
         Phase(name="a rank that fails to load", topology=_TWO, workload=short, plan=plan(
             raises("worker.1", at=marked("worker.1", Mark.LOADING)))),
+        Phase(name="a rank that loads for too long", topology=_TWO, workload=short, calm=True,
+              config=lab_config(bounds={"startup_s": 1.0}), plan=plan(
+                  hang("worker.1", at=marked("worker.1", Mark.LOADING)),  # and the client is too slow to give it up
+                  stall("frontend.0", at=marked("worker.0", Mark.LOADING), until=Until(seconds=1.5)))),
+        Phase(name="addresses that cannot be read", topology=_TWO, workload=short, calm=True, plan=plan(
+            truncate("frontend.0->core.0/handshake"))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,

@@ -15,6 +15,7 @@ _KNOWN_CALLS = frozenset({"ping", "pause_scheduler", "resume_scheduler", "run_st
                           "collective_rpc", "get_stats", "get_queue_stats"})
 _ASKED_OF_WORKERS = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
 _MOST_PINGED_BYTES = 1 << 20
+_EXECUTORS = frozenset({"auto", "mp", "uni"})
 
 
 def cannot_be_done(method: str, args: list[Any]) -> bool:
@@ -173,6 +174,12 @@ def _cannot_start(history: History, incident: Incident) -> bool:
     return history.play.options.long_runtime_dir
 
 
+def _has_no_executor(history: History, incident: Incident) -> bool:
+    """None has that name, or the one that has it runs a single rank."""
+    name = history.play.config.distributed_executor_backend
+    return name not in _EXECUTORS or (name == "uni" and history.tp_of(incident.node) > 1)
+
+
 # -- what the configuration admits -------------------------------------------------------------------------------
 
 
@@ -213,6 +220,7 @@ CAUSES: tuple[Cause, ...] = (
           _killed_by_the_lab),
     Cause("it joined late", frozenset({Sort.KV_READER}), _came_late),
     Cause("its directory's name is too long", frozenset({Sort.START, Sort.DEATH}), _cannot_start),
+    Cause("its executor cannot be had", frozenset({Sort.START, Sort.DEATH, Sort.DEAD}), _has_no_executor),
     Cause("more events than a queue holds", frozenset({Sort.KV_READER, Sort.KV_SENDER}), _narrow_queue),
     Cause("a canary", frozenset({Sort.FAILED, Sort.UTILITY, Sort.KV_READER, Sort.OVERSTAY}), _canary),
 )

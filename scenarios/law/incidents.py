@@ -65,6 +65,7 @@ _OUTCOMES = {Outcome.FAILED: Sort.FAILED, Outcome.REFUSED: Sort.REFUSED, Outcome
 #: Observations that are incidents whatever they say, and what they are.
 _ALWAYS = {
     "engine-dead": Sort.DEAD, "dying": Sort.DEAD, "dead-notice": Sort.DEAD, "late-call": Sort.DEAD,
+    "worker-gone": Sort.DEAD,
     "start-failed": Sort.START, "unroutable": Sort.UNSENT, "not-sent": Sort.UNSENT, "bad-frame": Sort.BAD_FRAME,
     "rpc-raised": Sort.RPC, "rpc-failed": Sort.RPC, "parent-gone": Sort.ORPHAN, "kv-lost": Sort.KV_SENDER,
     "kv-unsent": Sort.KV_SENDER, "replay-ended": Sort.KV_SENDER, "kv-gap": Sort.KV_READER,
@@ -77,7 +78,8 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
     "request": (Sort.STRANGE, lambda node, data: data.get("action") in ("duplicate", "refused", "unknown-abort")),
     "queue-wait": (Sort.WAIT, lambda node, data: data.get("outcome") != "ok" and (
         data.get("outcome") in ("peer-dead", "failed") or (
-            data.get("outcome") == "timeout" and kind_of(node) == "core"))),  # workers look whether they are asked
+            # Workers look whether they are asked.
+            data.get("outcome") in ("timeout", "cancelled") and kind_of(node) == "core"))),
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
@@ -175,7 +177,8 @@ def _of_tables(history: History) -> Iterator[Incident]:
             yield Incident(Sort.KEPT, node, record.at, f"idle, and kept {record.data['kept']}", None, record)
     for node, record in history.observed("parent-gone"):
         core = history.engine_of(node).core
-        if any(record.data.get("kept", {}).values()) and _all_is_told(history, core, node, record.at):
+        if any(record.data.get("kept", {}).values()) and (_made_no_step(history, node) or _all_is_told(
+                history, core, node, record.at)):
             yield Incident(Sort.KEPT, node, record.at, f"leaves, and kept {record.data['kept']}", None, record)
     for node, record in history.observed("closing"):
         pending = any(o.node == node and not (o.ends and o.ends[0].number < record.number) for o in history.operations)
@@ -214,6 +217,10 @@ def _of_silence(history: History) -> Iterator[Incident]:
 
 def _refused_by_itself(history: History, node: str) -> int:
     return sum(o.node == node and o.outcome == Outcome.REFUSED and o.accepted is None for o in history.operations)
+
+
+def _made_no_step(history: History, worker: str) -> bool:
+    return not any(record.data["method"] == "execute_model" for record in history.by_node("rpc").get(worker, ()))
 
 
 def _all_is_told(history: History, core: str, worker: str, at: float) -> bool:

@@ -11,17 +11,15 @@ keep its process from what comes behind it, so of two in turn the second one may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 from engine.topology import Mark, NodeKind, mark_site
-from scenarios.history.history import History
-from scenarios.history.names import kind_of, of_life
+from scenarios.history.history import Fate, History, Receipt
+from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
 
 _STEP = "its call"
-#: How the site of a mark ends. What begins otherwise is told.
-_MARK = "/mark:"
+#: How the sites of marks end. What begins otherwise is told.
 _BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING = (
     mark_site("", mark) for mark in (Mark.BORN, Mark.LOADING, Mark.READY, Mark.IDLE, Mark.DYING, Mark.DRAINING,
                                      Mark.EXECUTING))
@@ -34,17 +32,20 @@ class _Way(NamedTuple):
     `behind`: whoever has come to the first has come to the second."""
 
     alike: tuple[tuple[str, str], ...]
-    in_turn: tuple[tuple[str, str], ...] = ()
+    in_turn: tuple[tuple[str, ...], ...] = ()
     behind: tuple[tuple[str, str], ...] = ()
 
 
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
-                        (*pairwise(_STEPS), (_IDLE, "blocks"), (_DRAINING, "draining"))),
+                        (_STEPS, (_IDLE, "blocks"), (_DRAINING, "draining"))),
     NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING))),
     NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
+#: Who is held up for so much of the time in which it is waited for may be late.
+_MOST = 0.5
+_ORPHANED = "the frontend is gone"
 
 
 def passed_by(history: History) -> Iterator[tuple[str, str]]:
@@ -54,11 +55,19 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     for node in history.by_node("bye"):
         kind = kind_of(node)
         way = _WAYS.get(kind)
-        if way is not None and (_count(history, node, "born") or _count(history, node, _BORN)):
+        if way is not None and (history.records(node)[0].site == "born" or _count(history, node, _BORN)):
             for text in _missed(history, node, way):
                 yield node, text
-            for thread in _still_running(history, node) if kind == NodeKind.CORE else ():
-                yield node, f"its thread {thread!r} went on"
+            if kind == NodeKind.CORE:
+                for thread in _still_running(history, node):
+                    yield node, f"its thread {thread!r} went on"
+                for worker in _left_behind(history, node):
+                    yield node, f"{worker} left after it"
+    yield from _never_out(history)
+    yield from _deaf(history)
+    yield from _orphaned(history)
+    if history.simulated:
+        yield from _lingering(history)
     yield from _gone_without_a_word(history)
 
 
@@ -69,17 +78,20 @@ def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
         told, passed = _count(history, node, one), _count(history, node, other)
         if told != passed:
             yield f"it came {told} times to {one!r} and {passed} times to {other!r}"
-    for one, other in way.in_turn:
-        first, second = _count(history, node, one), _count(history, node, other)
-        if second != first and second != first - 1:
-            yield f"it came {first} times to {one!r} and {second} times to {other!r}, which is next"
+    for turn in way.in_turn:
+        before = _count(history, node, turn[0])
+        for place in turn[1:]:
+            count = _count(history, node, place)
+            if count != before and count != before - 1:
+                yield f"it came {count} times to {place!r}, and {before} times to what stands before it"
+            before = count
     for one, other in way.behind:
         if _count(history, node, one) and not _count(history, node, other):
             yield f"it came to {one!r}, and not to {other!r} before it"
 
 
 def _count(history: History, node: str, what: str) -> int:
-    if what.startswith(_MARK):
+    if what[0] == "/":  # a mark's site
         return len(history.crossings.get(node + what, ()))
     if what == _STEP:
         return sum(call.data["method"] == "execute_model" for call in history.by_node("rpc-call").get(node, ()))
@@ -88,16 +100,71 @@ def _count(history: History, node: str, what: str) -> int:
 
 def _still_running(history: History, core: str) -> list[str]:
     served = history.by_node("blocks").get(core) and history.by_node("dying").get(core)
-    if not served or any(r.node == core and r.fate in STALL_FATES for r in history.faults.receipts):
+    if not served or any(r.node == core and r.fate in STALL_FATES and r.lasted_s >= history.bounds.linger_s * _MOST
+                         for r in history.faults.receipts):
         return []
     ended = {record.data["thread"] for record in history.by_node("thread-ended").get(core, ())}
     return [name for name in _THREADS if name not in ended]
 
 
+def _orphaned(history: History) -> Iterator[tuple[str, str]]:
+    for core, records in history.by_node("dying").items():
+        if records[0].data["reason"].endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
+            yield core, "it did not say that its client was gone"
+
+
+def _lingering(history: History) -> Iterator[tuple[str, str]]:
+    """A core without anything to run leaves when it is asked to. On a real machine it takes its turn."""
+    for core, records in history.by_node("draining").items():
+        dying, said = history.by_node("dying").get(core), records[0].data
+        if dying and not (said.get("running", 1) or said.get("waiting", 1)) and not history.faults.stalls and \
+                dying[0].at - records[0].at > history.bounds.detection_s:
+            yield core, "it had nothing to run and did not leave when it was asked to"
+
+
+def _left_behind(history: History, core: str) -> list[str]:
+    """Workers that were there when their core said that it is out."""
+    out, byes, engine = history.by_node("bye")[core][0], history.by_node("bye"), history.engine_of(core)
+    workers = (engine.worker(rank) for rank in range(history.tp_of(core)))
+    return [worker for worker in workers if worker in byes and byes[worker][0].at > out.at]
+
+
+def _deaf(history: History) -> Iterator[tuple[str, str]]:
+    """A core that has begun leaves in order when it is asked to, as early as that may be."""
+    for receipt in history.faults.receipts if len(history.faults.receipts) == 1 else ():
+        core = receipt.node
+        asks = receipt.fate == Fate.TERMINATE and kind_of(core) == NodeKind.CORE and not receipt.site.endswith(_BORN)
+        if asks and receipt.site.startswith(base(core)) and core in history.ends and \
+                core not in history.by_node("dying"):
+            yield core, "it was asked to and did not hear"
+
+
+def _never_out(history: History) -> Iterator[tuple[str, str]]:
+    """A core that leaves because its client is gone, of whose engine nothing else was struck, says when it is out."""
+    for node, gone in history.by_node("parent-gone").items():
+        dying, served = history.by_node("dying").get(node), history.by_node("blocks").get(node)
+        before = dying is not None and dying[0].number < gone[0].number
+        if served and not before and node in history.ends and node not in history.by_node("bye") and all(
+                kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES for r in history.faults.receipts):
+            yield node, "it never said that it was out"
+
+
 def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
+    """Exit codes are known of the twin's processes."""
     for process in history.lab.processes:
-        node = of_life(process.node, process.life)
-        left = process.ended_at is not None and process.exitcode == 0
-        if left and kind_of(node) in _WAYS and history.records(node) and \
-                node not in history.by_node("bye") and node not in history.faults.ending:
-            yield node, "it left with 0, and without a word"
+        kind, node = kind_of(process.node), of_life(process.node, process.life)
+        if process.ended_at is None or process.exitcode not in (0, 1) or kind not in _WAYS or \
+                not _count(history, node, "born"):
+            continue
+        struck = history.faults.ending.get(node)
+        if node not in history.by_node("bye") and (struck is None and process.exitcode == 0 or (
+                kind == NodeKind.WORKER and (struck is None or _can_speak(history, node, struck)))):
+            yield node, f"it left with {process.exitcode}, and without a word"
+        if kind == NodeKind.WORKER and process.exitcode == 0 and struck is None and \
+                node not in history.by_node("parent-gone"):
+            yield node, "it left with 0, and its core was there"
+
+
+def _can_speak(history: History, worker: str, struck: Receipt) -> bool:
+    """An exception that a worker meets when it is more than born."""
+    return struck.fate == Fate.RAISE and _count(history, worker, _LOADING) > 0

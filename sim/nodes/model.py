@@ -65,6 +65,8 @@ class ModelStandIn:
         self._rank = asked.rank
         self._group: Any = None
         self._known: dict[str, _Known] = {}
+        self._has_device = self._is_loaded = False
+        self._num_blocks = 0  # of its cache, once it has one
         if asked.world_size > 1:
             ranks = [worker(rank, engine=process.node.engine) for rank in range(asked.world_size)]
             self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s)
@@ -74,16 +76,19 @@ class ModelStandIn:
         return getattr(self, method)(*args, **kwargs)
 
     def init_device(self) -> None:
-        return None
+        self._has_device = True
 
     def load_model(self) -> Loop[None]:
+        if not self._has_device:
+            raise RuntimeError("init_device comes first")
         yield Sleep(self._costs.model_load_s)
+        self._is_loaded = True
 
     def get_num_blocks(self) -> int:
         return self._config.cache.num_gpu_blocks or NUM_BLOCKS
 
     def initialize_cache(self, num_blocks: int) -> None:
-        return None
+        self._num_blocks = num_blocks
 
     def check_health(self) -> None:
         return None
@@ -93,6 +98,8 @@ class ModelStandIn:
 
     def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
         known, model = self._known, self._model
+        if not (self._is_loaded and self._num_blocks):
+            raise RuntimeError("load_model and initialize_cache come first")
         for request_id in (*step.finished, *step.preempted):
             known.pop(request_id, None)
         starts: dict[str, int] = {}

@@ -178,7 +178,7 @@ class Builder:
         up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
         announce = "core.0->frontend.0/requests"
         self.observes(f"frontend.0{suffix}", "starting")
-        for edge, digest in ((up, ""), (up, "hello"), (down, "metadata"), (up, "ready"), (announce, "here")):
+        for edge, digest in ((up, ""), (up, "hello"), (down, "metadata"), (up, "ready"), (announce, "")):
             self.crosses(f"{edge}:send", digest, life=life).crosses(f"{edge}:receive", digest, life=life)
         self.observes(f"core.0{suffix}", "ready", num_gpu_blocks=core_blocks or blocks, parallel_config=config)
         return self.observes(f"frontend.0{suffix}", "ready", num_gpu_blocks=blocks, parallel_config=config)

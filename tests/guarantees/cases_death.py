@@ -39,6 +39,28 @@ def a_killed_worker_is_noticed_by_the_step_deadline_only() -> Builder:
     return _worker_killed().wait(1).dies("a")
 
 
+def _worker_gives_up_a_hung_core(told_after_s: float, until: Until | None = None) -> Builder:
+    """The core stands still for 1.5 s at most before it is given up; its worker is gone after one."""
+    h = history().started().called("a").fires("hang", "core.0->worker.0/rpc:send", until=until).wait(1)
+    return h.ends("worker.0", exitcode=1).wait(told_after_s - 1).dies("a")
+
+
+@accepts("death-is-told")
+def a_worker_gives_up_a_core_that_stands_still_and_this_is_told_when_the_core_is_given_up() -> Builder:
+    return _worker_gives_up_a_hung_core(1.75)
+
+
+@rejects("death-is-told")
+def a_worker_gives_up_a_core_that_stands_still_and_this_is_told_later() -> Builder:
+    return _worker_gives_up_a_hung_core(1.85)
+
+
+@rejects("death-is-told")
+def a_worker_gives_up_a_core_that_went_on_and_this_is_told_when_it_would_have_been_given_up() -> Builder:
+    h = history().started().called("a").fires("hang", "core.0->worker.0/rpc:send", until=Until(seconds=.5)).wait(.5)
+    return h.releases().wait(.5).ends("worker.0", exitcode=1).wait(.75).dies("a")
+
+
 @rejects("death-is-told", "ends-once")
 def a_killed_worker_is_never_noticed() -> Builder:
     return _worker_killed().wait(60)
@@ -140,6 +162,22 @@ def health_is_bad_after_a_death() -> Builder:
         "frontend.0", "health", healthy=False, reason="worker.1 died")
 
 
+def _healthy_after(seconds: float) -> Builder:
+    h = history().started().called("a").fires("hang", "core.0->worker.0/rpc:send").wait(1).ends("worker.0", exitcode=1)
+    h.wait(seconds - 1).observes("frontend.0", "health", healthy=True, reason="")
+    return h.dies("a").observes("frontend.0", "health", healthy=False, reason="no heartbeat")
+
+
+@accepts("health-is-true")
+def a_worker_gives_up_a_core_that_stands_still_which_is_still_healthy() -> Builder:
+    return _healthy_after(1.7)
+
+
+@rejects("health-is-true")
+def a_core_that_stands_still_without_its_worker_is_healthy_for_too_long() -> Builder:
+    return _healthy_after(1.9)
+
+
 @accepts("health-is-true")
 def health_is_bad_after_a_stall() -> Builder:
     return _core_stopped().wait(1.9).dies("a").observes("frontend.0", "health", healthy=False, reason="no heartbeat")
@@ -204,6 +242,20 @@ def the_frontend_learns_of_the_death_from_elsewhere_and_closes() -> Builder:
 def the_frontend_closes_before_the_notice_can_reach_it() -> Builder:
     return history().started().request("a").fires("terminate", "core.0/mark:executed").observes(
         "core.0", "dying", reason="SIGTERM", queued=0).observes("frontend.0", "closing").sends(OUTPUTS, "DEAD")
+
+
+@silent("dead-notice")
+def the_frontend_is_stopped_for_longer_than_a_notice_is_kept() -> Builder:
+    """For all of it, whatever the sums of these times are rounded to."""
+    h = history().started().called("a").wait(.3).fires("stall", "frontend.0/mark:born", until=Until(seconds=6))
+    return h.observes("core.0", "dying", reason="SIGTERM", queued=0).ends("core.0").wait(6).releases().dies("a")
+
+
+@rejects("dead-notice")
+def the_frontend_is_stopped_for_a_part_of_the_time_in_which_a_notice_is_kept() -> Builder:
+    h = history().started().called("a").fires("stall", "frontend.0/mark:born", until=Until(seconds=.5))
+    h.observes("core.0", "dying", reason="SIGTERM", queued=0).ends("core.0")
+    return h.wait(.5).releases().wait(1).dies("a")
 
 
 @accepts("death-is-told")
@@ -464,8 +516,29 @@ def the_start_fails_and_nothing_had_befallen_it() -> Builder:
 
 
 @silent("start-ends")
+def a_start_is_ready_and_nothing_befell_it() -> Builder:
+    return history().started()
+
+
+@accepts("start-ends")
 def a_configuration_is_refused() -> Builder:
     return _starting().observes("frontend.0", "start-failed", error="ConfigError", reason="no such model")
+
+
+def _a_worker_gives_up(told: str) -> Builder:
+    h = _starting().fires("raise", "worker.1/mark:loading")
+    h.observes("worker.1", "bye", reason="could not start: planted by the plan")
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason=f"worker.1 {told}")
+
+
+@accepts("start-ends")
+def what_a_worker_could_not_start_by_is_told() -> Builder:
+    return _a_worker_gives_up("could not start: planted by the plan")
+
+
+@rejects("start-ends")
+def what_a_worker_could_not_start_by_is_not_told() -> Builder:
+    return _a_worker_gives_up("died while starting (exit code 1)")
 
 
 @rejects("start-ends")

@@ -91,6 +91,30 @@ def _idle(untold: bool) -> Builder:
 
 
 @rejects(LAW)
+def a_worker_that_made_no_step_knows_a_request() -> Builder:
+    h = history().started().request("a").observes("worker.1", "rpc", call=0, method="get_num_blocks")
+    return h.observes("frontend.0", "closing").observes("worker.1", "parent-gone", kept={"requests": 1})
+
+
+@rejects(LAW)
+def a_worker_is_gone_that_nobody_has_asked_to_leave() -> Builder:
+    return history().started().request("a").observes("frontend.0", "closing").observes(
+        "core.0", "worker-gone", reason="worker.1 (pid 7) died")
+
+
+@accepts(LAW)
+def a_worker_is_gone_that_was_killed() -> Builder:
+    return history().started().called("a").fires("kill", "worker.1/mark:executing").ends("worker.1").observes(
+        "core.0", "worker-gone", reason="worker.1 (pid 7) died").dies("a")
+
+
+@rejects(LAW)
+def the_wait_of_a_calm_core_is_cancelled() -> Builder:
+    return history().started().request("a").observes(
+        "core.0", "queue-wait", ring="response", began=1.0, ended=1.1, deadline=2.0, outcome="cancelled")
+
+
+@rejects(LAW)
 def a_worker_was_never_told_that_a_request_is_over() -> Builder:
     return _idle(untold=False)
 

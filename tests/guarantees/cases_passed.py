@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from faults.plan import Until
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects
 
@@ -11,7 +12,7 @@ _BEGINS = ("born", ":born", "ready", ":ready", ":idle", "blocks")
 _STEP = (":step", ":scheduled", "rpc-call", ":executed", ":published")
 _LEAVES = ("dying", ":dying", "output", "input")
 _CORE = (*_BEGINS, *_STEP, *_STEP, ":idle", "blocks", ":draining", "draining", *_LEAVES, "bye")
-_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "bye")
+_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "parent-gone", "bye")
 
 
 def _goes(node: str, way: Sequence[str], h: Builder | None = None) -> Builder:
@@ -147,6 +148,95 @@ def a_core_does_not_wait_for_its_thread() -> Builder:
     return _goes("core.0", _without(_CORE, "input"))
 
 
+def _both_leave(*order: str) -> Builder:
+    h = history().called("a", core=False).ended("a").observes("frontend.0", "closing")
+    for node in order:
+        h = _goes(node, _CORE if node == "core.0" else _WORKER, h)
+    return h
+
+
+@accepts(LAW)
+def workers_are_gone_when_their_core_is_out() -> Builder:
+    return _both_leave("worker.0", "worker.1", "core.0")
+
+
+@rejects(LAW)
+def a_core_is_out_before_its_worker() -> Builder:
+    return _both_leave("worker.0", "core.0", "worker.1")
+
+
+def _is_asked_while_it_starts(*said: str) -> Builder:
+    h = _goes("core.0", _BEGINS[:2], history().observes("frontend.0", "starting"))
+    h.fires("terminate", "core.0->frontend.0/handshake:send")
+    h = _goes("core.0", said, h).ends("core.0", exitcode=0 if said else -15)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="core.0 was asked to leave")
+
+
+@accepts(LAW)
+def a_core_is_asked_to_leave_while_it_starts() -> Builder:
+    return _is_asked_while_it_starts("dying", ":dying", "bye")
+
+
+@rejects(LAW)
+def a_core_is_asked_to_leave_while_it_starts_and_is_gone() -> Builder:
+    return _is_asked_while_it_starts()
+
+
+def _goes_without_its_client(*said: str) -> Builder:
+    h = _goes("core.0", _BEGINS, history().called("a", core=False)).fires("kill", "frontend.0/mark:born")
+    h.observes("core.0", "parent-gone")
+    return _goes("core.0", said, h.ends("frontend.0", exitcode=-9)).ends("core.0", exitcode=1)
+
+
+@accepts(LAW)
+def a_core_without_its_client_leaves_in_order() -> Builder:
+    return _goes_without_its_client(*_LEAVES, "bye")
+
+
+@rejects(LAW)
+def a_core_without_its_client_is_ended_on_its_way_out() -> Builder:
+    return _goes_without_its_client(*_LEAVES)
+
+
+@rejects(LAW)
+def a_core_without_its_client_is_ended_and_did_not_try_to_leave() -> Builder:
+    return _goes_without_its_client()
+
+
+def _is_asked_to_leave(running: int, after_s: float) -> Builder:
+    h = history().called("a").ended("a").observes("frontend.0", "closing")
+    h.observes("core.0", "draining", running=running, waiting=0, deadline=h.now + 9)
+    return h.wait(after_s).observes("core.0", "dying", reason="SIGTERM", queued=0)
+
+
+@accepts(LAW)
+def a_core_with_something_to_run_takes_its_time_to_leave() -> Builder:
+    return _is_asked_to_leave(1, .5)
+
+
+@accepts(LAW)
+def a_core_with_nothing_to_run_leaves() -> Builder:
+    return _is_asked_to_leave(0, .01)
+
+
+@rejects(LAW)
+def a_core_with_nothing_to_run_takes_its_time_to_leave() -> Builder:
+    return _is_asked_to_leave(0, .5)
+
+
+@rejects(LAW)
+def a_core_leaves_because_its_client_is_gone_and_does_not_say_when_it_saw_that() -> Builder:
+    h = history().called("a", core=False).fires("kill", "frontend.0/mark:born").ends("frontend.0", exitcode=-9)
+    return h.observes("core.0", "dying", reason="QueueCancelledError: the frontend is gone", queued=0)
+
+
+@rejects(LAW)
+def a_core_does_not_wait_for_a_thread_that_is_held_up_for_a_moment() -> Builder:
+    h = _goes("core.0", _BEGINS, history().called("a", core=False)).ended("a").observes("frontend.0", "closing")
+    h.fires("hang", "frontend.0->core.0/requests:receive", nth=2, until=Until(seconds=.05))
+    return _goes("core.0", _without((*_LEAVES, "bye"), "input"), h)
+
+
 @rejects(LAW)
 def a_worker_executes_without_a_mark() -> Builder:
     return _goes("worker.1", _without(_WORKER, ":executing", ":executing"))
@@ -160,6 +250,27 @@ def a_worker_loads_without_a_mark() -> Builder:
 @rejects(LAW)
 def a_worker_is_ready_without_a_mark() -> Builder:
     return _goes("worker.1", _without(_WORKER, ":ready"))
+
+
+@rejects(LAW)
+def a_worker_leaves_with_0_and_its_core_is_there() -> Builder:
+    return _goes("worker.1", _without(_WORKER, "parent-gone"))
+
+
+@accepts(LAW)
+def a_worker_that_cannot_load_says_so() -> Builder:
+    return _cannot_load("bye")
+
+
+@rejects(LAW)
+def a_worker_that_cannot_load_is_gone_without_a_word() -> Builder:
+    return _cannot_load()
+
+
+def _cannot_load(*said: str) -> Builder:
+    h = _goes("worker.1", ("born", ":born", ":loading"), history().observes("frontend.0", "starting"))
+    h = _goes("worker.1", said, h.fires("raise", "worker.1/mark:loading")).ends("worker.1", exitcode=1)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 could not start")
 
 
 @rejects(LAW)

@@ -107,6 +107,18 @@ def all_tokens_of_three_messages_come_at_once() -> Builder:
     return _three_outputs([7, 8, 9])
 
 
+@rejects("tokens-in-order")
+def an_output_is_sent_twice() -> Builder:
+    return history().request("a").carries(OUTPUTS, "x", "y", "y", "z")
+
+
+@accepts("tokens-in-order")
+def an_output_is_sent_again_by_who_sends_in_the_place_of_a_thread_that_failed() -> Builder:
+    h = history().called("a").called("b", 1).streams("a", [7]).streams("b", [5]).streams("a", [8], offset=1)
+    return h.carries(OUTPUTS, "x", "y").observes("core.0", "thread-ended", thread="output", why="failed").carries(
+        OUTPUTS, "y", "z").dies("a").dies("b")
+
+
 @silent("tokens-in-order")
 def a_caller_that_is_slow_reads_two_tokens_at_once() -> Builder:
     return _three_outputs([7], [8, 9])

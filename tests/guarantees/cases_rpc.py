@@ -42,7 +42,23 @@ def both_ranks_answer_what_both_were_asked() -> Builder:
 @accepts("rpc-matched")
 def a_rank_that_raises_answers_what_it_was_not_asked_to() -> Builder:
     h = _both_answer(_calls(None, 0), 0)
+    return _takes(_executes(h, 1, 1, raises=True), 1, 1, status=1).observes(CORE, "rpc-failed", call=1, rank=1)
+
+
+@rejects("rpc-matched")
+def a_failure_is_not_told() -> Builder:
+    return _takes(_executes(_both_answer(_calls(None, 0), 0), 1, 1, raises=True), 1, 1, status=1)
+
+
+@accepts("rpc-matched")
+def a_rank_fails_when_its_call_is_over() -> Builder:
+    h = _takes(_executes(_both_answer(_calls(None, 0), 0), 0, 1), 0, 1)
     return _takes(_executes(h, 1, 1, raises=True), 1, 1, status=1)
+
+
+@rejects("rpc-matched")
+def an_answer_comes_of_a_rank_that_there_is_none_of() -> Builder:
+    return _takes(_both_answer(_calls(None), 0), 2, 0)
 
 
 @rejects("rpc-matched")
@@ -80,20 +96,65 @@ def a_result_is_taken_for_a_failure() -> Builder:
     return _takes(_executes(_calls(None), 0, 0), 0, 0, status=1)
 
 
-def _waits(h: Builder, seconds: float) -> Builder:
+def _waits(h: Builder, seconds: float, began: float | None = None) -> Builder:
     """The core waits for an answer, until so long after its last call."""
     called_at = [record.at for record in h.records[CORE, 0] if record.site == "rpc-call"][-1]
-    return h.observes(CORE, "queue-wait", ring="response", began=h.now, ended=h.now, outcome="ok",
+    return h.observes(CORE, "queue-wait", ring="response", began=began or h.now, ended=h.now, outcome="ok",
                       deadline=called_at + seconds)
+
+
+def _two_steps(told: int = 1, waits: bool = True) -> Builder:
+    """Two steps, each told so many times by who answers; then two more calls at once."""
+    h = history().started()
+    for call in (0, 1):
+        began = h.now
+        h.observes(CORE, "rpc-call", call=call, method="execute_model", output_rank=None)
+        _both_answer(h, call)
+        if waits:
+            _waits(h, h.config.bounds.step_s, began)
+        for _ in range(told):
+            h.observes("worker.0", "step", call=call, step=call)
+        h.crosses(f"{CORE}/mark:executed")
+    began = h.now
+    for call in (2, 3):
+        h.observes(CORE, "rpc-call", call=call, method="m", output_rank=None)
+    h = _both_answer(_both_answer(h, 2), 3)
+    return _waits(h, h.config.bounds.rpc_s, began)
+
+
+@accepts("rpc-matched")
+def two_steps_are_told_and_waited_for() -> Builder:
+    return _two_steps()
+
+
+@rejects("rpc-matched")
+def nobody_tells_what_a_step_asks_for() -> Builder:
+    return _two_steps(told=0)
+
+
+@rejects("rpc-matched")
+def two_ranks_tell_what_a_step_asks_for() -> Builder:
+    return _two_steps(told=2)
+
+
+@rejects("rpc-matched")
+def an_answer_takes_its_time_and_nobody_has_waited() -> Builder:
+    return _two_steps(waits=False)
 
 
 @accepts("rpc-matched")
 def a_step_is_waited_for_until_its_deadline() -> Builder:
+    h = _both_answer(_both_answer(_calls(None, None, method="execute_model"), 0), 1)
+    return _waits(h, h.config.bounds.step_s)
+
+
+@rejects("rpc-matched")
+def a_wait_for_a_step_that_nobody_has_answered_is_called_well() -> Builder:
     h = _both_answer(_calls(None, None, method="execute_model"), 0)
     return _waits(h, h.config.bounds.step_s)
 
 
 @rejects("rpc-matched")
 def a_step_is_waited_for_as_long_as_a_start_may_take() -> Builder:
-    h = _both_answer(_calls(None, None, method="execute_model"), 0)
+    h = _both_answer(_both_answer(_calls(None, None, method="execute_model"), 0), 1)
     return _waits(h, h.config.bounds.startup_s)

@@ -60,6 +60,13 @@ def one_waits_until_the_other_has_ended() -> Builder:
     return b_is_served(a_is_served(both()), 2).streams("a", [7, 8, 9]).ended("a").streams("b", [5, 6]).ended("b")
 
 
+@rejects(TURN)
+def a_request_that_came_twice_is_taken_twice() -> Builder:
+    h = both().fires("duplicate", "frontend.0->core.0/requests:receive").observes(
+        "core.0", "request", request=A, action="add", reason="")
+    return b_is_served(a_is_served(h), 2).streams("a", [7, 8, 9]).ended("a").streams("b", [5, 6]).ended("b")
+
+
 @accepts(TURN)
 def a_long_prompt_is_computed_in_parts_within_the_budget() -> Builder:
     h = step(both(tokens=1, seqs=2), new=((A, [1, 2], 2, [0], 0, 1),))

@@ -203,6 +203,94 @@ def ready_is_waited_for_for_ever() -> Builder:
     return history().observes("frontend.0", "starting").carries(up, "hello").fires("drop", f"{up}:receive").wait(60)
 
 
+_UP, _DOWN = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
+
+
+@rejects("handshake-order")
+def a_core_says_ready_twice() -> Builder:
+    return history().started().sends(_UP, "ready")
+
+
+@rejects("handshake-order")
+def a_core_announces_itself_twice() -> Builder:
+    return history().started().sends("core.0->frontend.0/requests", "")
+
+
+@rejects("handshake-order")
+def a_frontend_answers_hello_twice() -> Builder:
+    return history().started().sends(_DOWN, "metadata")
+
+
+@accepts("handshake-order")
+def hello_comes_twice_by_the_plan_and_is_answered_twice() -> Builder:
+    return history().started().fires("duplicate", f"{_UP}:receive", nth=2).sends(_DOWN, "metadata")
+
+
+@rejects("handshake-order")
+def a_core_begins_with_hello() -> Builder:
+    return history().observes("frontend.0", "starting").carries(_UP, "hello", "").carries(_DOWN, "metadata").carries(
+        _UP, "ready").carries("core.0->frontend.0/requests", "").observes("core.0", "ready").observes(
+        "frontend.0", "ready", parallel_config={"tensor_parallel_size": 2, "data_parallel_size": 1})
+
+
+def _cut_short(told: bool) -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, "", "hello").carries(_DOWN, "metadata").fires(
+        "truncate", f"{_UP}:receive", nth=3)
+    h = h.observes("frontend.0", "bad-frame", edge="handshake", error="truncated") if told else h
+    return h.wait(4).observes("frontend.0", "start-failed", error="StartupError", reason="core.0 was late")
+
+
+@accepts("handshake-order")
+def a_greeting_that_is_cut_short_is_told() -> Builder:
+    return _cut_short(told=True)
+
+
+@rejects("handshake-order")
+def a_greeting_that_is_cut_short_is_passed_over_in_silence() -> Builder:
+    return _cut_short(told=False)
+
+
+def _is_not_answered(seconds: float) -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, "", "hello").fires("drop", f"{_DOWN}:receive")
+    return h.wait(seconds).observes("frontend.0", "start-failed", error="StartupError", reason="core.0 had no answer")
+
+
+@accepts("handshake-order")
+def a_core_whose_hello_is_not_answered_gives_up() -> Builder:
+    return _is_not_answered(2.1)
+
+
+@rejects("handshake-order")
+def a_core_whose_hello_is_not_answered_waits_as_long_as_a_start_may_take() -> Builder:
+    return _is_not_answered(4)
+
+
+def _fails_after(seconds: float, *heard: str) -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, *heard).fires("stall", "core.0/mark:born")
+    return h.wait(seconds).observes("frontend.0", "start-failed", error="StartupError",
+                                    reason="core.0 did not report READY in time")
+
+
+@accepts("handshake-order", "start-ends")
+def a_core_that_says_no_hello_is_not_waited_for() -> Builder:
+    return _fails_after(2.1, "").fires("drop", f"{_UP}:receive")
+
+
+@rejects("handshake-order")
+def a_core_that_says_no_hello_is_waited_for_as_long_as_for_one_that_has() -> Builder:
+    return _fails_after(4, "")
+
+
+@rejects("handshake-order")
+def a_core_that_said_hello_is_given_up_as_if_it_had_not() -> Builder:
+    return _fails_after(2.1, "", "hello")
+
+
+@accepts("handshake-order")
+def a_core_that_said_hello_has_the_time_of_a_start() -> Builder:
+    return _fails_after(4, "", "hello").fires("drop", f"{_UP}:receive")
+
+
 @unknown("handshake-order", "start-ends")
 def the_play_ends_before_a_slow_start_does() -> Builder:
     return history("engine").observes("frontend.0", "starting").wait(6)
@@ -216,6 +304,12 @@ def no_engine_is_started() -> Builder:
 def _bad_frame(**data: object) -> Builder:
     return history().started().called("a").called("b", 1).observes(
         "core.0", "bad-frame", edge=REQUESTS, error="unknown type 0x7f", **data)
+
+
+@rejects("bad-frame-isolated")
+def a_type_that_every_core_knows_is_called_unknown() -> Builder:
+    return history().started().called("a").called("b", 1).observes(
+        "core.0", "bad-frame", edge=REQUESTS, error="unknown request type 00").ended("a").ended("b")
 
 
 @accepts("bad-frame-isolated", "no-foreign-code")

@@ -74,6 +74,12 @@ def _start(long_name: bool) -> Builder:
         "frontend.0", "start-failed", error="ConfigError", reason="the path is too long")
 
 
+def _executor(name: str, tp: int = 2) -> Builder:
+    return history(tp=tp, distributed_executor_backend=name).observes("frontend.0", "starting").observes(
+        "core.0", "dying", reason="ConfigError: distributed_executor_backend").observes(
+        "frontend.0", "start-failed", error="ConfigError", reason="distributed_executor_backend")
+
+
 def _stays(publisher: str) -> Builder:
     h = history(subscribers=1).started().request("a").observes("subscriber.0", "born", pid=9)
     if publisher == "dies":
@@ -115,6 +121,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "the lab killed its engine": (lambda: _killed(True), lambda: _killed(False)),
     "it joined late": (lambda: _gap(Options(late_subscriber=True)), _gap),
     "its directory's name is too long": (lambda: _start(True), lambda: _start(False)),
+    "its executor cannot be had": (lambda: _executor("uni"), lambda: _executor("uni", 1)),
     "more events than a queue holds": (lambda: _gap(kv_events=EVENTS), _gap),
     "a canary": (lambda: _canary(True), lambda: _canary(False)),
 }
@@ -134,6 +141,11 @@ def test_the_law_accepts_what_has_this_cause(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_law_rejects_what_only_looks_like_it(name: str) -> None:
     assert CASES[name][1]().judged(LAW).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize(("name", "known"), [("ray", False), ("mp", True), ("auto", True)])
+def test_an_executor_that_nobody_knows_cannot_be_had(name: str, known: bool) -> None:
+    assert _executor(name).judged(LAW).verdict is (Verdict.BROKEN if known else Verdict.HELD)
 
 
 LONG = {**WORKLOAD, "requests": [{**WORKLOAD["requests"][0], "prompt_token_ids": [1] * 14}]}

@@ -78,7 +78,7 @@ NOBODY_WATCHES_THE_PARENT = Mutant(
     id="nobody-watches-the-parent", scenario="test_frontend_dies",
     bug="A core does not look after the process that has started it.",
     breaks=these("no-orphans/unwatched", "nothing-left-behind/survivor"),
-    edits=(Edit("engine/core/life.py", "        yield beside(\"parent-watch\", self._watch_parent())\n", ""),))
+    edits=(Edit("engine/core/life.py", "        yield beside(\"parent-watch\", self._watch_parent(executor))\n", ""),))
 
 FILES_LEFT = Mutant(
     id="files-left", scenario="test_frontend_dies",

@@ -6,12 +6,15 @@ from collections import Counter
 
 import msgspec
 
-from engine.messages import Outcome
+from engine.messages import EngineCoreRequestType, Outcome
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
 from scenarios.history.history import Fate, History
 
+#: The types of requests that a core knows, as its words have them.
+_KNOWN = frozenset(kind.hex() for kind in (
+    EngineCoreRequestType.ADD, EngineCoreRequestType.ABORT, EngineCoreRequestType.UTILITY))
 #: Calls by which a client has the scheduler pause, run some steps and go on.
 _STEERING = frozenset({"pause_scheduler", "run_steps", "resume_scheduler"})
 
@@ -53,6 +56,9 @@ def check_bad_frame_isolated(history: History) -> Finding:
                       at=failed[-1].ended_at, node=failed[-1].node)
     _judge_answers(finding)
     for node, record in bad:
+        said, unknown, kind = str(record.data.get("error")).partition("unknown request type ")
+        if unknown and not said and kind in _KNOWN:
+            finding.broke("{} called {} a type that it does not know", node, kind, at=record.at, node=node)
         served = next((o for o in history.operations if o.outcome == Outcome.FINISHED and o.over_at > record.at), None)
         if served is not None:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,

@@ -142,6 +142,9 @@ def check_start_ends(history: History) -> Finding:
             _judge_unheard(finding, end, hits)
         if not startup.ready:
             _judge_words(finding, end, engine, node)
+        if not startup.ready and not hits:
+            finding.witness("{} was refused what it was configured for: {}", node, end.data["reason"], at=end.at,
+                            node=node)
         if startup.ready and history.play.options.long_runtime_dir:
             finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
                             node=node)
@@ -153,7 +156,15 @@ def check_start_ends(history: History) -> Finding:
 
 
 def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
-    """A core that gives up says why before it leaves, and that is what its frontend tells."""
+    """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
+    history = finding.history
+    gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
+               and history.engine_of(worker) == engine and worker not in history.by_node("parent-gone")
+               and f"{worker}/mark:ready" not in history.crossings]
+    if gave_up and not any(said.data["reason"].rpartition("could not start: ")[2] in failed.data["reason"]
+                           for said in gave_up):
+        finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
+                      failed.data["reason"], at=failed.at, node=node)
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
     if dying is None or dying.at > failed.at:
         return
@@ -355,7 +366,8 @@ GUARANTEES = (
             "named": "fails with whatever it stumbled over",
             "all": "does not look whether the child is still there",
         },
-        witness="a process died or a handshake message was lost or late during start-up, and it ended",
+        witness="a process died or a handshake message was lost or late during start-up, or what was configured cannot "
+                "be had, and it ended",
         envelope=Envelope(outside=(_CALLER,)),
     ),
     Guarantee(

@@ -10,6 +10,7 @@ from scenarios.guarantees.base import (
     MEMORY,
     ORDERINGS,
     PROCESS,
+    ROUNDING_S,
     STALLS,
     Envelope,
     Finding,
@@ -90,7 +91,7 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
             finding.witness("{!r} was told before {} ({}) was gone", operation.request, death.node, death.how,
                             at=ended, node=node)
         return
-    since = max(death.at, operation.began_at)
+    since = max(_can_be_told(history, death), operation.began_at)
     if since >= min(history.ends.at(node), history.closing_at(history.engine_of(node))):
         return
     if ended is None:
@@ -111,6 +112,14 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
         finding.witness("{!r} was {} when {} died ({}) and was told after {:.4f} s", operation.request,
                         "pending" if operation.began_at <= death.at else "called", death.node, death.how, ended - since,
                         at=ended, node=node)
+
+
+def _can_be_told(history: History, death: Death) -> float:
+    """From when on: a core that stands still tells nobody of a worker, and is given up itself at its bound."""
+    core, bounds = history.engine_of(death.node).core, history.bounds
+    return max(death.at, *(min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s)
+                           for stall in history.faults.stalls
+                           if stall.node == core != death.node and stall.at <= death.at < stall.until), 0.0)
 
 
 def _judge_late_call(finding: Finding, node: str, late: Record, death: Death) -> None:
@@ -187,7 +196,7 @@ def check_health_is_true(history: History) -> Finding:
     for engine in history.engines:
         death = history.ends.first_death(engine)
         if death is not None:
-            ills.append((engine, death.onset, death.at + history.bounds.detection_s, FOREVER,
+            ills.append((engine, death.onset, _can_be_told(history, death) + history.bounds.detection_s, FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
@@ -253,7 +262,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         told = history.by_node("engine-dead").get(caller)
         if history.closing_at(history.engine_of(node)) < FOREVER and not told:
             return  # it was leaving itself, and read nothing any more
-        if history.faults.frozen_s(caller, since, since + bound) < min(bound, history.ended_at - since):
+        if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
     frozen = history.faults.frozen_s(caller, since, notice.at)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee, Where, timer_s
+from scenarios.guarantees.base import DEATHS, ROUNDING_S, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
+from scenarios.history.names import base
+from scenarios.history.operations import Startup
 
 #: What a core sends before there is work for it: an empty frame, HELLO, READY.
 _GREETINGS = 3
@@ -18,6 +20,8 @@ def check_handshake_order(history: History) -> Finding:
         _judge_first_work(finding, node)
         if startup.ready and startup.end is not None:
             _judge_agreement(finding, node, startup.end, engine)
+        _judge_sayings(finding, engine.core, node)
+        _judge_damage(finding, engine.core, node)
         hits = [r for r in history.faults.at("/handshake:") if history.engine_of(r.node) == engine or r.node == node]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -28,12 +32,69 @@ def check_handshake_order(history: History) -> Finding:
                             bound=timer_s(history.bounds, history.bounds.startup_s),
                             measured=startup.end.at - startup.began.at):
             continue
+        _judge_hello(finding, startup, engine.core)
         if not startup.ready and not startup.end.data.get("error"):
             finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
         elif hits:
             finding.witness("a handshake message met {} and start-up ended: {}", hits[0].fate,
                             "ready" if startup.ready else startup.end.data["error"], at=startup.end.at, node=node)
     return finding
+
+
+def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:
+    """Each side says what it has to say once, and the core begins with the empty frame that announces it later, too."""
+    history = finding.history
+    if history.faults.at(f"/{Channel.HANDSHAKE.value}:"):
+        return
+    greetings, announced = (history.sends(f"{core}->{frontend}/{channel.value}")
+                            for channel in (Channel.HANDSHAKE, Channel.REQUESTS))
+    answers = history.sends(f"{frontend}->{core}/{Channel.HANDSHAKE.value}")
+    for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1), (frontend, answers, 1)):
+        if len(said) > most:
+            finding.broke("{} said {} times what it has to say {} times when it starts", who, len(said), most,
+                          at=said[most].at, node=who)
+    if announced and greetings and announced[0].digest != greetings[0].digest:
+        finding.broke("{} did not begin with an empty frame", core, at=greetings[0].at, node=core)
+
+
+def _judge_damage(finding: Finding, core: str, frontend: str) -> None:
+    """What is cut short cannot be read, and who should read it says so."""
+    history = finding.history
+    for receipt in history.faults.hit(Fate.TRUNCATE, channel=Channel.HANDSHAKE.value):
+        if receipt.node not in (core, frontend) or (receipt.node == frontend and receipt.nth == 1):
+            continue  # nothing can be cut off the empty frame
+        if not any(record.at >= receipt.at for record in history.by_node("bad-frame").get(receipt.node, ())):
+            finding.broke("{} was sent a greeting that was cut short, and did not say that it cannot be read",
+                          receipt.node, at=receipt.at, node=receipt.node)
+
+
+def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
+    """A core that has not said HELLO by its bound is not waited for; one that has may take its time."""
+    history, node, began, end = finding.history, startup.node, startup.began.at, startup.end
+    assert end is not None
+    heard = [record for record in history.receives(f"{core}->{node}/{Channel.HANDSHAKE.value}")
+             if "fate" not in record.data]
+    bounds = history.bounds
+    _judge_answer(finding, node, core, end)
+    if len(heard) < 2 or heard[1].at > began + bounds.handshake_s:
+        if end.at - began > timer_s(bounds, bounds.handshake_s):
+            finding.took("the wait of {} for HELLO", node, at=end.at, node=node, measured=end.at - began,
+                         bound=timer_s(bounds, bounds.handshake_s))
+    elif not startup.ready and "in time" in end.data["reason"] and base(core) in end.data["reason"] and \
+            end.at - began < bounds.startup_s - ROUNDING_S:
+        finding.broke("{} gave {} up after {:.3f} s, and it may take {:g} s to start", node, core, end.at - began,
+                      bounds.startup_s, at=end.at, node=node)
+
+
+def _judge_answer(finding: Finding, frontend: str, core: str, end: Record) -> None:
+    """A core whose HELLO is not answered gives up at its bound, and so does the start."""
+    history, channel = finding.history, Channel.HANDSHAKE.value
+    said = history.sends(f"{core}->{frontend}/{channel}")
+    answered = any("fate" not in record.data for record in history.receives(f"{frontend}->{core}/{channel}"))
+    bound = timer_s(history.bounds, history.bounds.handshake_s)
+    if len(said) > 1 and not answered and end.at - said[1].at > bound:
+        finding.took("giving up the start, in which {} had no answer to its HELLO,", core, at=end.at, node=frontend,
+                     bound=bound, measured=end.at - said[1].at - history.faults.frozen_s(core, said[1].at, end.at))
 
 
 def _judge_first_work(finding: Finding, frontend: str) -> None:

@@ -36,6 +36,13 @@ def check_served_in_turn(history: History) -> Finding:
 def _judge_order_of_requests(finding: Finding, engine: EngineLife) -> None:
     """The core takes requests in the order in which they were sent, unless the plan has changed it."""
     history = finding.history
+    taken: set[str] = set()
+    for record in history.by_node("request").get(engine.core, ()):
+        if record.data["action"] == "add":
+            if record.data["request"] in taken:
+                finding.broke("{} took {!r} twice", engine.core, record.data["request"], at=record.at, node=engine.core)
+                return
+            taken.add(record.data["request"])
     if history.faults.hit(*ORDERINGS, Fate.DUPLICATE, channel=Channel.REQUESTS.value):
         return
     sent = [o.internal for o in history.operations if o.internal is not None and history.engine_of(o.node) == engine]

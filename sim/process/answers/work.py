@@ -37,6 +37,8 @@ def _call(process: SimProcess, thread: SimThread, effect: Call) -> Any:
 
 
 def _run_loop(process: SimProcess, thread: SimThread, effect: RunLoop) -> Any:
+    if not hasattr(effect.loop, "send"):
+        raise TypeError(f"{effect.loop!r} is no loop")  # an error of the process, not of the twin
     return thread.enter(effect.loop)
 
 

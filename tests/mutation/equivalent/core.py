@@ -9,6 +9,8 @@ _UPDATE, _RUNNING = "Scheduler.update_from_output", "Scheduler._schedule_running
 _ONE_STEP = ("a core has one step in flight: between `schedule` and its answer nobody is aborted or preempted, and who "
              "runs has a token to compute")
 _BY_ID = "the answer of a step is found by its call's id, and a step is answered once"
+_NO_ORDER = "neither is seen by what the other one does"
+_FIRST = "the main thread ends by the first one"
 _LOG = "a line for an operator"
 _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 
@@ -29,6 +31,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "off-by-one", "last <= first", _EMPTY, "last < first"),
     Equivalent("engine/core/io_loops.py", "_whose", "exception-swallowed", "return None",
                "a function that ends returns None"),
+    Equivalent("engine/core/engine_core.py", "EngineCore.busy_loop", "off-by-one", "1",
+               "who reads a heartbeat asks whether it has grown", "2"),
     Equivalent("engine/core/drain.py", "Drain.over", "off-by-one", "now >= self.deadline",
                "the instant itself: a clock has moved on by the next look", "now > self.deadline"),
     Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return False",
@@ -41,4 +45,22 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "yield TellParent(StartFailure(kind, str(error) or kind))", "a parent reads the first word only"),
     Equivalent("engine/core/life.py", "CoreLife._leave", "sent-twice", "yield Put(LEFT, True)",
                "who waits for the word takes all there are"),
+    Equivalent("engine/core/life.py", "CoreLife._leave", "effects-swapped",
+               'yield Observe("bye", {"reason": reason})\n        yield Put(LEFT, True)', _NO_ORDER),
+    Equivalent("engine/core/life.py", "CoreLife._leave", "sent-twice", "yield TellParent(Leaving(reason))",
+               "the same word again says the same"),
+    Equivalent("engine/core/life.py", "CoreLife._leave", "exception-swallowed",
+               'yield LogLine("on the way out", error)', _LOG),
+    Equivalent("engine/core/life.py", "CoreLife._start", "effects-swapped",
+               'yield beside("parent-watch", self._watch_parent(executor))\n        '
+               "yield OpenHeartbeat(recipe.beat, create=False)", _NO_ORDER),
+    Equivalent("engine/core/life.py", "CoreLife._start", "effects-swapped",
+               "yield OpenHeartbeat(recipe.beat, create=False)\n        "
+               "yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, "
+               "recipe.clients[0]))", _NO_ORDER),
+    Equivalent("engine/core/life.py", "CoreLife._watch_parent", "effects-swapped",
+               "yield Cancel(gone)\n        yield Put(INPUT, gone)", "both end the main thread, by the same error"),
+    Equivalent("engine/core/life.py", "CoreLife._watch_parent", "sent-twice", "yield Put(INPUT, gone)", _FIRST),
+    Equivalent("engine/core/life.py", "CoreLife._watch_parent", "off-by-one", "1",
+               "who would read the exit code is gone", "2"),
 )

@@ -8,7 +8,7 @@ from operator import attrgetter
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import MEMORY, ROUNDING_S, Envelope, Finding, Guarantee, has_workers, timer_s
 from scenarios.guarantees.chapters.rings.ring import CHAPTER, SOURCE, chunks_of, names_channel, stores
-from scenarios.guarantees.chapters.rings.rpc import answers_by_call, is_answered
+from scenarios.guarantees.chapters.rings.rpc_calls import answers_by_call, is_answered
 from scenarios.history.history import FOREVER, Fate, Flow, History, Record, kind_of
 
 #: In the twin, where nothing befell anybody, a sleeper wakes within this: its re-check is for bells that are lost.

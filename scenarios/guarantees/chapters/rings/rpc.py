@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from operator import attrgetter
 
 from engine.messages import ReplyStatus
-from engine.topology import Channel, Mark, NodeKind
+from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
     MEMORY,
-    ROUNDING_S,
     STALLS,
     Envelope,
     Finding,
@@ -20,6 +18,7 @@ from scenarios.guarantees.base import (
     Where,
     has_workers,
 )
+from scenarios.guarantees.chapters.rings.rpc_calls import answers_by_call, is_answered, judge_calls
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import kind_of, rank_of
 
@@ -37,54 +36,19 @@ def check_rpc_matched(history: History) -> Finding:
         for reply in history.by_node("rpc-reply").get(core, ()):
             by_rank[reply.data["rank"]].append(reply)
         for rank, replies in by_rank.items():
+            if not 0 <= rank < history.tp_of(core):
+                finding.broke("{} took an answer of rank {}, which it does not have", core, rank, at=replies[0].at,
+                              node=core)
+                continue
             _judge_replies(finding, core, rank, replies, calls, order)
             _judge_positions(finding, core, rank, replies)
-        _judge_vain_waits(finding, core, calls, [reply for replies in by_rank.values() for reply in replies])
-        _judge_ids(finding, core, calls)
-        _judge_steps(finding, core, calls)
-        _judge_deadlines(finding, core, calls)
+        answers = answers_by_call([reply for replies in by_rank.values() for reply in replies])
+        _judge_vain_waits(finding, core, calls, answers)
+        judge_calls(finding, core, calls, answers)
         _judge_statuses(finding, core, by_rank)
         for rank in range(history.tp_of(core)):
             _judge_answering(finding, core, rank, calls)
     return finding
-
-
-def _judge_ids(finding: Finding, core: str, calls: list[Record]) -> None:
-    """Each call has a number of its own, from 0 on."""
-    ids = [call.data["call"] for call in calls]
-    if ids != list(range(len(ids))):
-        finding.broke("{} numbered its calls {}", core, ids, node=core)
-
-
-def _judge_steps(finding: Finding, core: str, calls: list[Record]) -> None:
-    """Each step that was executed is a call, and one that it took an answer to."""
-    history = finding.history
-    steps = sum(node == core for node, _ in history.marks(Mark.EXECUTED.value))
-    replies = {reply.data["call"] for reply in history.by_node("rpc-reply").get(core, ())}
-    called = sum(call.data["method"] == "execute_model" and call.data["call"] in replies for call in calls)
-    if steps > called:
-        finding.broke("{} executed {} steps, and made calls of {}", core, steps, called, node=core)
-
-
-def _judge_deadlines(finding: Finding, core: str, calls: list[Record]) -> None:
-    """Who waits for an answer waits until the deadline of some call that it has made, as the call's method has it."""
-    history = finding.history
-    bounds, ready = history.bounds, history.by_node("ready").get(core)
-    serving = ready[0].number if ready else FOREVER
-    slack = ROUNDING_S if history.simulated else bounds.detection_s
-    numbers = [call.number for call in calls]
-    deadlines = [call.at + (bounds.startup_s if call.number < serving else
-                            bounds.step_s if call.data["method"] == "execute_model" else bounds.rpc_s)
-                 for call in calls]
-    for wait in history.by_node("queue-wait").get(core, ()) if calls else ():
-        if wait.data.get("ring") != "response":
-            continue
-        made, until = bisect_left(numbers, wait.number), wait.data["deadline"]
-        if (not made or abs(until - deadlines[made - 1]) > slack) and not any(
-                abs(until - deadline) <= slack for deadline in deadlines[:made]):
-            finding.broke("{} waited for an answer until {}, which is the deadline of no call", core, until,
-                          at=wait.at, node=core)
-            return
 
 
 def _judge_statuses(finding: Finding, core: str, by_rank: dict[int, list[Record]]) -> None:
@@ -131,25 +95,9 @@ def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]
                   due, at=current.at if current else None, node=worker)
 
 
-def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
-    found: dict[int, list[Record]] = {}
-    for reply in replies:
-        found.setdefault(reply.data["call"], []).append(reply)
-    return found
-
-
-def is_answered(tp: int, call: Record, answers: dict[int, list[Record]], before: int | None = None) -> bool:
-    """Whether all replies that a call to `tp` ranks waits for were taken (before the core's record of that number)."""
-    data = call.data
-    rank, replies = data.get("output_rank"), answers.get(data["call"], ())
-    wanted = range(tp) if rank is None else (rank,)
-    answered = [r.data["rank"] for r in replies if before is None or r.number < before]
-    return all(rank in answered for rank in wanted)
-
-
-def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], replies: list[Record]) -> None:
+def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], answers: dict[int, list[Record]]) -> None:
     """Who waits in vain for an answer has given it to another call."""
-    answers, tp = answers_by_call(replies), finding.history.tp_of(core)
+    tp = finding.history.tp_of(core)
     for wait in finding.history.by_node("queue-wait").get(core, ()):
         if wait.data.get("ring") == "response" and wait.data.get("outcome") == "timeout" and all(
                 is_answered(tp, call, answers, wait.number) for call in calls
