@@ -37,7 +37,7 @@ from engine.ipc.remote import RemoteReader, reader_socket, writer_socket
 from engine.ports import RingSpec
 from engine.topology import Channel, Node, core, frontend, worker
 from scenarios.lab.queue_asks import KEYS, SEGMENT, damages, finds_nothing, questions
-from scenarios.lab.queue_loops import NOTHING, Interrupted, in_parts, interrupted, no_edge, without_marks
+from scenarios.lab.queue_loops import NOTHING, Halves, Interrupted, in_parts, interrupted, no_edge, without_marks
 from scenarios.lab.queue_objects import FAR, FEW, LARGE, MANY, RAW, SHAPES, SMALL, STRANGE, Raw, Sent, face, is_kept
 
 #: How many objects a reader keeps while it reads on.
@@ -85,7 +85,7 @@ PLAYS = {
     "far": QueuePlay(objects=FAR, remote=True, late=True, naps_s=0.02, swept=True),
     "raw": QueuePlay(objects=RAW),
     "interrupted": QueuePlay(objects=SMALL, interrupted=True),
-    "broken off": QueuePlay(objects=SMALL, breaks_off=True),
+    "broken off": QueuePlay(objects=SMALL[:43], breaks_off=True),
     "slow": QueuePlay(objects=SMALL[:14], naps_s=1.5),
     "slow and far": QueuePlay(objects=FAR, remote=True, naps_s=1.5),
     "far and interrupted": QueuePlay(objects=SMALL, remote=True, interrupted=True, swept=True),
@@ -111,6 +111,7 @@ class Stage:
         self.play, self.bounds, self.bench = play, bounds, bench
         self.handle: bytes | None = None
         self.done: set[str] = set()
+        self.halves = Halves()
         self.over = self.parting = False
         local = play.readers - play.remote
         self.spec = self._spec(tuple(worker(rank) for rank in range(local)))
@@ -204,8 +205,8 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
     loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
     if stage.play.strangers:
         loop = without_marks(loop)
-    if stage.play.interrupted and number % 2:
-        loop = interrupted(loop, number // 2 % 9, number // 2 % 3 == 0)
+    if stage.play.interrupted:
+        loop = stage.halves.put(loop, number)
     try:
         position = yield from loop
         queue.stats.bytes += len(parts[0]) if past else 0
