@@ -155,6 +155,16 @@ def a_stopped_core_is_reported_healthy() -> Builder:
     return _core_stopped().wait(3).observes("frontend.0", "health", healthy=True, reason="").dies("a")
 
 
+@rejects("health-is-true")
+def health_is_good_when_a_caller_was_told_of_the_death() -> Builder:
+    return _worker_killed().wait(.01).dies("a").observes("frontend.0", "health", healthy=True, reason="")
+
+
+@silent("health-is-true")
+def health_was_good_before_the_caller_was_told() -> Builder:
+    return _worker_killed().wait(.01).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
 @silent("health-is-true")
 def health_was_good_while_the_death_need_not_be_known() -> Builder:
     return _worker_killed().wait(.02).observes("frontend.0", "health", healthy=True, reason="").dies("a")
