@@ -298,6 +298,40 @@ def a_worker_follows_too_late() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1")
 
 
+def _stopped_worker(ended_after: float, *, client: bool = True) -> Builder:
+    h = history().started().called("a").fires("stall", "core.0->worker.1/rpc:receive").fires(
+        "kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("worker.0")
+    h = h if client else h.ends("frontend.0")
+    return h.wait(ended_after - .1).ends("worker.1", exitcode=-9)
+
+
+@accepts("no-orphans")
+def a_worker_that_stands_still_is_ended_by_its_client() -> Builder:
+    return _stopped_worker(.8)
+
+
+@accepts("no-orphans")
+def a_worker_that_stands_still_and_nobody_is_there() -> Builder:
+    return _stopped_worker(9, client=False)
+
+
+@rejects("no-orphans")
+def a_worker_that_stands_still_is_left_alone() -> Builder:
+    return _stopped_worker(9)
+
+
+@rejects("nothing-left-behind")
+def a_client_has_closed_before_its_core_has_ended() -> Builder:
+    h = _born().request("a").observes("frontend.0", "closing").observes("frontend.0", "closed")
+    return h.wait(.1).ends("core.0", "frontend.0")
+
+
+@accepts("nothing-left-behind")
+def a_client_closes_when_its_core_has_ended() -> Builder:
+    h = _born().request("a").observes("frontend.0", "closing").ends("core.0").observes("frontend.0", "closed")
+    return h.ends("frontend.0")
+
+
 @rejects("no-orphans", "nothing-left-behind")
 def a_worker_is_still_there_when_the_lab_stops_looking() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").ends("worker.1", alive=True).wait(9)

@@ -359,8 +359,8 @@ GUARANTEES = (
     ),
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
-        sentence="Dead or hung for longer than the detection bound is never reported healthy, nor is an engine of whose "
-                 "end a caller has been told.",
+        sentence="Dead or hung for longer than the detection bound is never reported healthy, nor is an engine of "
+                 "whose end a caller has been told.",
         wrong={
             "dead": "answers from what it last heard, not from whether the process is there",
             "hung": "takes a process that stands still for a healthy one",
