@@ -15,8 +15,10 @@ def has_a_client(history: History, node: str, until: float) -> bool:
 
 
 def judge_closed(finding: Finding) -> None:
-    """A client that says that it has closed has no core any more."""
+    """A client that says that it has closed has no core any more. A queue that is played alone has no client."""
     history = finding.history
+    if history.play.options.queue:
+        return
     late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
     ended = {of_life(p.node, p.life): FOREVER if p.ended_at is None else p.ended_at for p in history.lab.processes}
     for node, record in history.observed("closed"):
