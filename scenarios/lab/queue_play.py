@@ -216,7 +216,7 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
     if queue.remotes is not None:
         yield from look_at_remotes(queue.remotes, _REMOTE)
     patient = stage.play.breaks_off or obj == END
-    deadline = (yield Now()) + (PATIENCE_S if patient else stage.bounds.rpc_s)
+    deadline = (yield Now()) + (PATIENCE_S / 2 if patient else stage.bounds.rpc_s)
     past = number % 2 and not (queue.remotes or sent.beside) and stage.play.swept
     loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
     if stage.play.strangers:
