@@ -56,6 +56,8 @@ from scenarios.lab.queue_objects import FAR, FEW, LARGE, MANY, RAW, SHAPES, SMAL
 KEPT = 4
 #: How long who is early waits at first, and how late who is late comes.
 FIRST_S, LATE_S = 0.1, 0.8
+#: How long a reader waits at most, then it asks again; and a writer that was broken off, then it goes on.
+READ_S, BROKEN_OFF_S = 0.13, 0.3
 _REMOTE = "remote"
 #: The last object.
 END = "the end"
@@ -229,6 +231,8 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
         yield Observe("queue-put-at", {"position": position})
     except Interrupted:
         yield Observe("queue-interrupted", {})
+        if queue.unsent is not None:
+            yield from stage.until(lambda: False, BROKEN_OFF_S)
     except (QueueTimeoutError, QueueCancelledError) as error:
         yield Observe("queue-not-put", {"error": f"{type(error).__name__}: {error}"})
         if isinstance(error, QueueCancelledError):
@@ -344,7 +348,7 @@ def _read(node: Node, stage: Stage, queue: Any, taken: list[Any]) -> Loop[None]:
 def _take(stage: Stage, queue: Any, taken: list[Any], count: int) -> Loop[Any]:
     """-> the next object, what it was lost by, or None where all is over. Raises Interrupted."""
     while not stage.over:
-        loop = in_parts(queue.dequeue((yield Now()) + stage.bounds.ring_recheck_s), queue, taken)
+        loop = in_parts(queue.dequeue((yield Now()) + READ_S), queue, taken)
         if stage.play.breaks_off and count % 3 == 2:
             loop = interrupted(loop, count // 3 % 5, True)
         try:

@@ -80,7 +80,7 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
             data.get("outcome") == "timeout" and kind_of(node) == "core"))),  # workers look whether they are asked
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
-    "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "closing": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
 }
 
 
