@@ -326,6 +326,23 @@ def a_client_has_closed_before_its_core_has_ended() -> Builder:
     return h.wait(.1).ends("core.0", "frontend.0")
 
 
+def _told_dead(notice: bool) -> Builder:
+    h = _born().called("a").fires("stall", "core.0/mark:scheduled").wait(2)
+    h = h.observes("frontend.0", "dead-notice") if notice else h
+    h.observes("frontend.0", "engine-dead", reason="core.0 has made no progress").dies("a")
+    return h.wait(1).ends("core.0", "frontend.0")
+
+
+@rejects("nothing-left-behind")
+def a_client_lets_a_core_be_that_stands_still() -> Builder:
+    return _told_dead(notice=False)
+
+
+@accepts("nothing-left-behind")
+def a_client_lets_a_core_be_that_said_it_was_leaving() -> Builder:
+    return _told_dead(notice=True)
+
+
 @accepts("nothing-left-behind")
 def a_client_closes_when_its_core_has_ended() -> Builder:
     h = _born().request("a").observes("frontend.0", "closing").ends("core.0").observes("frontend.0", "closed")

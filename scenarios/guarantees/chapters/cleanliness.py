@@ -343,7 +343,8 @@ GUARANTEES = (
         sentence="While any process of the engine or its parent survives, nothing (process, segment, socket file, "
                  "port, temporary file) remains after the bound. After SIGKILL of all, only what start-up names "
                  "remains; the next start succeeds and removes what belongs to no living owner, never a live "
-                 "neighbour's. A client that has closed has no core any more.",
+                 "neighbour's. A client that has closed, or tells of its core's death, has no core any "
+                 "more, but one that said it was leaving.",
         wrong={
             "survivor": "removes its segments and socket files only on a clean exit",
             "restart": "does not look at its start for what the dead have left",

@@ -15,7 +15,9 @@ def has_a_client(history: History, node: str, until: float) -> bool:
 
 
 def judge_closed(finding: Finding) -> None:
-    """A client that says that it has closed has no core any more. A queue that is played alone has no client."""
+    """A client that says that it has closed has no core any more; nor has one that says that its core is dead, unless
+    that is leaving by itself. A queue that is played alone has no client.
+    """
     history = finding.history
     if history.play.options.queue:
         return
@@ -25,3 +27,7 @@ def judge_closed(finding: Finding) -> None:
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s:
             finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
+    for node, record in history.observed("engine-dead"):
+        core = history.engine_of(node).core
+        if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
+            finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
