@@ -231,7 +231,7 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
         yield Observe("queue-put-at", {"position": position})
     except Interrupted:
         yield Observe("queue-interrupted", {})
-        if queue.unsent is not None:
+        if queue.unsent is not None and not stage.play.swept:  # else a fault may strike in between
             yield from stage.until(lambda: False, BROKEN_OFF_S)
     except (QueueTimeoutError, QueueCancelledError) as error:
         yield Observe("queue-not-put", {"error": f"{type(error).__name__}: {error}"})
