@@ -85,7 +85,7 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_for_programs(self) -> bool:
         """Whether programs that use the queue can do all of it; but for bytes that somebody else has written."""
-        return not (self.interrupted or self.breaks_off or self.asks or self.strangers) and any(
+        return not (self.interrupted or self.breaks_off or self.asks or self.guests or self.strangers) and any(
             isinstance(sent, Sent) for sent in self.objects)
 
 
