@@ -24,7 +24,7 @@ globals().update(family(__name__, (
          Plan(), TOLD),
     Case("test_text_survives_doubled_and_swapped_outputs",
          "Messages of outputs arrive twice, in each other's place, or behind ten others: the text is the same.",
-         plan(duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
+         plan(delay(OUTPUTS, nth=5, until=until(seconds=0.05)), duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
               delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
 ), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(15))),

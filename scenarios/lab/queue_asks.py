@@ -9,17 +9,25 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from engine.config import RingConfig
-from engine.effects import Loop, Now, Observe
-from engine.errors import QueueError, QueueTimeoutError
+from engine.effects import Close, Loop, Now, Observe, OpenSocket, Receive
+from engine.errors import PeerDeadError, QueueError, QueueTimeoutError
 from engine.ipc.framing import from_overflow_frames
 from engine.ipc.handle import Handle, check_rank, remote_ranks, writer_bell_of
+from engine.ipc.presence import ALIVE, LEFT, TAKEN, TOPIC
 from engine.ipc.queue import QueueReader
+from engine.ipc.readiness import look_at_remotes
+from engine.ipc.remote import reader_socket
 from engine.ipc.ring import MAX_CHUNK_BYTES, RingLayout, RingReader, RingWriter
+from scenarios.lab.queue_loops import no_edge
 
 SEGMENT = "queue"
 KEYS = ("writer", "reader", "reader's")
 REFUSED = "refused"
 _LINE_BYTES = 64
+FAR_ADDRESS = "ipc:///run/far.ipc"
+#: The program's patience, longer than any of its parts may take; how long a guest stays.
+PATIENCE_S, SHORT_VISIT_S = 60.0, 0.03
+UNKNOWN_RANK = 99
 
 
 class Asked(NamedTuple):
@@ -155,3 +163,90 @@ def damages(ring: RingConfig, memory: Any, readers: int, position: int, me: int 
     elif position < ring.max_chunks:
         found.append(("it has read what it has not come to", next_one + 1 + me, 1, True))
     return found
+
+
+def sees_who_leaves(stage: Any, queue: Any) -> Loop[None]:
+    """When all have read all, the last reader leaves; and one more object is refused, for which there is no socket."""
+    presence, readers = queue.readers.presence, stage.play.readers
+    yield from stage.until(lambda: len(stage.done) == readers)
+    for rank in range(readers):
+        wanted = LEFT if rank == readers - 1 else ALIVE
+        answer = yield from presence.state(rank)
+        yield Observe("queue-asked", {"words": f"the state of reader {rank}", "answer": answer, "wanted": wanted})
+    try:
+        yield from presence.check()
+        why = ""
+    except PeerDeadError as error:
+        why = str(error)
+    yield Observe("queue-asked", {"words": "who has left", "answer": why,
+                                  "wanted": f"{queue.name}: the reader of rank {readers - 1} was shut down"})
+    outbox, queue.overflow_outbox = queue.overflow_outbox, None
+    before = queue.position
+    try:
+        yield from queue.enqueue([bytes(stage.play.ring.max_chunk_bytes)], (yield Now()) + stage.bounds.rpc_s)
+        why = ""
+    except QueueError as error:
+        why = type(error).__name__
+    yield Observe("queue-asked", {"words": "a large object without a socket for it", "answer": [why, queue.position],
+                                  "wanted": ["QueueError", before]})
+    queue.overflow_outbox = outbox
+
+
+# -- guests, whom nobody has given a place ---------------------------------------------------------------------------
+
+
+def guests(stage: Any, after_s: float) -> Loop[None]:
+    """Come while the ends find each other, and while objects are put in, as ranks that there are not, and as one that
+    is there already, who is told so. Whoever leaves again is missed by nobody. Each object comes once."""
+    mine = stage.far_spec.readers[0].index
+    yield from stage.until(lambda: stage.handle is not None)
+    yield from _visit("early", UNKNOWN_RANK)
+    yield from stage.until(lambda: False, SHORT_VISIT_S)
+    yield Close()
+    yield from stage.until(lambda: False, after_s)  # when all are there, and objects are put in
+    yield from _visit("second", mine)
+    yield from _visit("short", UNKNOWN_RANK)
+    heard = yield from _hears("second", lambda: False, SHORT_VISIT_S)
+    yield Close()
+    yield Observe("queue-asked", {"words": "what the second of a rank is told",
+                                  "answer": [one for one in heard if not one.isdigit()],
+                                  "wanted": [(TAKEN + _topic("second", mine)).decode()]})
+    yield from _visit("long", UNKNOWN_RANK)
+    heard = yield from _hears("long", lambda: len(stage.done) > stage.play.readers, PATIENCE_S)
+    yield Close()
+    yield Observe("queue-asked", {"words": "what a guest hears more than once",
+                                  "answer": sorted({one for one in heard if heard.count(one) > 1}), "wanted": []})
+    yield Observe("queue-asked", {"words": "whether a guest hears objects", "answer": len(heard) > 3, "wanted": True})
+
+
+def _topic(name: str, rank: int) -> bytes:
+    return b"%s%d:%s" % (TOPIC, rank, name.encode())
+
+
+def _visit(name: str, rank: int) -> Loop[None]:
+    yield OpenSocket(no_edge(reader_socket(name, FAR_ADDRESS, _topic(name, rank), KEYS)))
+
+
+def _hears(name: str, enough: Callable[[], bool], at_most_s: float) -> Loop[list[str]]:
+    """Numbers of messages, and what else is told to everybody."""
+    heard, until = list[str](), (yield Now()) + at_most_s
+    while not enough() and (now := (yield Now())) < until:
+        arrived = yield Receive((name,), min(until, now + SHORT_VISIT_S))
+        if arrived is not None:
+            frames = arrived[2]
+            heard.append(str(from_overflow_frames(frames)[0]) if len(frames) > 1 else bytes(frames[0]).decode())
+    return heard
+
+
+def sees_who_left_from_afar(stage: Any, queue: Any) -> Loop[None]:
+    """When all have read all, the one on another host leaves."""
+    yield from stage.until(lambda: len(stage.done) == stage.play.readers)
+    yield from stage.until(lambda: False, SHORT_VISIT_S)
+    try:
+        yield from look_at_remotes(queue.remotes, queue.remote_outbox)
+        why = ""
+    except PeerDeadError as error:
+        why = str(error)
+    rank = stage.far_spec.readers[0].index
+    yield Observe("queue-asked", {"words": "who has left on another host", "answer": why,
+                                  "wanted": f"{queue.name}: the remote reader of rank {rank} is gone"})

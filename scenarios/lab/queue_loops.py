@@ -15,6 +15,8 @@ _MARK = b"RTpos"
 _LOST = "lost on "
 #: How many messages may wait at each end of the connection to another host.
 _BOUND = 2
+#: In how many places a put is broken off, before it is said that there is room, and from then on.
+_BEFORE, _BEHIND = 4, 5
 #: The parts of what is no message.
 NOTHING = [b""]
 
@@ -23,9 +25,23 @@ class Interrupted(BaseException):
     """As a signal handler raises it."""
 
 
+class Halves(dict[str, list[Any]]):
+    """By outbox: what was sent of a message that was broken off in its middle. What is sent next goes on with it."""
+
+    def put(self, loop: Loop[Any], number: int) -> Loop[Any]:
+        """The loop that puts an object of this number: every other one is interrupted, each somewhere else."""
+        turn, odd = divmod(number, 2)
+        if not odd:
+            return _passing(loop, _unchanged, halves=self)
+        place = turn % (_BEFORE + _BEHIND)
+        if place < _BEFORE:
+            return _passing(loop, _unchanged, place, turn % 2 == 0, self)
+        return _passing(loop, _unchanged, place - _BEFORE, turn % 2 == 0, self, RingCrossing)
+
+
 def interrupted(loop: Loop[Any], after: int, done: bool) -> Loop[Any]:
     """The loop, until it has yielded so many effects. `done`: one more is answered, and it does not hear of that."""
-    return _passing(loop, lambda effect: effect, after, done)
+    return _passing(loop, _unchanged, after, done)
 
 
 def without_marks(loop: Loop[Any]) -> Loop[Any]:
@@ -57,25 +73,37 @@ def in_parts(loop: Loop[Any], queue: Any, taken: list[Any]) -> Loop[Any]:
         raise
 
 
-def _passing(loop: Loop[Any], change: Callable[[Any], Any], after: int | None = None, done: bool = False) -> Loop[Any]:
+def _passing(loop: Loop[Any], change: Callable[[Any], Any], after: int | None = None, done: bool = False,
+             halves: Halves | None = None, since: type[Any] = object) -> Loop[Any]:
+    """`after`: so many effects, from the first of kind `since` on."""
     answer: Any = None
     error: BaseException | None = None
     while True:
         try:
-            effect = loop.send(answer) if error is None else loop.throw(error)
+            effect: Any = loop.send(answer) if error is None else loop.throw(error)
         except StopIteration as stop:
             return stop.value
         answer = error = None
-        if after == 0 and not done:
+        since = object if isinstance(effect, since) else since
+        now = after if since is object else None
+        half = halves.setdefault(effect.outbox, []) if halves is not None and isinstance(effect, Send) else []
+        if now == 0 and not done:
+            if halves is not None and isinstance(effect, Send):
+                half += effect.frames[:-1]
             loop.throw(Interrupted())
         try:
-            answer = yield change(effect)
+            answer = yield Send(effect.outbox, [*half, *effect.frames]) if half else change(effect)
+            half.clear()
         except Exception as failed:
             error = failed
-        if after is not None:
-            if after == 0:
+        if now is not None:
+            if now == 0:
                 loop.throw(Interrupted())
-            after -= 1
+            after = now - 1
+
+
+def _unchanged(effect: Any) -> Any:
+    return effect
 
 
 def no_edge(spec: SocketSpec) -> SocketSpec:

@@ -130,7 +130,8 @@ LARGE = (*_sized(_MIB, 8, _MIB - 200, _MIB + 4, _MIB + 8, 12, _MIB + 12, _MIB + 
          *(Sent(partial(Sheet, bytes([number]) * (_MIB + 24)), 1) for number in range(3)))
 #: Those that fit into a small chunk, and those that do not.
 SMALL = _numbered(1, 300, 2, 230, 231, 229, 232, 3, 400, 500, 4, 5, 6, 600, 7, 8, 301, 302, 303, 304, 9, 305, 306, 10,
-                  307, 308, 309, 11, 12, 310, 13, 311, 14, 312, 15, 313, 16, 17, 18, 314, 315, 316, 317)
+                  307, 308, 309, 11, 12, 310, 13, 311, 14, 312, 15, 313, 16, 17, 18, 314, 315, 316, 317,
+                  19, 20, 21, 22, 318, 319)
 
 
 def _chunk(flag: int, *parts: bytes, count: int | None = None, rest: int = 0) -> bytes:

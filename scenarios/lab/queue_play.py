@@ -18,6 +18,7 @@ from engine.config import Bounds, RingConfig
 from engine.effects import (
     Attempt,
     Cancel,
+    Close,
     CreateRing,
     Loop,
     Now,
@@ -30,22 +31,33 @@ from engine.effects import (
 )
 from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.framing import ReceiveBuffers, decode, encode_chunk, object_taker, pack, parts_of, rehearsal, unpack
-from engine.ipc.presence import ALIVE, LEFT, PEER_CHECK_S, TOPIC, Presence, RemoteReaders
+from engine.ipc.presence import PEER_CHECK_S, TOPIC, Presence, RemoteReaders
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import look_at_remotes, wait_for_readers, wait_for_writer
 from engine.ipc.remote import RemoteReader, reader_socket, writer_socket
 from engine.ports import RingSpec
 from engine.topology import Channel, Node, core, frontend, worker
-from scenarios.lab.queue_asks import KEYS, SEGMENT, damages, finds_nothing, questions
-from scenarios.lab.queue_loops import NOTHING, Interrupted, in_parts, interrupted, no_edge, without_marks
+from scenarios.lab.queue_asks import (
+    FAR_ADDRESS,
+    KEYS,
+    PATIENCE_S,
+    SEGMENT,
+    damages,
+    finds_nothing,
+    guests,
+    questions,
+    sees_who_leaves,
+    sees_who_left_from_afar,
+)
+from scenarios.lab.queue_loops import NOTHING, Halves, Interrupted, in_parts, interrupted, no_edge, without_marks
 from scenarios.lab.queue_objects import FAR, FEW, LARGE, MANY, RAW, SHAPES, SMALL, STRANGE, Raw, Sent, face, is_kept
 
 #: How many objects a reader keeps while it reads on.
 KEPT = 4
-#: The program's patience, longer than any of its parts may take.
-PATIENCE_S = 60.0
 #: How long who is early waits at first, and how late who is late comes.
 FIRST_S, LATE_S = 0.1, 0.8
+#: How long a reader waits at most, then it asks again; and a writer that was broken off, then it goes on.
+READ_S, BROKEN_OFF_S = 0.13, 0.3
 _REMOTE = "remote"
 #: The last object.
 END = "the end"
@@ -64,6 +76,7 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False  # a signal handler raises in the middle of every other put
     breaks_off: bool = False  # so it does in the first reader, at every third object, and the writer is patient
     asks: bool = False  # its program asks for places and sizes, and its last reader leaves before the others
+    guests: bool = False  # some come to the socket for other hosts whom nobody has given a place
     strangers: bool = False  # as vLLM's: readers say no names, and payloads not where they belong
     grouped: bool = False  # real ends find each other by a process group
     ways: tuple[str, ...] = ()  # by which the writer and each reader wait in a real play; by default as all do
@@ -72,7 +85,7 @@ class QueuePlay(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_for_programs(self) -> bool:
         """Whether programs that use the queue can do all of it; but for bytes that somebody else has written."""
-        return not (self.interrupted or self.breaks_off or self.asks or self.strangers) and any(
+        return not (self.interrupted or self.breaks_off or self.asks or self.guests or self.strangers) and any(
             isinstance(sent, Sent) for sent in self.objects)
 
 
@@ -84,8 +97,9 @@ PLAYS = {
                        grouped=True, ways=("notify", "notify", "nap")),
     "far": QueuePlay(objects=FAR, remote=True, late=True, naps_s=0.02, swept=True),
     "raw": QueuePlay(objects=RAW),
+    "far and visited": QueuePlay(objects=SMALL, remote=True, late=True, naps_s=0.06, guests=True),
     "interrupted": QueuePlay(objects=SMALL, interrupted=True),
-    "broken off": QueuePlay(objects=SMALL, breaks_off=True),
+    "broken off": QueuePlay(objects=SMALL[:43], breaks_off=True),
     "slow": QueuePlay(objects=SMALL[:14], naps_s=1.5),
     "slow and far": QueuePlay(objects=FAR, remote=True, naps_s=1.5),
     "far and interrupted": QueuePlay(objects=SMALL, remote=True, interrupted=True, swept=True),
@@ -111,6 +125,7 @@ class Stage:
         self.play, self.bounds, self.bench = play, bounds, bench
         self.handle: bytes | None = None
         self.done: set[str] = set()
+        self.halves = Halves()
         self.over = self.parting = False
         local = play.readers - play.remote
         self.spec = self._spec(tuple(worker(rank) for rank in range(local)))
@@ -135,6 +150,8 @@ def program(stage: Stage, everybody: Callable[[], bool]) -> Loop[None]:
     """`everybody`: whether each of the others has done its part or is gone."""
     for asked in questions(stage.play.ring, [node.index for node in stage.spec.readers]) if stage.play.asks else ():
         yield Observe("queue-asked", {"words": asked.words, "answer": asked.answer, "wanted": asked.wanted})
+    if stage.play.guests:
+        yield from guests(stage, LATE_S - 0.02)
     yield from stage.until(everybody)
     yield Observe("closing", {"kept": {}})
     yield Observe("queue-memory", {"bytes": len(stage.bench.memory()), "tail": bytes(stage.bench.memory()[
@@ -159,7 +176,7 @@ def writes(node: Node, stage: Stage) -> Loop[None]:
     queue, stage.handle = yield CreateRing("rpc", stage.spec, SEGMENT, "run/queue.ipc")
     if stage.play.remote:
         rank = stage.far_spec.readers[0].index
-        yield OpenSocket(no_edge(writer_socket(_REMOTE, "ipc:///run/far.ipc", "", KEYS)))
+        yield OpenSocket(no_edge(writer_socket(_REMOTE, FAR_ADDRESS, "", KEYS)))
         queue.remotes, queue.remote_outbox = RemoteReaders("rpc", [rank]), _REMOTE
         queue.n_readers += 1
     stage.bench.changed()
@@ -170,7 +187,9 @@ def writes(node: Node, stage: Stage) -> Loop[None]:
             yield from _put_raw(stage, queue, sent) if isinstance(sent, Raw) else _put(stage, queue, number, sent)
         yield from _put(stage, queue, 0, Sent(lambda: END))
         if stage.play.asks:
-            yield from _sees_who_leaves(stage, queue)
+            yield from sees_who_leaves(stage, queue)
+        if stage.play.guests:
+            yield from sees_who_left_from_afar(stage, queue)
     except QueueError as error:
         yield Observe("queue-failed", {"error": f"{type(error).__name__}: {error}"})
     yield from _leave(stage, node)
@@ -199,19 +218,21 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
     if queue.remotes is not None:
         yield from look_at_remotes(queue.remotes, _REMOTE)
     patient = stage.play.breaks_off or obj == END
-    deadline = (yield Now()) + (PATIENCE_S if patient else stage.bounds.rpc_s)
+    deadline = (yield Now()) + (PATIENCE_S / 2 if patient else stage.bounds.rpc_s)
     past = number % 2 and not (queue.remotes or sent.beside) and stage.play.swept
     loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
     if stage.play.strangers:
         loop = without_marks(loop)
-    if stage.play.interrupted and number % 2:
-        loop = interrupted(loop, number // 2 % 9, number // 2 % 3 == 0)
+    if stage.play.interrupted:
+        loop = stage.halves.put(loop, number)
     try:
         position = yield from loop
         queue.stats.bytes += len(parts[0]) if past else 0
         yield Observe("queue-put-at", {"position": position})
     except Interrupted:
         yield Observe("queue-interrupted", {})
+        if queue.unsent is not None and not stage.play.swept:  # else a fault may strike in between
+            yield from stage.until(lambda: False, BROKEN_OFF_S)
     except (QueueTimeoutError, QueueCancelledError) as error:
         yield Observe("queue-not-put", {"error": f"{type(error).__name__}: {error}"})
         if isinstance(error, QueueCancelledError):
@@ -240,34 +261,6 @@ def _write(queue: QueueWriter, chunk: bytes, parts: list[Any], deadline: float) 
     return position
 
 
-def _sees_who_leaves(stage: Stage, queue: QueueWriter) -> Loop[None]:
-    """When all have read all, the last reader leaves; and one more object is refused, for which there is no socket."""
-    presence, readers = queue.readers.presence if queue.readers else None, stage.play.readers
-    assert presence is not None
-    yield from stage.until(lambda: len(stage.done) == readers)
-    for rank in range(readers):
-        wanted = LEFT if rank == readers - 1 else ALIVE
-        answer = yield from presence.state(rank)
-        yield Observe("queue-asked", {"words": f"the state of reader {rank}", "answer": answer, "wanted": wanted})
-    try:
-        yield from presence.check()
-        why = ""
-    except PeerDeadError as error:
-        why = str(error)
-    yield Observe("queue-asked", {"words": "who has left", "answer": why,
-                                  "wanted": f"{queue.name}: the reader of rank {readers - 1} was shut down"})
-    outbox, queue.overflow_outbox = queue.overflow_outbox, None
-    before = queue.position
-    try:
-        yield from queue.enqueue([bytes(stage.play.ring.max_chunk_bytes)], (yield Now()) + stage.bounds.rpc_s)
-        why = ""
-    except QueueError as error:
-        why = type(error).__name__
-    yield Observe("queue-asked", {"words": "a large object without a socket for it", "answer": [why, queue.position],
-                                  "wanted": ["QueueError", before]})
-    queue.overflow_outbox = outbox
-
-
 # -- readers -------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +284,7 @@ def reads_from_afar(node: Node, stage: Stage) -> Loop[None]:
     stage.bench.name_ring(node, "rpc", stage.far_spec)
     yield from _comes(node, stage)
     topic = b"%s%d:afar" % (TOPIC, node.index)
-    yield OpenSocket(no_edge(reader_socket(_REMOTE, "ipc:///run/far.ipc", topic, KEYS)))
+    yield OpenSocket(no_edge(reader_socket(_REMOTE, FAR_ADDRESS, topic, KEYS)))
 
     def check() -> None:
         if stage.bench.is_gone(core()):
@@ -345,6 +338,8 @@ def _read(node: Node, stage: Stage, queue: Any, taken: list[Any]) -> Loop[None]:
         yield Attempt(queue.name, queue.presence.withdraw)
         yield Observe("queue-left", {})
     let_go += [(was, face(obj)) for was, obj in kept]
+    if stage.play.guests and isinstance(queue, RemoteReader):
+        yield Close()
     yield Observe("queue-kept", {"faces": [was for was, _ in let_go], "now": [now for _, now in let_go]})
     yield from _leave(stage, node)
     yield from _counts(stage, queue)
@@ -353,7 +348,7 @@ def _read(node: Node, stage: Stage, queue: Any, taken: list[Any]) -> Loop[None]:
 def _take(stage: Stage, queue: Any, taken: list[Any], count: int) -> Loop[Any]:
     """-> the next object, what it was lost by, or None where all is over. Raises Interrupted."""
     while not stage.over:
-        loop = in_parts(queue.dequeue((yield Now()) + stage.bounds.ring_recheck_s), queue, taken)
+        loop = in_parts(queue.dequeue((yield Now()) + READ_S), queue, taken)
         if stage.play.breaks_off and count % 3 == 2:
             loop = interrupted(loop, count // 3 % 5, True)
         try:

@@ -82,7 +82,7 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
             data.get("outcome") in ("timeout", "cancelled") and kind_of(node) == "core"))),
     "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
-    "closing": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "closing": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
 }
 
 

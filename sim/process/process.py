@@ -213,11 +213,11 @@ class SimProcess:
             return
         self.running = True
         self.host.network.thawed(self)
+        postponed, self._postponed = self._postponed, []
+        for what in postponed:  # before any thread goes on: signals, and the end of a child, which is there to be seen
+            self.kernel.after(0.0, self.deliver, what)
         for stopped in list(self.threads):
             stopped.wake_after(0.0)
-        postponed, self._postponed = self._postponed, []
-        for what in postponed:
-            self.kernel.after(0.0, self.deliver, what)
 
     def kill(self) -> None:
         """SIGKILL, here and now."""

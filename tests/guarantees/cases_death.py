@@ -193,6 +193,16 @@ def a_stopped_core_is_reported_healthy() -> Builder:
     return _core_stopped().wait(3).observes("frontend.0", "health", healthy=True, reason="").dies("a")
 
 
+@rejects("health-is-true")
+def health_is_good_when_a_caller_was_told_of_the_death() -> Builder:
+    return _worker_killed().wait(.01).dies("a").observes("frontend.0", "health", healthy=True, reason="")
+
+
+@silent("health-is-true")
+def health_was_good_before_the_caller_was_told() -> Builder:
+    return _worker_killed().wait(.01).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
 @silent("health-is-true")
 def health_was_good_while_the_death_need_not_be_known() -> Builder:
     return _worker_killed().wait(.02).observes("frontend.0", "health", healthy=True, reason="").dies("a")
@@ -338,6 +348,57 @@ def a_worker_outlives_its_core_because_its_death_pipe_stays_open() -> Builder:
 @rejects("no-orphans")
 def a_worker_follows_too_late() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1")
+
+
+def _stopped_worker(ended_after: float, *, client: bool = True) -> Builder:
+    h = history().started().called("a").fires("stall", "core.0->worker.1/rpc:receive").fires(
+        "kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("worker.0")
+    h = h if client else h.ends("frontend.0")
+    return h.wait(ended_after - .1).ends("worker.1", exitcode=-9)
+
+
+@accepts("no-orphans")
+def a_worker_that_stands_still_is_ended_by_its_client() -> Builder:
+    return _stopped_worker(.8)
+
+
+@accepts("no-orphans")
+def a_worker_that_stands_still_and_nobody_is_there() -> Builder:
+    return _stopped_worker(9, client=False)
+
+
+@rejects("no-orphans")
+def a_worker_that_stands_still_is_left_alone() -> Builder:
+    return _stopped_worker(9)
+
+
+@rejects("nothing-left-behind")
+def a_client_has_closed_before_its_core_has_ended() -> Builder:
+    h = _born().request("a").observes("frontend.0", "closing").observes("frontend.0", "closed")
+    return h.wait(.1).ends("core.0", "frontend.0")
+
+
+def _told_dead(notice: bool) -> Builder:
+    h = _born().called("a").fires("stall", "core.0/mark:scheduled").wait(2)
+    h = h.observes("frontend.0", "dead-notice") if notice else h
+    h.observes("frontend.0", "engine-dead", reason="core.0 has made no progress").dies("a")
+    return h.wait(1).ends("core.0", "frontend.0")
+
+
+@rejects("nothing-left-behind")
+def a_client_lets_a_core_be_that_stands_still() -> Builder:
+    return _told_dead(notice=False)
+
+
+@accepts("nothing-left-behind")
+def a_client_lets_a_core_be_that_said_it_was_leaving() -> Builder:
+    return _told_dead(notice=True)
+
+
+@accepts("nothing-left-behind")
+def a_client_closes_when_its_core_has_ended() -> Builder:
+    h = _born().request("a").observes("frontend.0", "closing").ends("core.0").observes("frontend.0", "closed")
+    return h.ends("frontend.0")
 
 
 @rejects("no-orphans", "nothing-left-behind")

@@ -79,6 +79,11 @@ def an_idle_core_keeps_a_step_of_what_is_over() -> Builder:
 
 
 @rejects(LAW)
+def a_client_does_not_say_what_it_found_in_its_books() -> Builder:
+    return history().started().request("a").observes("frontend.0", "closing", kept={}, errors=None)
+
+
+@rejects(LAW)
 def a_client_keeps_the_bytes_of_what_is_over() -> Builder:
     return history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0, "bytes": 17})
 

@@ -172,6 +172,18 @@ def a_wait_times_out_before_its_deadline() -> Builder:
     return _slept(h, .5, "timeout", deadline=h.now + .1)
 
 
+@rejects("ring-bounded-wait")
+def a_wait_is_said_to_have_ended_well_and_brought_nothing() -> Builder:
+    h = history().started().writes(RPC[1], 0).reads(RPC[1], 0).wait(1)
+    return _slept(h, .5, deadline=h.now)
+
+
+@silent("ring-bounded-wait")
+def a_wait_ends_well_by_its_last_look() -> Builder:
+    h = history().started().wait(1).writes(RPC[1], 0).reads(RPC[1], 0)
+    return _slept(h, .5, deadline=h.now)
+
+
 @rejects("ring-no-lost-wakeup")
 def a_bell_that_was_rung_is_not_heard() -> Builder:
     return _slept(history().started().wait(1).writes(RPC[1], 0).wait(.1).reads(RPC[1], 0), .5)

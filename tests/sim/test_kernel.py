@@ -350,3 +350,20 @@ def test_a_fault_hits_its_victim_in_the_life_that_it_names():
     again = sim.start_process("worker.0@1")
     assert sim.struck_by(killed) is None
     assert sim.struck_by(msgspec.structs.replace(killed, victim="worker.0@1")) is again
+
+
+def test_who_goes_on_finds_what_became_of_others_meanwhile():
+    """The end of a child is there to be seen before any thread that had stopped makes a step."""
+    found = []
+
+    def main(process):
+        yield Sleep(0.01)
+        found.append((yield Now()))
+
+    sim = Simulation(tensor_parallel(2))
+    parent, child = sim.start_process(frontend(), main, delay_s=0.0), sim.start_process(core(), delay_s=0.0)
+    parent.watch(child, lambda: found.append("ended"))
+    sim.after(0.005, parent.freeze, stall("frontend.0", at="frontend.0/mark:born", until=Until(seconds=1.0)), bool)
+    sim.after(0.006, child.kill)
+    sim.run()
+    assert found == ["ended", 1.005]

@@ -19,6 +19,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
+from scenarios.guarantees.chapters.closing import has_a_client, judge_closed
 from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
@@ -46,7 +47,10 @@ def check_no_orphans(history: History) -> Finding:
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
             outlived = process.ended_at - death.at
-            outlived -= history.faults.frozen_s(node, death.at, process.ended_at)
+            frozen = history.faults.frozen_s(node, death.at, process.ended_at)
+            if kind_of(parent) == "core" and frozen > bound and has_a_client(history, node, process.ended_at):
+                frozen = bound  # who does not go by itself is ended
+            outlived -= frozen
             if outlived <= 0:
                 continue
             in_time = finding.took("the end of {} after its parent {}", node, parent, bound=bound, measured=outlived,
@@ -73,6 +77,7 @@ def check_nothing_left_behind(history: History) -> Finding:
         if history.overstayed(process):
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
+    judge_closed(finding)
     first = [p for p in engine if not p.life and history.engine_of(p.node).engine == history.first]
     killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
     all_killed = bool(first) and {p.node for p in first} <= killed
@@ -331,7 +336,8 @@ def has_descendants(play: Play) -> bool:
 GUARANTEES = (
     Guarantee(
         id="no-orphans", chapter=CHAPTER, source="vLLM V1 executor", check=check_no_orphans,
-        sentence="When a parent dies in any way, all its descendants exit within the bound.",
+        sentence="When a parent dies in any way, all its descendants exit within the bound; one that stands still is "
+                 "ended by its client.",
         wrong={
             "unwatched": "does not look after the process that has started it",
             "inherited": "lets children inherit each other's ends of the death pipe, which then never closes",
@@ -348,7 +354,8 @@ GUARANTEES = (
         sentence="While any process of the engine or its parent survives, nothing (process, segment, socket file, "
                  "port, temporary file) remains after the bound. After SIGKILL of all, only what start-up names "
                  "remains; the next start succeeds and removes what belongs to no living owner, never a live "
-                 "neighbour's.",
+                 "neighbour's. A client that has closed, or tells of its core's death, has no core any "
+                 "more, but one that said it was leaving.",
         wrong={
             "survivor": "removes its segments and socket files only on a clean exit",
             "restart": "does not look at its start for what the dead have left",

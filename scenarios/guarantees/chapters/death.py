@@ -217,7 +217,21 @@ def check_health_is_true(history: History) -> Finding:
             else:
                 finding.witness("asked after {}, and reported unhealthy: {}", why, record.data.get("reason"),
                                 at=record.at, node=node)
+    _judge_told_and_healthy(finding)
     return finding
+
+
+def _judge_told_and_healthy(finding: Finding) -> None:
+    """Whose callers were told that their engine is dead: by program order, however short the time."""
+    told: dict[str, int] = {}
+    for operation in finding.history.operations:
+        if operation.outcome == Outcome.ENGINE_DEAD:
+            told[operation.node] = min(told.get(operation.node, operation.ends[0].number), operation.ends[0].number)
+    for node, number in told.items():
+        for record in finding.history.by_node("health").get(node, ()):
+            if record.number > number and record.data.get("healthy"):
+                finding.broke("reported healthy when a caller had been told that its engine is dead", at=record.at,
+                              node=node)
 
 
 # -- last words ------------------------------------------------------------------------------------------------
@@ -354,7 +368,8 @@ GUARANTEES = (
     ),
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
-        sentence="Dead or hung for longer than the detection bound is never reported healthy.",
+        sentence="Dead or hung for longer than the detection bound is never reported healthy, nor is an engine of "
+                 "whose end a caller has been told.",
         wrong={
             "dead": "answers from what it last heard, not from whether the process is there",
             "hung": "takes a process that stands still for a healthy one",

@@ -28,6 +28,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "(yield Now()) - self._dead_since > self.bounds.orphan_s", _INSTANT),
     Equivalent(_MONITOR, "CoreMonitor.__init__", "statement-gone", 'self._exit = ""',
                "it is read only where the core is gone, and set by whoever says that"),
+    Equivalent(_MONITOR, "CoreMonitor._die", "branch-never-taken", "self.dead is not None",
+               "its client dies by the first reason, and asks it nothing more"),
     Equivalent(_MONITOR, "CoreMonitor.on_tick", "off-by-one", "now >= self._gone_since + self._grace_s", _INSTANT),
     Equivalent(_SESSION, "ClientSession.__init__", "off-by-one", "0", "calls are told apart by their numbers, and any "
                "number may be the first"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutation.equivalent.base import Equivalent
 
-_RING, _QUEUE, _FRAMING = (f"engine/ipc/{name}.py" for name in ("ring", "queue", "framing"))
+_RING, _QUEUE, _FRAMING, _READINESS = (
+    f"engine/ipc/{name}.py" for name in ("ring", "queue", "framing", "readiness"))
 
 _MEM = ("the order of stores: where the twin runs, and on x86, a fence does nothing; tests/explorer tells "
         "them apart under PSO")
@@ -15,6 +16,9 @@ _GENERAL = "the general way below it makes the same of such a chunk, later"
 _WARM = "what is made warm is the same when it is cold"
 _REUSE = "which memory a reader's copy lies in: a fresh one holds the same, and takes a page fault more"
 _BELL = "the second ring finds nobody asleep: the first one has woken them, and each wake-up leads to a look"
+_READY = "who has heard READY_FRAME once hears nothing new by a second one"
+_PLACE = "a message may lie at its own chunk's place or at another free one's: its flag says where"
+_BOTH = "a queue has readers on other hosts and a socket for them, or neither"
 _TEXT = "how a mark prints itself; nobody reads it but a person in a debugger"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -88,5 +92,21 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_QUEUE, "QueueReader.__init__", "statement-gone",
                "self._rings = False",
                "it is said of each message that is read, before it is asked"),
+    Equivalent(_RING, "RingWriter.try_write", "off-by-one", "size < self.moves_from", _PLACE),
+    Equivalent(_RING, "RingWriter._exchanged", "off-by-one", "1", _PLACE, "2"),
+    Equivalent(_FRAMING, "_lend", "branch-never-taken", "len(obj) < OUT_OF_BAND_BYTES",
+               "a small one that is lent stays in the pickle all the same, and comes out as it was"),
+    Equivalent(_QUEUE, "ends_with_ready", "off-by-one", "1", "any byte more than the word has tells another word", "2"),
+    Equivalent(_QUEUE, "QueueWriter._send_payload", "condition-turned",
+               "self.unsent is not None and self.overflow_outbox is not None",
+               "an assertion: whoever calls has looked, so both hold",
+               "((self.unsent is not None) or (self.overflow_outbox is not None))"),
+    Equivalent(_QUEUE, "QueueWriter._send_payload", "sent-twice", "yield Send(self.overflow_outbox, before)", _READY),
+    Equivalent(_READINESS, "wait_for_readers", "sent-twice", "yield Send(outbox, [READY_FRAME])", _READY),
+    Equivalent(_READINESS, "wait_for_readers", "condition-turned",
+               "remotes is not None and queue.remote_outbox is not None", _BOTH,
+               "((remotes is not None) or (queue.remote_outbox is not None))"),
+    Equivalent(_READINESS, "_note", "sent-twice", "yield Send(socket, [refusal])",
+               "who is refused leaves at the first word"),
     Equivalent(_QUEUE, "QueueWriter._send_remote", "statement-gone", "return True", "None is not EMPTY either"),
 )

@@ -82,10 +82,10 @@ def _judge_positions(finding: Finding, puts: list[_Put]) -> None:
     """Each object has the number that follows; one that was interrupted may have taken one."""
     number, spare = 0, 0
     for put in puts:
-        if put.position is None:
+        if put.position is None and not put.certain:
             spare += not put.barred
             continue
-        if not number <= put.position <= number + spare:
+        if put.position is None or not number <= put.position <= number + spare:
             return finding.broke("an object was put at {} where {} was next", put.position, number, at=put.at)
         number, spare = put.position + 1, 0
 
@@ -278,7 +278,7 @@ def _judge_memory(finding: Finding, said: Record) -> None:
     tail, width = bytes.fromhex(said.data["tail"]), 1 + layout["readers"]
     if said.data["bytes"] != layout["end"]:
         return finding.broke("it has {} bytes, and its layout {}", said.data["bytes"], layout["end"], at=said.at)
-    count = 1 + max((record.data["position"] for _, record in history.observed("queue-put-at")), default=-1)
+    count = 1 + max((record.data["position"] or 0 for _, record in history.observed("queue-put-at")), default=-1)
     flags = [tail[chunk * width:(chunk + 1) * width] for chunk in range(layout["chunks"])]
     for chunk, one in enumerate(flags):
         abandoned = history.observed("queue-interrupted") and chunk == count % layout["chunks"]

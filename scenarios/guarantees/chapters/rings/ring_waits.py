@@ -211,6 +211,11 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
             deadline - began, bound=late, at=ended, node=node,
             measured=ended - deadline - history.faults.frozen_s(node, deadline, max(ended, deadline))):
         return
+    if outcome == "ok" and deadline is not None and ended >= deadline and (kind_of(node) == "worker") == names_channel(
+            data.get("ring"), Channel.RPC) and not _has_read(history, node, wait):
+        finding.broke("a wait on {} of {} is said to have ended well at its deadline, and brought nothing",
+                      data.get("ring"), node, at=ended, node=node)
+        return
     if outcome == "timeout" and deadline is None:
         finding.broke("a wait on {} of {} without a deadline ended by one", data.get("ring"), node, at=ended, node=node)
         return
@@ -227,6 +232,16 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
     if outcome in ("timeout", "cancelled", "peer-dead", "failed"):
         finding.witness("a wait of {} on {} ended by {} after {:.3f} s", node, data.get("ring"), outcome, ended - began,
                         at=ended, node=node)
+
+
+def _has_read(history: History, node: str, wait: Record) -> bool:
+    """Whether it read a message while it waited: that comes right before the end of the wait is told."""
+    for record in reversed(history.records(node)[:wait.number]):
+        if record.at < wait.data["began"]:
+            return False
+        if record.thread == wait.thread and record.site.endswith(":receive"):
+            return True
+    return False
 
 
 GUARANTEES = (

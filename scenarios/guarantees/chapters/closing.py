@@ -1,0 +1,33 @@
+"""What a client does about processes that do not go by themselves."""
+
+from __future__ import annotations
+
+from scenarios.guarantees.base import ROUNDING_S, Finding
+from scenarios.history.history import FOREVER, History
+from scenarios.history.names import of_life
+
+
+def has_a_client(history: History, node: str, until: float) -> bool:
+    """Whether one is there all the time, who ends what stands still."""
+    engine = history.engine_of(node)
+    return any(history.ends.at(client) >= until and not history.faults.frozen_s(client, 0.0, until)
+               for client in history.of_kind("frontend") if history.engine_of(client) == engine)
+
+
+def judge_closed(finding: Finding) -> None:
+    """A client that says that it has closed has no core any more; nor has one that says that its core is dead, unless
+    that is leaving by itself. A queue that is played alone has no client.
+    """
+    history = finding.history
+    if history.play.options.queue:
+        return
+    late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
+    ended = {of_life(p.node, p.life): FOREVER if p.ended_at is None else p.ended_at for p in history.lab.processes}
+    for node, record in history.observed("closed"):
+        core = history.engine_of(node).core
+        if ended.get(core, 0.0) > record.at + late_s:
+            finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
+    for node, record in history.observed("engine-dead"):
+        core = history.engine_of(node).core
+        if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
+            finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
