@@ -26,13 +26,13 @@ from typing import Any
 import msgspec
 
 from engine.kv_events.reports import Report
-from engine.kv_events.subscriber.follow import LOOK_S, UntilCaughtUp, mirror_data, observed
+from engine.kv_events.subscriber.follow import LOOK_S, mirror_data, observed
 from engine.kv_events.subscriber.process import KVEventSubscriber, run_life
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.identity import own_identity
 from engine.topology import Mark, subscriber
-from scenarios.lab.follower import Following, follow
+from scenarios.lab.follower import Following, UntilCaughtUp, follow
 from scenarios.lab.script import DONE, UP
 
 

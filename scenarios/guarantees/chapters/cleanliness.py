@@ -19,7 +19,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.closing import has_a_client, judge_closed
+from scenarios.guarantees.chapters.closing import has_a_client, judge_closed, judge_words
 from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
@@ -146,7 +146,7 @@ def check_start_ends(history: History) -> Finding:
             _judge_blame(finding, end, engine)
             _judge_unheard(finding, end, hits)
         if not startup.ready:
-            _judge_words(finding, end, engine, node)
+            judge_words(finding, end, engine, node)
         if not startup.ready and not hits:
             finding.witness("{} was refused what it was configured for: {}", node, end.data["reason"], at=end.at,
                             node=node)
@@ -158,27 +158,6 @@ def check_start_ends(history: History) -> Finding:
                             hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,
                             node=node)
     return finding
-
-
-def _judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
-    """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
-    history = finding.history
-    gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
-               and history.engine_of(worker) == engine and worker not in history.by_node("parent-gone")
-               and f"{worker}/mark:ready" not in history.crossings]
-    if gave_up and not any(said.data["reason"].rpartition("could not start: ")[2] in failed.data["reason"]
-                           for said in gave_up):
-        finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
-                      failed.data["reason"], at=failed.at, node=node)
-    dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
-    if dying is None or dying.at > failed.at:
-        return
-    reason = dying.data["reason"]
-    kind, _, words = reason.partition(": ")
-    told = failed.data["reason"]
-    if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
-        finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
-                      failed.data["reason"], at=failed.at, node=node)
 
 
 def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | None:

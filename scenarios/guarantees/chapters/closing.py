@@ -1,9 +1,9 @@
-"""What a client does about processes that do not go by themselves."""
+"""What a client does about processes that do not go by themselves, and tells of those that could not begin."""
 
 from __future__ import annotations
 
 from scenarios.guarantees.base import ROUNDING_S, Finding
-from scenarios.history.history import FOREVER, History
+from scenarios.history.history import FOREVER, EngineLife, History, Record, kind_of
 from scenarios.history.names import of_life
 
 
@@ -31,3 +31,24 @@ def judge_closed(finding: Finding) -> None:
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
             finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
+
+
+def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
+    """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
+    history = finding.history
+    gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
+               and history.engine_of(worker) == engine and worker not in history.by_node("parent-gone")
+               and f"{worker}/mark:ready" not in history.crossings]
+    if gave_up and not any(said.data["reason"].rpartition("could not start: ")[2] in failed.data["reason"]
+                           for said in gave_up):
+        finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
+                      failed.data["reason"], at=failed.at, node=node)
+    dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
+    if dying is None or dying.at > failed.at:
+        return
+    reason = dying.data["reason"]
+    kind, _, words = reason.partition(": ")
+    told = failed.data["reason"]
+    if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
+        finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
+                      failed.data["reason"], at=failed.at, node=node)

@@ -14,8 +14,9 @@ PLAYS = 12
 def _there() -> Counter[str]:
     """Objects of the engine and the twin by class, once what nobody can reach is gone."""
     gc.collect()
-    return Counter(f"{type(one).__module__}.{type(one).__name__}" for one in gc.get_objects()
-                   if type(one).__module__.partition(".")[0] in ("engine", "sim"))
+    kinds = Counter(map(type, gc.get_objects()))
+    return Counter({f"{kind.__module__}.{kind.__name__}": count for kind, count in kinds.items()
+                    if str(kind.__module__).partition(".")[0] in ("engine", "sim")})
 
 
 def test_nothing_of_a_play_stays_when_it_is_over() -> None:
