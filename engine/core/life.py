@@ -52,7 +52,7 @@ from engine.effects import (
     Waiting,
     WhoAmI,
 )
-from engine.errors import QueueCancelledError, RpcError, StartupError
+from engine.errors import PeerDeadError, QueueCancelledError, RpcError, StartupError
 from engine.executor.abstract import Executor
 from engine.executor.registry import make_executor
 from engine.kv_events.publisher.life import end_publisher, start_publisher
@@ -101,18 +101,21 @@ class CoreLife:
             self._serving = True
             reason = yield from engine.busy_loop()
         except (Exception, SystemExit) as error:
-            reason = (yield from self._who_died(error)) + reason_of(error)
+            died = yield from self._who_died(error)
+            reason = died + reason_of(error)
             if not self._serving:
                 kind = type(error).__name__
-                yield TellParent(StartFailure(kind, str(error) or kind))
+                yield TellParent(StartFailure(kind, reason if died else str(error) or kind))
             elif not self._parent_gone:
                 yield LogLine(f"the core leaves: {reason}")
         yield from self._leave(reason)
 
     def _who_died(self, error: BaseException) -> Loop[str]:
-        if self._executor is None or not isinstance(error, RpcError):
+        """The error of a call, or of a ring whose reader is gone, may be faster than word of who died."""
+        if self._executor is None or not isinstance(error, RpcError | PeerDeadError):
             return ""
-        return (yield from self._executor.who_died())
+        died = yield from self._executor.who_died()
+        return "" if died.removesuffix("; ") in str(error) else died
 
     # -- start
 

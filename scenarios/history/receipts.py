@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from engine.topology import NodeKind
+from faults.journal import Record
 from faults.plan import HOLDING_FATES, Fate, Fault, Plan, owner_of
 from scenarios.history.names import kind_of, life_of, of_life
 from scenarios.history.records import FOREVER, Records
@@ -97,6 +98,15 @@ class Faults:
     def at(self, part: str) -> list[Receipt]:
         """Receipts of any fate whose site contains `part`."""
         return [receipt for receipt in self.receipts if part in receipt.site]
+
+    def met(self, crossing: Record) -> str | None:
+        """What befell this message or whoever crossed with it; None where the plan strikes somebody else there."""
+        fate: str | None = crossing.data.get("fate")
+        if fate is not None:
+            fault = next((one for one in self.plan.faults if one.id == crossing.data.get("fault")), None)
+            if fault is not None and fault.victim not in (None, owner_of(fault.site)):
+                return None
+        return fate
 
     @cached_property
     def ending(self) -> dict[str, Receipt]:

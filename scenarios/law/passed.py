@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.topology import Mark, NodeKind, mark_site
-from scenarios.history.history import Fate, History, Receipt
+from scenarios.history.history import Fate, History, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
 
 _STEP = "its call"
+#: What a process does itself; the other records are the plan's.
+_DONE = (Kind.CROSSING, Kind.OBSERVATION)
 #: How the sites of marks end. What begins otherwise is told.
 _BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING = (
     mark_site("", mark) for mark in (Mark.BORN, Mark.LOADING, Mark.READY, Mark.IDLE, Mark.DYING, Mark.DRAINING,
@@ -55,7 +57,7 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     for node in history.by_node("bye"):
         kind = kind_of(node)
         way = _WAYS.get(kind)
-        if way is not None and (history.records(node)[0].site == "born" or _count(history, node, _BORN)):
+        if way is not None and (_first(history, node) == "born" or _count(history, node, _BORN)):
             for text in _missed(history, node, way):
                 yield node, text
             if kind == NodeKind.CORE:
@@ -71,8 +73,13 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     yield from _gone_without_a_word(history)
 
 
+def _first(history: History, node: str) -> str | None:
+    """What it did first, whatever befell it before that."""
+    return next((record.site for record in history.records(node) if record.kind in _DONE), None)
+
+
 def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
-    if history.records(node)[0].site != "born":
+    if _first(history, node) != "born":
         yield "it was not born before all else"
     for one, other in way.alike:
         told, passed = _count(history, node, one), _count(history, node, other)

@@ -45,6 +45,13 @@ def _without(way: tuple[str, ...], *places: str) -> list[str]:
 
 
 @accepts(LAW)
+def a_worker_was_stopped_before_it_was_born() -> Builder:
+    h = history().called("a", core=False).ended("a").observes("frontend.0", "closing")
+    h.fires("stall", "worker.1/mark:born", until=Until(seconds=.1)).releases()
+    return _goes("worker.1", _WORKER, h)
+
+
+@accepts(LAW)
 def a_core_passes_all_its_marks() -> Builder:
     return _goes("core.0", _CORE)
 

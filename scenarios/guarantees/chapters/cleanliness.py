@@ -80,7 +80,8 @@ def check_nothing_left_behind(history: History) -> Finding:
     judge_closed(finding)
     first = [p for p in engine if not p.life and history.engine_of(p.node).engine == history.first]
     killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
-    all_killed = bool(first) and {p.node for p in first} <= killed
+    told = history.by_node("born")  # a worker that was not born has not been told of anything that it could remove
+    all_killed = bool(first) and {p.node for p in first if p.node in told or kind_of(p.node) != "worker"} <= killed
     unattended = all_killed or _last_one_was_struck_down(history, first)
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):

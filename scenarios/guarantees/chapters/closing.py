@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import ROUNDING_S, Finding
-from scenarios.history.history import FOREVER, EngineLife, History, Record, kind_of
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import of_life
 
 
@@ -44,8 +44,9 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
         finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
-    if dying is None or dying.at > failed.at:
-        return
+    if dying is None or dying.at > failed.at or any(
+            receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):
+        return  # a killed one may have had no time to say it
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
     told = failed.data["reason"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DEATHS, ROUNDING_S, Envelope, Finding, Guarantee, Where, timer_s
+from scenarios.guarantees.base import DEATHS, ROUNDING_S, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
@@ -73,7 +73,7 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
     history, node, began, end = finding.history, startup.node, startup.began.at, startup.end
     assert end is not None
     heard = [record for record in history.receives(f"{core}->{node}/{Channel.HANDSHAKE.value}")
-             if "fate" not in record.data]
+             if _comes(history, record)]
     bounds = history.bounds
     _judge_answer(finding, node, core, end)
     if len(heard) < 2 or heard[1].at > began + bounds.handshake_s:
@@ -86,11 +86,17 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
                       bounds.startup_s, at=end.at, node=node)
 
 
+def _comes(history: History, received: Record) -> bool:
+    """Whether it is read as it was sent, perhaps later: its reader may stand still, but nothing befalls the message."""
+    fate = history.faults.met(received)
+    return fate is None or fate in STALLS or (received.site, received.nth) in history.delivered_at
+
+
 def _judge_answer(finding: Finding, frontend: str, core: str, end: Record) -> None:
     """A core whose HELLO is not answered gives up at its bound, and so does the start."""
     history, channel = finding.history, Channel.HANDSHAKE.value
     said = history.sends(f"{core}->{frontend}/{channel}")
-    answered = any("fate" not in record.data for record in history.receives(f"{frontend}->{core}/{channel}"))
+    answered = any(_comes(history, record) for record in history.receives(f"{frontend}->{core}/{channel}"))
     bound = timer_s(history.bounds, history.bounds.handshake_s)
     if len(said) > 1 and not answered and end.at - said[1].at > bound:
         finding.took("giving up the start, in which {} had no answer to its HELLO,", core, at=end.at, node=frontend,

@@ -161,13 +161,15 @@ def _is_unheeded(history: History, operation: Operation, core: str, mine: list[R
     if any(record.data.get("action") == "abort" for record in mine) or history.engine_of(operation.node) != engine:
         return False
     held_until = freed.at if freed is not None else FOREVER
-    if any(record.data.get("action") == "unknown-abort" and record.at < held_until for record in mine):
+    came = next(record.number for record in mine if record.data.get("action") == "add")
+    unknown = [record for record in mine if record.data.get("action") == "unknown-abort"]
+    if any(record.number > came and record.at < held_until for record in unknown):
         return True
     leaves = min([history.ends.at(core), history.closing_at(engine), history.ended_at,
                   *(record.at for record in history.by_node("dying").get(core, ()))])
     if min(held_until, leaves) <= told or _never_came(history, engine):
         return False
-    if any(record.data.get("action") == "unknown-abort" for record in mine):
+    if unknown:
         return False
     return _steps_since_told(history, operation, core, min(held_until, leaves)) > (
         _STEPS_TO_HEAR if history.simulated else _STEPS_TO_HEAR_ON_A_BUSY_MACHINE)

@@ -197,6 +197,7 @@ GUARANTEES = (
         envelope=Envelope(outside=(
             MEMORY,
             Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another request"),
+            Where(DAMAGE, sites="*/outputs:receive", why="changed bytes may tell of another cache"),
         )),
     ),
     Guarantee(

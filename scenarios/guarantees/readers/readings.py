@@ -73,7 +73,7 @@ def _moments(history: History, node: str) -> Iterator[Moment]:
             if late is not None:
                 yield _arrived(late, record.at)
         elif record.kind is Kind.CROSSING and record.site.endswith(_ARRIVALS):
-            fate = record.data.get("fate")
+            fate = history.faults.met(record)
             if fate in _LATER:
                 held[record.site, record.nth] = record
             elif fate not in _NEVER_READ:

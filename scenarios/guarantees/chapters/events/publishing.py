@@ -250,7 +250,7 @@ class _Answering:
         self._unanswered()
 
     def _asked(self, peer: str, record: Record, at: float) -> None:
-        fate = record.data.get("fate")
+        fate = self.history.faults.met(record)
         if fate in UNREAD:
             return
         if fate in BLURRED:
