@@ -12,7 +12,7 @@ from engine.config import Bounds, CacheConfig, EngineConfig, SchedulerConfig
 from engine.core.engine_core import INPUT
 from engine.core.life import core_life
 from engine.effects import Close, JoinThread, MarkPoint, Put, RemoveFiles, Send, StartThread, Take
-from engine.errors import ConfigError, WorkerDeadError
+from engine.errors import ConfigError, PeerDeadError, WorkerDeadError
 from engine.executor.registry import EXECUTORS
 from engine.executor.uniproc import UniProcExecutor
 from engine.messages import (
@@ -226,6 +226,27 @@ def test_the_death_of_a_worker_ends_the_core_by_the_queue_that_its_executor_was_
     life = Life(msgspec.structs.replace(CONFIG, distributed_executor_backend="deadly")).end()
     assert life.hand.told_parent == [Leaving("WorkerDeadError: worker.1 (pid 7) died")]
     assert life.outputs == [[ENGINE_CORE_DEAD]] and calls == ["connect", "leaving", "stop"]
+
+
+@pytest.mark.parametrize(("error", "died", "told"), [
+    (PeerDeadError("rpc: the reader of rank 0 has died"), "worker.0 died; ",
+     "worker.0 died; PeerDeadError: rpc: the reader of rank 0 has died"),
+    (PeerDeadError("worker.0 died"), "worker.0 died; ", "worker.0 died"),
+    (PeerDeadError("rpc: the reader of rank 0 has died"), "", "rpc: the reader of rank 0 has died"),
+    (ValueError("no such model"), "worker.0 died; ", "no such model")])
+def test_a_start_that_fails_on_what_a_death_has_left_says_who_died(monkeypatch, error, died, told) -> None:
+    class Failing(UniProcExecutor):
+        def connect(self):
+            raise error
+            yield
+
+        def who_died(self):
+            return died
+            yield
+
+    monkeypatch.setitem(EXECUTORS, "failing", lambda recipe, life, queue: Failing(recipe.config.bounds, recipe.config))
+    life = Life(msgspec.structs.replace(CONFIG, distributed_executor_backend="failing")).end()
+    assert life.hand.told_parent == [StartFailure(type(error).__name__, told)]
 
 
 def test_an_output_thread_that_fails_takes_the_core_with_it_and_loses_nothing() -> None:
