@@ -6,41 +6,27 @@ alone; what a failed call had to give is lost to it. Of what the lab says it hea
 
 from __future__ import annotations
 
-import signal
 from multiprocessing.connection import Connection
 from typing import Any
-
-import msgspec
 
 from engine.effects import Loop
 from engine.errors import RingtwinError
 from engine.frontend.input_processor import Prompt
 from engine.frontend.llm import LLM
 from engine.messages import SamplingParams
-from engine.process.children import set_process_title
-from engine.process.entry import open_ports
 from engine.process.shell import Process
-from engine.topology import Mark, frontend
-from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
+from scenarios.lab.script import CLOSE, DONE, GO, UP
 from scenarios.workloads.caller import Caller, Heard
 from scenarios.workloads.workload import Command
-from scenarios.worlds.caller import CallerRecipe, log_to
+from scenarios.worlds.caller import CallerRecipe, begin
 
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
-    play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
-    set_process_title(f"frontend-{play.index}")
-    log_to(play.log)
-    ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
-    ports.mark(Mark.BORN)
-    try:
-        llm = LLM(config=play.config, ports=ports)
-    except RingtwinError as error:
-        ports.observe("bye", reason="the engine did not start")
-        connection.send_bytes(FAILED + b" " + str(error).encode())
+    begun = begin(recipe, connection, lambda config, ports: LLM(config=config, ports=ports))
+    if begun is None:
         return
+    play, ports, llm = begun
     process = Process(ports)
     with llm:
         connection.send_bytes(UP)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command, Workload
 
+_LLM = TypeVar("_LLM")
+
 
 class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0  # of the frontend
@@ -44,6 +47,16 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
+    begun = begin(recipe, connection, lambda config, ports: AsyncLLM(config, ports=ports))
+    if begun is not None:
+        play, ports, llm = begun
+        asyncio.run(CallerProcess(llm, ports, play, connection).run())
+        ports.observe("bye", reason="done")
+
+
+def begin(recipe: bytes, connection: Connection, make: Callable[[EngineConfig, Any], _LLM],
+          ) -> tuple[CallerRecipe, Any, _LLM] | None:
+    """Set a caller up. -> (its recipe, its ports, its engine), or None where that did not start, as the lab is told."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
     set_process_title(f"frontend-{play.index}")
@@ -51,13 +64,11 @@ def main(recipe: bytes, connection: Connection) -> None:
     ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
     ports.mark(Mark.BORN)
     try:
-        llm = AsyncLLM(play.config, ports=ports)
+        return play, ports, make(play.config, ports)
     except RingtwinError as error:
         ports.observe("bye", reason="the engine did not start")
         connection.send_bytes(FAILED + b" " + str(error).encode())
-        return
-    asyncio.run(CallerProcess(llm, ports, play, connection).run())
-    ports.observe("bye", reason="done")
+        return None
 
 
 def log_to(path: str) -> None:
