@@ -34,7 +34,8 @@ report: $(VENV)/.ready
 
 test: check
 	$(VENV)/bin/python -m pytest tests --ignore tests/mutants
-	$(VENV)/bin/python -m pytest tests/mutants -n 2 --dist loadgroup
+	$(VENV)/bin/python -m pytest tests/mutants -k sim -n 2 --dist loadgroup
+	$(VENV)/bin/python -m pytest tests/mutants -k "not sim"
 	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
 
 sim: $(VENV_SIM)/.ready

@@ -79,6 +79,11 @@ class Asker:
             self.low += 1
         return self.low
 
+    @property
+    def _is_behind(self) -> bool:
+        """A real subscriber that has not told yet of the life that has begun may still ask for the one before."""
+        return not self.exact and self.restarts < self.life
+
     def is_missing(self, at: float) -> bool:
         return self.first_missing(at) < max(self.known, self.rumoured)
 
@@ -249,7 +254,7 @@ class Asker:
         if self.struck or (start, at) == self.latest:  # it came in this moment, behind the one that made it missed
             return
         if start != missing and not (start == missing - 1 and not tagged) and not (
-                (self.plain or not self.exact) and start <= missing):
+                (self.plain or not self.exact) and start <= missing) and not self._is_behind:
             self._broke("asked for batches from {} on where {} was the first that it had not", start, missing, at=at)
         if start in self.gone and not self.plain:
             self._broke("asked again for batch {}, which it was told is gone", start, at=at)
@@ -264,8 +269,9 @@ class Asker:
             self._broke("asked for batches where it had lost some for good {:.4f} s before", at - self.wanted_at, at=at)
 
     def _for_a_snapshot(self, at: float) -> None:
-        lost = [last for _, last, when in self.lost.get(self.life, []) if when <= at + self.slack_s]
-        if not self.struck and max(lost, default=-1) < max(self.stated, self.cleared + 1):
+        lost = [last for _, last, when in self.lost.get(self.life, []) if not self.exact or when <= at + self.slack_s]
+        made_up_for = max(self.stated, self.cleared + 1) if self.exact else 0
+        if not self.struck and max(lost, default=-1) < made_up_for and not self._is_behind:
             self._broke("asked for a snapshot where it had lost nothing", at=at)
 
     def _in_time(self, at: float, what: str) -> None:
