@@ -19,6 +19,10 @@ from scenarios.history.sides import Side
 from scenarios.history.verdicts import Verdict
 from scenarios.worlds.registry import in_order, known
 
+#: The exit code where something is not known; and how each one is painted.
+NOT_KNOWN = 2
+_STATES = {0: "held", 1: "broken", NOT_KNOWN: "unknown", 3: "harness"}
+
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a reader has to look at. `kind` names its look: broken, disagree, unknown, harness."""
@@ -42,13 +46,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(runs: Sequence[Run], unplayed: int = 0) -> Answer:
     """`unplayed`: plays that were asked for and did not come about; what they would have shown nobody knows."""
     scenarios, code = collect(runs), exit_code(runs)
-    found = troubles(scenarios)
-    state = {0: "unknown" if unplayed else "held", 1: "broken", 2: "unknown", 3: "harness"}[code]
-    title = _title(runs, scenarios, code)
+    found, title = troubles(scenarios), _title(runs, scenarios, code)
     if unplayed:
+        code = code or NOT_KNOWN
         said = title[0].lower() + title[1:]
         title = f"Interrupted: {count(unplayed, 'play')} did not come about. Of the others: {said}"
-    return Answer(code=code, state=state, title=title, sentence=_sentence(runs), troubles=found)
+    return Answer(code=code, state=_STATES[code], title=title, sentence=_sentence(runs), troubles=found)
 
 
 def _title(runs: Sequence[Run], scenarios: Sequence[PlayedScenario], code: int) -> str:

@@ -55,11 +55,15 @@ class CallTable:
         self.ranks = ranks
         self._next_id = 0
         self._open: dict[int, PendingCall] = {}
+        self.late_replies = 0
         #: A rank failed in a call that another one had answered: the ranks are out of step, whoever asked is served.
         self.late_failure: RpcError | None = None
         self._succeeded: deque[int] = deque(maxlen=_REMEMBERED)
 
     def open(self, method: str, output_rank: int | None, deadline: float) -> PendingCall:
+        """Raises ValueError for an output rank that does not exist."""
+        if output_rank is not None and not 0 <= output_rank < self.ranks:
+            raise ValueError(f"output_rank must lie between 0 and {self.ranks - 1}, got {output_rank}")
         waits_for = frozenset(range(self.ranks) if output_rank is None else (output_rank,))
         call = PendingCall(self._next_id, method, waits_for, output_rank, deadline)
         self._open[call.call_id] = call
@@ -73,6 +77,7 @@ class CallTable:
             call = next(iter(self._open.values()))  # an RPC that a rank could not read: the oldest one is lost
             call_id = call.call_id
         if call is None:
+            self.late_replies += 1
             if status == ReplyStatus.FAILURE and call_id in self._succeeded and self.late_failure is None:
                 self.late_failure = RpcError(rank, "a call that was over", str(value))
             return None

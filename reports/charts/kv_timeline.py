@@ -88,20 +88,23 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
 def mirrors_of(run: Run) -> list[Mirror]:
     """One per subscriber that observed anything of its batches."""
     history = run.history
-    found = []
+    found, published = [], dict[int, list[tuple[int, float]]]()
     for node in history.of_kind(NodeKind.SUBSCRIBER):
+        engine = history.engine_of(node).engine
         records = [r for r in history.records(node) if r.kind is Kind.OBSERVATION and r.site.startswith("kv-")]
         if records:
-            found.append(_mirror(history, node, records, _published(history, node)))
+            if engine not in published:  # one for all who follow it
+                published[engine] = _published(history, engine)
+            found.append(_mirror(history, node, records, published[engine]))
     return found
 
 
-def _published(history: History, subscriber: str) -> list[tuple[int, float]]:
-    """(number, when) of all that its engine's core published, in each of its lives, by time.
+def _published(history: History, engine: int) -> list[tuple[int, float]]:
+    """(number, when) of all that the core of this engine published, in each of its lives, by time.
 
     A batch may be sent before the core notes that it handed it over: the sooner of both counts.
     """
-    engine, found = history.engine_of(subscriber).engine, []
+    found = []
     for core, records in history.by_node("kv-published").items():
         if history.engine_of(core).engine == engine:
             sent: dict[int, float] = {}

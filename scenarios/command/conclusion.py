@@ -22,9 +22,6 @@ from scenarios.command import checks
 from scenarios.history.run import Run
 from scenarios.lab.player import ScenarioResult, replay_command
 
-#: Something is not known.
-NOT_KNOWN = 2
-
 
 def conclude(played: Sequence[ScenarioResult], out: Path, json_file: Path | None) -> int:
     """Write everything that is made of runs and say the answer. -> exit code"""
@@ -102,7 +99,7 @@ def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None, unpl
         write_json(found, json_file, unplayed=unplayed)
     said = answer(found, unplayed)
     click.echo(f"{said.title}\n{said.sentence}\nreport: {page}", err=json_file == Path("-"))
-    return exit_code(found) or (NOT_KNOWN if unplayed else 0)
+    return said.code
 
 
 def write_json(runs: Sequence[Run], file: Path, base: Path | None = None, unplayed: int = 0) -> None:

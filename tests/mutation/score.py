@@ -64,6 +64,11 @@ def judged(mutant: Mutant, scenes: list[Scene], counts: dict[str, dict[str, int]
     began = time.monotonic()
     fate, by, because, plays = _in_a_child(mutant, chosen, counts, root, plans, seed) if chosen else (
         Fate.UNPLAYED, "", "no scenario runs it", 0)
+    return outcome_of(mutant, began, fate, by, because, plays)
+
+
+def outcome_of(mutant: Mutant, began: float, fate: Fate, by: str, because: str, plays: int) -> Outcome:
+    """`began`: when it was looked at first, by the monotonic clock."""
     return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, function=mutant.function,
                    operator=mutant.operator, old=mutant.old[:200], new=mutant.new[:200],
                    equivalent=why_equivalent(mutant) or "", fate=fate, by=by, because=because, plays=plays,

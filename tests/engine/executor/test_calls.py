@@ -47,6 +47,7 @@ def test_replies_after_a_failure_or_a_deadline_belong_to_nobody() -> None:
     third = table.open("c", None, 2.0)
     assert table.reply(1, first.call_id, OK, "stale") is None
     assert table.reply(0, late.call_id, OK, "stale") is None
+    assert table.late_replies == 2
     for rank in (0, 1):
         table.reply(rank, third.call_id, OK, f"third {rank}")
     assert third.result() == ["third 0", "third 1"]
@@ -78,6 +79,12 @@ def test_a_rank_that_could_not_read_a_call_fails_the_oldest() -> None:
     assert table.reply(1, -1, FAILED, "unreadable") is first
     assert first.error is not None and second.error is None
     assert CallTable(2).reply(0, -1, FAILED, "unreadable") is None
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_does_not_exist_cannot_be_asked_to_answer(rank: int) -> None:
+    with pytest.raises(ValueError, match="output_rank"):
+        CallTable(2).open("m", rank, 1.0)
 
 
 def test_a_failure_of_a_rank_that_comes_when_its_call_is_over_is_kept() -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from tests.mutants.plant import apply, own_memory, planted
 from tests.mutants.table import SHORT_GUARD
-from tests.mutation.equivalent import why_equivalent
 from tests.mutation.operators import Mutant, mutated, source_of
 from tests.mutation.plays import CALM, ROOT
-from tests.mutation.score import Fate, Outcome, running
+from tests.mutation.score import Fate, Outcome, outcome_of, running
 from tests.mutation.shell.plays import EngineScene, Said, play_until_red
 
 #: What a mutant may take: so many scenarios, so long. A start that hangs is called so after a minute.
@@ -51,10 +50,7 @@ def judged_on_engine(mutant: Mutant, scenes: list[EngineScene], tree: Path) -> O
             (tree / "said.jsonl").unlink(missing_ok=True)
         fate, by, because = _fate(said, len(chosen), printed)
         plays = len(said)
-    return Outcome(id=mutant.id, file=mutant.file, line=mutant.line, function=mutant.function,
-                   operator=mutant.operator, old=mutant.old[:200], new=mutant.new[:200],
-                   equivalent=why_equivalent(mutant) or "", fate=fate, by=by, because=because, plays=plays,
-                   seconds=round(time.monotonic() - began, 3))
+    return outcome_of(mutant, began, fate, by, because, plays)
 
 
 def _telling(file: str, scenes: list[EngineScene]) -> list[EngineScene]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -215,6 +216,7 @@ def test_half_a_run_among_whole_ones_is_named_and_left_out(capsys, tmp_path, who
     assert answer.line.startswith(f"ringtwin: left out: {tmp_path / 'runs' / 'half' / 'lab.json'}: missing")
     assert "Interrupted: 1 play did not come about. Of the others: every promise held" in answer.out
     assert json.loads((tmp_path / "r.json").read_text())["unplayed"] == 1
+    assert re.search(r"<b>2\s*</b> <span>exit code", (tmp_path / "page.html").read_text())
     shutil.rmtree(tmp_path / "runs" / "whole")
     refused(ringtwin(capsys, "report", tmp_path / "runs", "-o", tmp_path / "page.html"), "lab.json", "play it again")
 
