@@ -128,6 +128,28 @@ def who_is_on_the_way_out_opens_what_it_needs() -> Builder:
     return _measured(h, "worker.0", (READY, first, _holds()), (QUIET, h.now, _holds(descriptors=22)))
 
 
+@silent(GROWS)
+def who_reads_its_own_source_for_a_traceback_is_on_the_way_out_too() -> Builder:
+    h = history().started().crosses("core.0/mark:idle")
+    first = h.now
+    h.request("a").observes("core.0", "dying", reason="worker.0 failed", queued=0)
+    return _measured(h, "worker.1", (READY, first, _holds()), (QUIET, h.now, _holds(descriptors=21)))
+
+
+@silent(GROWS)
+def who_misses_its_parent_leaves() -> Builder:
+    h = history().started().crosses("core.0/mark:idle")
+    first = h.now
+    h.request("a").observes("worker.1", "parent-gone", kept={"requests": 0})
+    return _measured(h, "worker.1", (READY, first, _holds()), (QUIET, h.now, _holds(descriptors=21)))
+
+
+@rejects(GROWS)
+def who_leaves_only_after_the_last_look_is_compared() -> Builder:
+    h = _grown(_holds(), (QUIET, _holds(descriptors=21)))
+    return h.wait(0.1).observes("core.0", "dying", reason="shutdown", queued=0)
+
+
 def _rests(before: Holdings, after: Holdings) -> Builder:
     return _measured(history().started().request("a"), "core.0", (DONE, 2.0, before), (RESTED, 4.0, after))
 

@@ -84,9 +84,11 @@ def _was_ready(history: History, node: str, at: float) -> bool:
 
 
 def _leaves(history: History, node: str, at: float) -> bool:
-    """Whether its engine has lost somebody by then: who is on the way out opens what it needs for that."""
+    """Whether its engine has lost somebody by then, or is breaking up: who leaves opens what it needs for that."""
     mine = history.engine_of(node)
-    return any(history.engine_of(death.node) == mine and death.at <= at for death in history.ends.deaths)
+    lost = [(death.node, death.at) for death in history.ends.deaths]
+    said = [(name, record.at) for what in ("dying", "parent-gone") for name, record in history.observed(what)]
+    return any(when <= at and history.engine_of(name) == mine for name, when in lost + said)
 
 
 def _threads_to_come(history: History, node: str, at: float) -> int:
