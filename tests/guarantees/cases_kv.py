@@ -138,6 +138,34 @@ def a_batch_is_given_up_after_two_lost_questions() -> Builder:
     return _given_up_after(*("subscriber.0->core.0/replay:receive",) * 2)
 
 
+def _given_up_beside(publisher_left_after: int, *, read: int = 0) -> Builder:
+    """Three questions, one each 0.3 s; the publisher's thread ends behind so many of them, and has read the first."""
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    for tag in range(3):
+        if tag == publisher_left_after:
+            h.observes("core.0", "thread-ended", thread="zmq-replay", why="cancelled")
+        h.crosses("subscriber.0->core.0/replay:send", start=1, tag=tag)
+        if tag < read:
+            h.crosses("subscriber.0->core.0/replay:receive", start=1, tag=tag)
+        h.wait(0.3)
+    return _applies(_says(h, "kv-unrecoverable", 1, 2), 3)
+
+
+@silent("kv-replay-complete")
+def a_batch_is_given_up_when_who_replays_had_left() -> Builder:
+    return _given_up_beside(0)
+
+
+@rejects("kv-replay-complete")
+def a_batch_is_given_up_when_who_replays_left_in_the_midst_of_the_questions() -> Builder:
+    return _given_up_beside(2)
+
+
+@rejects("kv-replay-complete")
+def a_batch_is_given_up_when_who_replays_has_read_a_question() -> Builder:
+    return _given_up_beside(1, read=1)
+
+
 @rejects("kv-replay-complete")
 def the_gap_is_never_healed() -> Builder:
     return _says(_applies(_published(4), 0), "kv-gap", 1, 2).wait(9)

@@ -261,6 +261,31 @@ def it_takes_a_state_that_it_had_given_up() -> Builder:
     return h.observes(SUBSCRIBER, "kv-snapshot", next_seq=3, blocks=1).observes(SUBSCRIBER, "kv-mirror", **_holds(3))
 
 
+def _state_after(seconds: float, *, held: bool) -> Builder:
+    """It asks for the state, which it is told so much later; its own thread may stand still in between."""
+    h, site = _story("bye"), _SITES["piece"]
+    h.crosses(_SITES["asked"], tag=4, snapshot=True)
+    piece = {"tag": 4, "epoch": 1, "next": 3, "piece": 0, "pieces": 1, "known": 1}
+    if held:
+        h.crosses(site, **piece, fate="hang", fault="f1").fires(
+            "hang", site, node=SUBSCRIBER, nth=1 + sum(_SITES.get(what) == site for _, what, _ in STORY.values()))
+        h.wait(seconds).releases()
+    else:
+        h.wait(seconds).crosses(site, **piece)
+    h.crosses(_SITES["asked"], tag=5, start=3)
+    return h.observes(SUBSCRIBER, "kv-snapshot", next_seq=3, blocks=1).observes(SUBSCRIBER, "kv-mirror", **_holds(3))
+
+
+@accepts("kv-tells-what-came")
+def it_stood_still_when_the_state_came() -> Builder:
+    return _state_after(6.0, held=True)
+
+
+@rejects("kv-tells-what-came")
+def it_takes_a_state_for_which_it_waited_no_longer() -> Builder:
+    return _state_after(6.0, held=False)
+
+
 @rejects("kv-asks-in-time")
 def it_asks_again_for_what_is_gone() -> Builder:
     return _too_old({"tag": 3, "start": 1})

@@ -61,7 +61,8 @@ class Teller:
         for moment in moments(self.history, self.node):
             if moment.what in hear:
                 self.mirrored = False
-                if moment.at - self.heard_at > self.history.bounds.replay_s:
+                frozen_s = self.history.faults.frozen_s(self.node, self.heard_at, moment.at)
+                if moment.at - self.heard_at - frozen_s > self.history.bounds.replay_s:
                     self.question = None  # given up
                 self._is_settled(moment.at)
                 self._is_quiet(moment.at)

@@ -30,6 +30,7 @@ from scenarios.history.events.followers import (
     window_floor,
 )
 from scenarios.history.events.mirrors import beginnings, untrue
+from scenarios.history.events.publishing import REPLAYER
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
@@ -162,10 +163,9 @@ def check_kv_replay_complete(history: History) -> Finding:
                 break
             last = seq
         lost = lost_by_publisher(history, follower.publisher)
-        core, me = base(follower.publisher), base(follower.node)
-        conversation = {f"{one}->{other}/{Channel.REPLAY.value}:receive" for one, other in ((core, me), (me, core))}
-        in_vain = sum(receipt.fate in _TAKEN and receipt.site in conversation for receipt in history.faults.receipts)
-        for given_up in follower.unrecoverable if in_vain < TRIES else ():
+        for given_up in follower.unrecoverable:
+            if _asked_in_vain(follower, given_up) >= TRIES:
+                continue
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
                         if n not in lost), None)
@@ -175,6 +175,22 @@ def check_kv_replay_complete(history: History) -> Finding:
         for gap in () if follower.killed else follower.gaps:
             _judge_gap(finding, follower, gap)
     return finding
+
+
+def _asked_in_vain(follower: Follower, given_up: Record) -> int:
+    """Questions and answers that the plan took, and the last questions that came when nobody was there to hear them."""
+    history, publisher = follower.history, follower.publisher
+    core, me = base(publisher), base(follower.node)
+    there, back = (f"{one}->{other}/{Channel.REPLAY.value}" for one, other in ((me, core), (core, me)))
+    taken = sum(receipt.fate in _TAKEN and receipt.site in (f"{there}:receive", f"{back}:receive")
+                for receipt in history.faults.receipts)
+    mine = [r for r in history.records(follower.node) if r.number < given_up.number and r.site == f"{there}:send"]
+    gone_at = min([history.ends.at(publisher), *(r.at for r in history.by_node("thread-ended").get(publisher, ())
+                                                if r.data["thread"] == REPLAYER)])
+    read = {r.data.get("tag") for r in history.records(publisher) if r.site == f"{there}:receive"}
+    ends = [*(r.at for r in mine[1:]), given_up.at]
+    return taken + sum(gone_at <= end and question.data.get("tag") not in read
+                       for question, end in list(zip(mine, ends, strict=False))[-TRIES:])
 
 
 def _is_told(follower: Follower, gap: Record) -> bool:

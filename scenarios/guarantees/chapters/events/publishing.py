@@ -8,7 +8,18 @@ from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
 from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.history.events.followers import publishers
-from scenarios.history.events.publishing import BLURRED, SENDS, UNREAD, Batch, Held, Published, moments, numbers_of
+from scenarios.history.events.publishing import (
+    BLURRED,
+    PUBLISHER,
+    REPLAYER,
+    SENDS,
+    UNREAD,
+    Batch,
+    Held,
+    Published,
+    moments,
+    numbers_of,
+)
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
@@ -17,8 +28,6 @@ SOURCE = "vLLM V1 ZMQ reliability analysis"
 LINE_S = 10.0
 #: What its queue may take at its end, and so may each of its threads that stands still.
 SHUTDOWN_S = 1.0
-#: The threads of a publisher, as the engine's design names them.
-PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
 
 
 def _subscribers(history: History, core: str) -> list[str]:
