@@ -184,6 +184,19 @@ def report(runs: tuple[Path, ...], output: Path, json_file: Path | None) -> int:
     return conclusion.conclude_again(whole, output, json_file, len(halves))
 
 
+@cli.command()
+@click.argument("before", type=path_argument)
+@click.argument("after", type=path_argument)
+@click.option("-o", "--output", type=path_argument, default=Path("compare.html"), show_default=True)
+@json_option
+def compare(before: Path, after: Path, output: Path, json_file: Path | None) -> int:
+    """Say which cells turned between two results: files results.json, or the folders that runs were written to.
+
+    Exit code 1 where any turned worse.
+    """
+    return conclusion.compare(before, after, output, json_file)
+
+
 # -- the engine alone
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from reports import compare as comparing
 from reports.answer import answer
 from reports.collect import Promise, collect
 from reports.junit import reason, write_junit
@@ -109,3 +110,17 @@ def write_json(runs: Sequence[Run], file: Path, base: Path | None = None, unplay
         return
     checks.writable(file.parent)
     write_results(runs, file, base, unplayed)
+
+
+def compare(before: Path, after: Path, page: Path, json_file: Path | None) -> int:
+    """Say what turned between two results, and write it as a page. -> 1 where a cell turned worse"""
+    found = comparing.compared(comparing.load_results(before), comparing.load_results(after))
+    checks.writable(page.parent)
+    page.write_text(comparing.page(found, str(before), str(after)))
+    if json_file == Path("-"):
+        click.echo(comparing.as_json(found).decode())
+    elif json_file is not None:
+        checks.writable(json_file.parent)
+        json_file.write_bytes(comparing.as_json(found) + b"\n")
+    click.echo("\n".join([*comparing.lines(found), f"page: {page}"]), err=json_file == Path("-"))
+    return int(bool(found.of(comparing.Way.WORSE)))

@@ -195,3 +195,26 @@ def test_a_reader_that_leaves_early_is_no_failure_of_the_lab():
                           stderr=subprocess.PIPE, text=True, timeout=30, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_two_results_are_compared(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path / "before")
+    same = ringtwin(capsys, "compare", tmp_path / "before", tmp_path / "before" / "results.json", "-o", tmp_path / "p")
+    assert (same.code, "Nothing turned" in same.out) == (0, True)
+    results = json.loads((tmp_path / "before" / "results.json").read_text())
+    promised = next(cell for cell in results["scenarios"][0]["verdicts"] if cell["expected"] == "HELD")
+    promised["verdict"] = "BROKEN"
+    (tmp_path / "after.json").write_text(json.dumps(results))
+    worse = ringtwin(capsys, "compare", tmp_path / "before", tmp_path / "after.json", "-o", tmp_path / "page.html",
+                     "--json", tmp_path / "turns.json")
+    assert worse.code == 1
+    assert f"worse     test_holds (sim) {promised['guarantee']}: HELD, promised -> BROKEN, promised" in worse.out
+    assert "1 cell turned worse" in (tmp_path / "page.html").read_text()
+    assert [turn["way"] for turn in json.loads((tmp_path / "turns.json").read_text())["turns"]] == ["worse"]
+
+
+def test_what_is_no_results_cannot_be_compared(capsys, tmp_path):
+    answer = ringtwin(capsys, "compare", tmp_path, tmp_path)
+    assert answer.code == 3
+    assert "results.json" in answer.line
