@@ -19,15 +19,15 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from engine.errors import RingtwinError
 from reports.formats import count, listed
+from scenarios.history.run import RunError
 from scenarios.history.verdicts import Cell, Evidence, Verdict, combined, is_as_declared
 
 TEMPLATES = Path(__file__).parent / "templates"
 RESULTS = "results.json"
 
 
-class ResultsError(RingtwinError):
+class ResultsError(RunError):
     """What was named is no results of a run. One line."""
 
 

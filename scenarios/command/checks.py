@@ -112,13 +112,20 @@ def mebibytes(count: int) -> str:
 # -- what a replay is made from
 
 
+def one_run(path: Path) -> Run:
+    """A run directory. Raises RunError, BadInputError."""
+    if not path.is_dir():
+        raise BadInputError(f"{path}: no such run directory; runs lie in out/runs")
+    below = sorted(path.glob("*/play.json"))
+    if below and not (path / "play.json").exists():
+        raise RunError(f"{path}: holds several runs; name one of them, such as {below[0].parent}")
+    return load_run(path)
+
+
 def run_or_plan(path: Path) -> Play | Plan:
     """A run directory's play, or the plan in a JSON file. Raises RunError, PlanError, BadInputError."""
     if path.is_dir():
-        below = sorted(path.glob("*/play.json"))
-        if below and not (path / "play.json").exists():
-            raise RunError(f"{path}: holds several runs; name one of them, such as {below[0].parent}")
-        play = load_run(path).play
+        play = one_run(path).play
         play.plan.check(play.topology)
         return play
     if not path.exists():

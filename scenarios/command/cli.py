@@ -197,6 +197,15 @@ def compare(before: Path, after: Path, output: Path, json_file: Path | None) -> 
     return conclusion.compare(before, after, output, json_file)
 
 
+@cli.command()
+@click.argument("run_folder", metavar="RUN", type=path_argument)
+@click.option("--format", "format_", type=click.Choice(["perfetto"]), default="perfetto", show_default=True)
+@click.option("-o", "--output", type=path_argument, default=Path("trace.json"), show_default=True)
+def export(run_folder: Path, format_: str, output: Path) -> int:
+    """Write a run's journals as a trace: a lane for each process and thread, an arrow for each message."""
+    return conclusion.export(checks.one_run(run_folder), output)
+
+
 # -- the engine alone
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from reports import compare as comparing
 from reports.answer import answer
+from reports.charts import perfetto
 from reports.collect import Promise, collect
 from reports.junit import reason, write_junit
 from reports.page import write_page
@@ -124,3 +125,11 @@ def compare(before: Path, after: Path, page: Path, json_file: Path | None) -> in
         json_file.write_bytes(comparing.as_json(found) + b"\n")
     click.echo("\n".join([*comparing.lines(found), f"page: {page}"]), err=json_file == Path("-"))
     return int(bool(found.of(comparing.Way.WORSE)))
+
+
+def export(run: Run, output: Path) -> int:
+    """Write one run for a viewer of traces. -> exit code"""
+    checks.writable(output.parent)
+    output.write_bytes(perfetto.trace(run))
+    click.echo(f"{output}: open it in https://ui.perfetto.dev or chrome://tracing")
+    return 0

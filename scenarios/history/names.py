@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from engine.topology import Edge, Node, worker
 
+#: The threads of a publisher, as the engine's design names them.
+PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
+
 
 class EngineLife(NamedTuple):
     """One life of one engine of the play: what dies, is told of and is started again as a whole."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from engine.messages import Outcome
 from engine.topology import NodeKind
 from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
-from scenarios.history.names import of_life
+from scenarios.history.names import PUBLISHER, REPLAYER, of_life
 from scenarios.law.passed import passed_by
 
 #: Of what the lab finds, which belongs to no process.
@@ -86,8 +86,6 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
 }
 
 
-#: The threads of a publisher.
-_PUBLISHERS = ("zmq-publisher", "zmq-replay")
 #: What a process says from when on its threads have nothing more to do.
 _LEAVING = ("dying", "bye", "parent-gone")
 
@@ -109,7 +107,7 @@ def _of_publishers(history: History) -> Iterator[Incident]:
     if events.enable_kv_cache_events and events.publisher != "null":
         return
     for node, record in history.observed("thread-ended"):
-        if record.data["thread"] in _PUBLISHERS:
+        if record.data["thread"] in (PUBLISHER, REPLAYER):
             yield Incident(Sort.UNASKED, node, record.at, f"it ran {record.data['thread']}", record=record)
 
 

@@ -17,8 +17,6 @@ from scenarios.history.events.followers import handed_over
 from scenarios.history.history import History
 
 _LIVE, _ANSWER = f"/{Channel.KV.value}:send", f"/{Channel.REPLAY.value}:send"
-#: The threads of a publisher, as the engine's design names them.
-PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
 #: Where a publisher sends.
 SENDS = (_LIVE, _ANSWER)
 _QUESTION = f"/{Channel.REPLAY.value}:receive"

@@ -218,3 +218,21 @@ def test_what_is_no_results_cannot_be_compared(capsys, tmp_path):
     answer = ringtwin(capsys, "compare", tmp_path, tmp_path)
     assert answer.code == 3
     assert "results.json" in answer.line
+
+
+def test_a_run_is_exported_as_a_trace(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    [folder] = (tmp_path / "runs").iterdir()
+    answer = ringtwin(capsys, "export", folder, "--format", "perfetto", "-o", tmp_path / "deep" / "trace.json")
+    assert (answer.code, "ui.perfetto.dev" in answer.out) == (0, True)
+    assert json.loads((tmp_path / "deep" / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("where", ["runs", "nowhere"])
+def test_what_is_no_run_cannot_be_exported(capsys, tmp_path, scenarios, where):
+    scenarios(examples.test_holds)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    answer = ringtwin(capsys, "export", tmp_path / where, "-o", tmp_path / "trace.json")
+    assert answer.code == 3 and str(tmp_path / where) in answer.line
+    assert not (tmp_path / "trace.json").exists()

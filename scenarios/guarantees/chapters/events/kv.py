@@ -30,9 +30,8 @@ from scenarios.history.events.followers import (
     window_floor,
 )
 from scenarios.history.events.mirrors import beginnings, untrue
-from scenarios.history.events.publishing import REPLAYER
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
-from scenarios.history.names import base
+from scenarios.history.names import REPLAYER, base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 

@@ -8,20 +8,9 @@ from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
 from scenarios.guarantees.chapters.events.blocks import CHAPTER
 from scenarios.history.events.followers import publishers
-from scenarios.history.events.publishing import (
-    BLURRED,
-    PUBLISHER,
-    REPLAYER,
-    SENDS,
-    UNREAD,
-    Batch,
-    Held,
-    Published,
-    moments,
-    numbers_of,
-)
+from scenarios.history.events.publishing import BLURRED, SENDS, UNREAD, Batch, Held, Published, moments, numbers_of
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
-from scenarios.history.names import base
+from scenarios.history.names import PUBLISHER, REPLAYER, base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
 #: A line of one kind is followed by the next one after so long.
