@@ -12,10 +12,10 @@ import pytest
 
 from faults.plan import plan_from_json
 from scenarios.command.cli import cli
-from scenarios.conftest import pytest_addoption
 from scenarios.guarantees.document import document
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.player import Settings, Worlds, play
+from scenarios.pytest_plugin import pytest_addoption
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

@@ -287,7 +287,7 @@ for name in ("torch", "zmq", "transformers", "safetensors", "tokenizers", "numpy
     sys.modules[name] = None
 
 import scenarios.command.cli
-import scenarios.conftest
+import scenarios.pytest_plugin
 import scenarios.guarantees.all
 import scenarios.guarantees.judge
 import scenarios.worlds.sim

@@ -1,6 +1,6 @@
 """`python -m scenarios.command`, where `ringtwin` is not on the path."""
 
-from scenarios.command.cli import main
+from scenarios.command.entry import main
 
 if __name__ == "__main__":
     main()

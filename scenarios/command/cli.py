@@ -11,6 +11,7 @@ Promises
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -27,6 +28,7 @@ from faults.plan import Plan, PlanError
 from scenarios.command import checks, conclusion, replaying
 from scenarios.command.claim import claimed
 from scenarios.command.screen import Screen
+from scenarios.guarantees.registry import load_installed
 from scenarios.history.play import Play
 from scenarios.lab.catalogue import Scenario, catalogue, selected
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
@@ -35,6 +37,8 @@ from scenarios.worlds.base import World
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
 
 BAD, INTERRUPTED = 3, 130
+#: By which a shell asks for completions, as click names it.
+COMPLETING = "_RINGTWIN_COMPLETE"
 
 path_argument = click.Path(path_type=Path)
 world_option = click.option("--world", type=click.Choice([*WORLDS, EVERY]), default=None,
@@ -46,10 +50,15 @@ json_option = click.option("--json", "json_file", type=path_argument, default=No
                            help="Write results.json here, too; - is stdout.")
 
 
+scenarios_option = click.option("--scenarios", "folders", type=path_argument, multiple=True, metavar="DIR",
+                                help="Those of this folder, or file, instead of the shipped ones; may be repeated.")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="ringtwin")
 def cli() -> None:
     """A reliability lab for multi-process tensor-parallel inference engines."""
+    load_installed()
 
 
 # -- playing
@@ -59,20 +68,22 @@ def cli() -> None:
 @world_option
 @click.option("--scenario", "globs", multiple=True, metavar="GLOB",
               help="Play only what this names: scenarios, or their file (kv*); may be repeated.")
+@scenarios_option
 @click.option("--tp", type=click.IntRange(1), default=None, help="Ranks. Default: as each scenario says.")
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data-parallel ranks of each engine.")
 @device_option
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Of plays in which something is drawn by lot: the same seed draws the same.")
 @out_option
 @json_option
-def run(world: str | None, globs: tuple[str, ...], tp: int | None, dp: int, device: str, model: Path | None,
-        seed: int, out: Path, json_file: Path | None) -> int:
+def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, dp: int, device: str,
+        model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html."""
     checks.no_data_parallel(dp)
     names = playable(world)
-    chosen = selected(catalogue(), globs)
+    chosen = selected(catalogue(*folders), globs)
     if model is not None or tp is not None:
         checks.servable(model or MODEL, tp or 2, device)
     if real(names):
@@ -254,11 +265,12 @@ def kv_tail(endpoint: str, replay: str | None, topic: str, json_lines: bool, mir
 @click.option("--tp", type=click.IntRange(1), default=2, show_default=True, help="Ranks, for the sites.")
 @click.option("--subscribers", type=click.IntRange(0), default=1, show_default=True,
               help="KV subscribers, for the sites.")
-def list_(what: str, tp: int, subscribers: int) -> int:
+@scenarios_option
+def list_(what: str, tp: int, subscribers: int, folders: tuple[Path, ...]) -> int:
     """Name every scenario, guarantee, site or fault."""
     from scenarios.command import listing
 
-    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers)):
+    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers), folders):
         click.echo(line)
     return 0
 
@@ -296,8 +308,8 @@ def outcome_of(arguments: Sequence[str] | None) -> int:
         return complain("terminated; whatever was started is gone", 128 + signal.SIGTERM)
     except (RingtwinError, PlanError, click.ClickException) as error:
         return complain(str(error), BAD)
-    except SystemExit:  # click's only one: the reader of our stdout has seen enough
-        return 128 + signal.SIGPIPE
+    except SystemExit as ended:  # click's: a shell was told how to complete, or the reader of our stdout saw enough
+        return int(ended.code or 0) if COMPLETING in os.environ else 128 + signal.SIGPIPE
     except OSError as error:
         return complain(f"{error.filename or 'the system'}: {error.strerror or error}", BAD)
     except Exception as error:

@@ -12,10 +12,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from engine.process.files import PREFIX
 from engine.process.runtime_dir import SHM, dead_engines
 from scenarios.command import checks
+from scenarios.command.shadows import hiding_in
 from scenarios.lab import home
 from scenarios.lab.settings import lab_config
 from scenarios.worlds.registry import WORLDS
@@ -42,6 +44,9 @@ def examine(clean: bool) -> Iterator[str]:
     for package, module in ENGINE.items():
         yield _package(package, module, needed=False)
     yield from _machine()
+    for place in hiding_in(Path.cwd()):
+        yield _line(False, "this folder", f"{place.name} hides Ringtwin's package from programs that start here",
+                    "rename it, or start pytest and python -m from another folder")
     yield ""
     yield from _leftovers(clean)
 

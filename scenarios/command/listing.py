@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from engine.topology import Topology
 from faults.generate import fates_at
@@ -27,15 +28,16 @@ FATES = {
 }
 
 
-def lines(what: str, topology: Topology) -> Iterator[str]:
+def lines(what: str, topology: Topology, folders: Sequence[Path] = ()) -> Iterator[str]:
     """Raises CatalogueError where the scenarios cannot be read."""
     found: dict[str, Callable[[], Iterator[str]]] = {
-        "scenarios": _scenarios, "guarantees": _guarantees, "faults": _faults, "sites": lambda: _sites(topology)}
+        "scenarios": lambda: _scenarios(folders), "guarantees": _guarantees, "faults": _faults,
+        "sites": lambda: _sites(topology)}
     return found[what]()
 
 
-def _scenarios() -> Iterator[str]:
-    found = catalogue()
+def _scenarios(folders: Sequence[Path]) -> Iterator[str]:
+    found = catalogue(*folders)
     width = max((len(scenario.name) for scenario in found), default=0)
     for scenario in found:
         where = f"  [{scenario.only.world} only: {scenario.only.reason}]" if scenario.only else ""

@@ -1,7 +1,14 @@
-"""All guarantees, by id, in the order of their chapters."""
+"""All guarantees, by id, in the order of their chapters: ours, and those that installed packages bring.
+
+    [project.entry-points."ringtwin.guarantees"]
+    mine = "my_package.promises:GUARANTEES"          # Guarantee objects; they are judged like ours
+"""
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, entry_points
+
+from engine.errors import RingtwinError
 from scenarios.guarantees.base import Guarantee
 from scenarios.guarantees.chapters import (
     bad_frames,
@@ -20,6 +27,9 @@ from scenarios.guarantees.chapters.rings import queue, ring, ring_waits, rpc
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
+#: The entry points by which a package brings guarantees of its own.
+GROUP = "ringtwin.guarantees"
+
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
@@ -35,3 +45,33 @@ def guarantee(name: str) -> Guarantee:
     if found is None:
         raise KeyError(f"no guarantee {name!r}; there are: {', '.join(GUARANTEES)}")
     return found
+
+
+class GuaranteeError(RingtwinError):
+    """What an installed package brings is no guarantee. One line that names the entry point."""
+
+
+def load_installed() -> None:
+    """Take in what installed packages bring; calling it again changes nothing. Raises GuaranteeError."""
+    for point in entry_points(group=GROUP):
+        for entry in _brought(point):
+            known = GUARANTEES.setdefault(entry.id, entry)
+            if known is not entry:
+                raise GuaranteeError(f"{_named(point)}: there is a guarantee {entry.id!r} already; give it another id")
+
+
+def _brought(point: EntryPoint) -> tuple[Guarantee, ...]:
+    try:
+        brought = tuple(point.load())
+    except Exception as error:
+        raise GuaranteeError(f"{_named(point)}: cannot be loaded ({type(error).__name__}: {error}); mend the package "
+                             "or uninstall it") from error
+    strangers = [entry for entry in brought if not isinstance(entry, Guarantee)]
+    if strangers:
+        raise GuaranteeError(f"{_named(point)}: holds {strangers[0]!r}, which is no Guarantee")
+    return brought
+
+
+def _named(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else "an installed package"
+    return f"{package}, {GROUP}: {point.name} = {point.value!r}"

@@ -1,4 +1,4 @@
-"""Finds scenarios: `def test_xxx(world): "sentence"` in scenarios/test_*.py, without pytest running.
+"""Finds scenarios: `def test_xxx(world): "sentence"` in test_*.py of one folder or another, without pytest running.
 
 Promises
 - Order: files by name, functions as they stand in the file (rows of a family in theirs), parameters as they are listed.
@@ -12,7 +12,9 @@ Promises
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -61,16 +63,47 @@ def only(world: str, *, reason: str) -> Callable[[Callable[..., None]], Callable
     return mark
 
 
-def catalogue(folder: Path = FOLDER) -> list[Scenario]:
-    """All scenarios. Raises CatalogueError for a file that cannot be imported or a scenario without a sentence."""
-    return [scenario for path in sorted(folder.glob("test_*.py")) for scenario in scenarios_in(_module(path))]
+def catalogue(*folders: Path) -> list[Scenario]:
+    """All scenarios of these folders, or files; the shipped ones where none is named.
+
+    Raises CatalogueError for one that is not there or has no scenario, for a file that cannot be imported, a scenario
+    without a sentence, and two of one name.
+    """
+    found: dict[str, Scenario] = {}
+    for folder in folders or (FOLDER,):
+        if not folder.exists():
+            raise CatalogueError(f"{folder}: no such folder or file")
+        files = sorted(folder.glob("test_*.py")) if folder.is_dir() else [folder]
+        mine = [scenario for path in files for scenario in scenarios_in(_module(path))]
+        if not mine:
+            raise CatalogueError(f"{folder}: no scenario in it; they are functions test_...(world) in files test_*.py")
+        for scenario in mine:
+            other = found.setdefault(scenario.name, scenario)
+            if other is not scenario:
+                raise CatalogueError(f"{scenario.name}: two scenarios are called so, in {other.function.__module__} "
+                                     f"and in {scenario.function.__module__}")
+    return list(found.values())
 
 
 def _module(path: Path) -> ModuleType:
     try:
-        return importlib.import_module(f"scenarios.{path.stem}")
+        if path.parent == FOLDER:
+            return importlib.import_module(f"scenarios.{path.stem}")
+        return _stranger(path)
     except Exception as error:
         raise CatalogueError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _stranger(path: Path) -> ModuleType:
+    """A file of somebody's own. What lies beside it can be imported, but hides nothing."""
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def scenarios_in(module: ModuleType) -> list[Scenario]:

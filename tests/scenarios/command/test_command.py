@@ -17,7 +17,7 @@ from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.registry import can_play
 from tests.scenarios import examples
-from tests.scenarios.command.console import bench, ringtwin
+from tests.scenarios.command.console import ROOT, bench, ringtwin
 
 real = pytest.mark.skipif(can_play("engine") is not None, reason=f"needs the real engine: {can_play('engine')}")
 
@@ -236,3 +236,15 @@ def test_what_is_no_run_cannot_be_exported(capsys, tmp_path, scenarios, where):
     answer = ringtwin(capsys, "export", tmp_path / where, "-o", tmp_path / "trace.json")
     assert answer.code == 3 and str(tmp_path / where) in answer.line
     assert not (tmp_path / "trace.json").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell):
+    done = subprocess.run([sys.executable, "-m", "scenarios.command"], capture_output=True, text=True, check=False,
+                          cwd=ROOT, env={**os.environ, "_RINGTWIN_COMPLETE": f"{shell}_source"})
+    assert (done.returncode, "_ringtwin_completion" in done.stdout) == (0, True)
+    asked = {**os.environ, "_RINGTWIN_COMPLETE": f"{shell}_complete", "COMP_WORDS": "ringtwin rep",
+             "COMP_CWORD": "rep" if shell == "fish" else "1"}
+    done = subprocess.run([sys.executable, "-m", "scenarios.command"], capture_output=True, text=True, check=False,
+                          cwd=ROOT, env=asked)
+    assert done.returncode == 0 and "replay" in done.stdout and "report" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from tests.scenarios.command.console import ROOT
 
 
 def run_pytest(*arguments: object) -> subprocess.CompletedProcess:
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     return subprocess.run([sys.executable, "-m", "pytest", *map(str, arguments)], cwd=ROOT, capture_output=True,
-                          text=True, timeout=120, check=False)
+                          text=True, timeout=120, check=False, env=alone)
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def examples(tmp_path) -> Path:
 
 
 def play(examples: Path, tmp_path: Path, *more: object) -> subprocess.CompletedProcess:
-    return run_pytest("-p", "scenarios.conftest", examples, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml", "--world",
-                      "sim", "--out", tmp_path / "out", *more)
+    return run_pytest("-p", "scenarios.pytest_plugin", examples, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml",
+                      "--world", "sim", "--out", tmp_path / "out", *more)
 
 
 def failure_of(done: subprocess.CompletedProcess) -> list[str]:
