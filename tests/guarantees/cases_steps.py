@@ -330,6 +330,18 @@ def a_block_has_gone_from_the_books() -> Builder:
     return idle(a_is_served(both(), 1), 4, 1, requests=2, running=1, waiting=1, tables=1)
 
 
+@silent(BLOCKS)
+def the_books_are_those_of_another_request_than_was_sent() -> Builder:
+    h = both().fires("corrupt", "frontend.0->core.0/requests:receive")
+    return idle(a_is_served(h, 1), 4, 1, requests=2, running=1, waiting=1, tables=1)
+
+
+@rejects(BLOCKS)
+def the_books_are_wrong_where_an_answer_was_damaged() -> Builder:
+    h = both().fires("corrupt", "core.0->frontend.0/outputs:receive")
+    return idle(a_is_served(h, 1), 4, 1, requests=2, running=1, waiting=1, tables=1)
+
+
 @rejects(BLOCKS)
 def the_books_have_forgotten_what_can_be_found() -> Builder:
     return idle(a_is_served(both(), 1), 5, 0, requests=2, running=1, waiting=1, tables=1)
@@ -444,6 +456,17 @@ def a_step_is_made_while_it_is_paused() -> Builder:
     h = asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2)
     step(h, cached=((A, [8], [], 3, 1),))
     return asks(step(h, new=((B, [3], 1, [2], 0, 1),), finished=(A,)), "run_steps", 1, result=4)
+
+
+@silent(CALLS)
+def an_old_answer_comes_behind_a_new_one() -> Builder:
+    h = both().fires("delay", "core.0->frontend.0/outputs:receive")
+    return asks(paused(a_is_served(h, 2)), "pause_scheduler", result=2)
+
+
+@rejects(CALLS)
+def a_second_pause_tells_of_more_steps() -> Builder:
+    return asks(paused(a_is_served(both(), 2)), "pause_scheduler", result=2)
 
 
 @rejects(CALLS)

@@ -131,8 +131,12 @@ def _short(value: Any) -> str:
 
 
 def _is_disturbed(history: History, served: Served) -> bool:
-    """Whether the plan has touched a message to the core, or told it to leave: then nobody knows when it was paused."""
-    hits = [*history.faults.hit(*MESSAGE, *LOSSES, channel=Channel.REQUESTS.value), *history.faults.hit(Fate.TERMINATE)]
+    """Whether the plan has touched a message to the core, or told it to leave: then nobody knows when it was paused.
+
+    Nor where answers come in another order than that in which they were given.
+    """
+    hits = [*history.faults.hit(*MESSAGE, *LOSSES, channel=Channel.REQUESTS.value), *history.faults.hit(Fate.TERMINATE),
+            *history.faults.hit(*ORDERINGS, channel=Channel.OUTPUTS.value)]
     return any(history.engine_of(receipt.node) == served.engine for receipt in hits)
 
 

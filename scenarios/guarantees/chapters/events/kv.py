@@ -186,10 +186,14 @@ def _asked_in_vain(follower: Follower, given_up: Record) -> int:
     mine = [r for r in history.records(follower.node) if r.number < given_up.number and r.site == f"{there}:send"]
     gone_at = min([history.ends.at(publisher), *(r.at for r in history.by_node("thread-ended").get(publisher, ())
                                                 if r.data["thread"] == REPLAYER)])
-    read = {r.data.get("tag") for r in history.records(publisher) if r.site == f"{there}:receive"}
+    read = {_message(r) for r in history.records(publisher) if r.site == f"{there}:receive"}
     ends = [*(r.at for r in mine[1:]), given_up.at]
-    return taken + sum(gone_at <= end and question.data.get("tag") not in read
+    return taken + sum(gone_at <= end and _message(question) not in read
                        for question, end in list(zip(mine, ends, strict=False))[-TRIES:])
+
+
+def _message(crossing: Record) -> tuple[str, int]:
+    return crossing.digest, crossing.occurrence
 
 
 def _is_told(follower: Follower, gap: Record) -> bool:
