@@ -3,8 +3,8 @@
     record   length 4 bytes LE | crc32 4 bytes LE | msgpack Record
 
 Each record is one unbuffered `os.write` on an O_APPEND descriptor, so what was written before a SIGKILL is
-on disk and at most the last record of a dying machine is torn. `read_journal` stops at the first record
-that does not add up and says so.
+on disk, and at most the last record is torn: a kill may cut a long write. `read_journal` stops at the first record
+that does not add up, and says whether a kill explains it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class JournalFile(msgspec.Struct, frozen=True):
     life: int
     records: list[Record]
     torn: bool  # the file ends in the middle of a record
+    damage: str | None = None  # what no death of a writer explains: where the file stops making sense
 
 
 def digest_of(frames: Sequence[Any]) -> str:
@@ -108,18 +109,24 @@ def open_journal(folder: Path, node: str, life: int, now: Callable[[], float]) -
 
 
 def parse_journal(data: bytes, node: str, life: int) -> JournalFile:
-    records, offset, decode = [], 0, msgspec.msgpack.Decoder(Record).decode
+    records, offset, decode, damage = [], 0, msgspec.msgpack.Decoder(Record).decode, None
     while offset + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, offset)
         body = data[offset + _HEAD.size: offset + _HEAD.size + length]
-        if len(body) < length or zlib.crc32(body) != crc:
+        if len(body) < length:
             break
         try:
+            if zlib.crc32(body) != crc:
+                raise msgspec.DecodeError("its bytes do not add up")
             records.append(decode(body))
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            damage = f"record {len(records)}, at byte {offset}: {error}"
             break
         offset += _HEAD.size + length
-    return JournalFile(node, life, records, torn=offset != len(data))
+    torn = offset != len(data)
+    if torn and not records:  # the first record of a process is too short to be cut
+        damage = damage or "no record in it can be read"
+    return JournalFile(node, life, records, torn, damage)
 
 
 def read_journal(path: Path) -> JournalFile:

@@ -113,9 +113,23 @@ def load_run(path: Path) -> Run:
     files = sorted((path / "journals").glob("*.journal"))
     if not files:
         raise RunError(f"{path / 'journals'}: holds no journal, so this is not a whole run; play it again")
+    journals = [read_journal(file) for file in files]
+    for file, journal in zip(files, journals, strict=True):
+        if (damage := _damage(journal, lab)) is not None:
+            raise RunError(f"{file}: damaged journal ({damage}); play it again")
     verdicts = path / "verdicts.json"
     judgement = _read(verdicts, Judgement) if verdicts.exists() else None
-    return Run(path, play, lab, [read_journal(file) for file in files], judgement)
+    return Run(path, play, lab, journals, judgement)
+
+
+def _damage(journal: JournalFile, lab: Lab) -> str | None:
+    """What is wrong with it that no kill of its process explains."""
+    if journal.damage is not None or not journal.torn:
+        return journal.damage
+    mine = next((p for p in lab.processes if (p.node, p.life) == (journal.node, journal.life)), None)
+    if mine is None or mine.exitcode is None or mine.exitcode < 0:
+        return None
+    return f"it ends in the midst of record {len(journal.records)}, and its process was not killed"
 
 
 def save(path: Path, value: msgspec.Struct) -> None:

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
 from scenarios.command import checks as command_checks
 from scenarios.command.claim import claimed
+from scenarios.history.run import load_run
 from scenarios.lab.settings import MODEL
 from scenarios.worlds.registry import can_play
 from tests.scenarios.command.console import ROOT, bench, ringtwin
@@ -190,6 +192,39 @@ def cut(name: str):
         (run / name).write_bytes(data[:len(data) // 2])
 
     return cut_file
+
+
+def journal(change):
+    def change_it(run: Path) -> None:
+        [file] = (run / "journals").glob("core.0@0.journal")
+        file.write_bytes(change(file.read_bytes()))
+
+    return change_it
+
+
+#: Of a whole journal, what no death of its process leaves.
+RANDOM = Random(3).randbytes(4000)
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+@pytest.mark.parametrize("change", [
+    lambda data: RANDOM, lambda data: data[:-7], lambda data: data[:100] + b"?" + data[101:], lambda data: data[3:],
+    lambda data: data + RANDOM[:40],
+], ids=["random bytes", "its end is missing", "one byte is another", "its beginning is missing", "more behind it"])
+def test_a_damaged_journal_is_called_so(capsys, tmp_path, whole_run, command, change):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    journal(change)(run)
+    options = ["-o", tmp_path / "page.html"] if command == "report" else ["--out", tmp_path / "out"]
+    refused(ringtwin(capsys, command, run, *options), "core.0@0.journal: damaged journal (", "play it again")
+
+
+def test_the_journal_of_a_killed_process_may_end_in_the_midst_of_a_record(capsys, tmp_path):
+    order = ["run", "--world", "sim", "--scenario", "test_core_dies_in_mid_step", "--out", tmp_path]
+    assert ringtwin(capsys, *order).code == 0
+    [run] = (tmp_path / "runs").iterdir()
+    journal(lambda data: data[:-7])(run)
+    assert load_run(run).history.ends.deaths[0].node == "core.0"
 
 
 @pytest.mark.parametrize("command", ["report", "replay"])
