@@ -37,10 +37,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     num_gpu_blocks: int | None = None  # None: from memory (`memory_fraction`, `cpu_cache_bytes`)
     memory_fraction: float = 0.9
-    cpu_cache_bytes: int = 256 << 20
+    cpu_cache_bytes: int | None = None  # None: at least 256 MiB and one request of the full length, if that fits
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.memory_fraction <= 1.0:
+            raise ValueError(f"memory_fraction must be above 0 and at most 1, got {self.memory_fraction}")
         if self.block_size < 1:
             raise ValueError(f"a block holds at least one token, got block_size={self.block_size}")
 
@@ -113,6 +115,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     start_method: Literal["auto", "spawn", "fork"] = "auto"
     runtime_dir: str | None = None  # None: the system's temporary directory
     skip_tokenizer_init: bool = False
+    tokenizer: str | None = None  # its directory; None: the model's
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -39,28 +39,45 @@ class FinishReason(IntEnum):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen. `temperature` 0 is greedy. Raises ValueError where a value is out of range."""
+    """How tokens are chosen. `temperature` 0 is greedy. Raises ValueError where a value is out of range.
+
+    As in vLLM, `stop` may be one string, `top_k` -1, and `max_tokens` None: up to the model's length.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all tokens
     seed: int | None = None
-    max_tokens: int = 16
+    max_tokens: int | None = 16
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        if self.top_k == -1:
+            msgspec.structs.force_setattr(self, "top_k", 0)
+        if type(self.stop) is not tuple:
+            stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+            msgspec.structs.force_setattr(self, "stop", stop)
+        if type(self.stop_token_ids) is not tuple:
+            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        try:
+            self._check()
+        except TypeError as error:
+            raise TypeError(f"a sampling parameter is of the wrong kind ({error}): {self}") from None
+
+    def _check(self) -> None:
         if not 0.0 <= self.temperature < _INFINITE:
             raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if not self.top_k >= 0:
             raise ValueError(f"top_k must be 0 (all) or more, got {self.top_k}")
-        if not self.max_tokens >= 1:
+        if self.max_tokens is not None and not self.max_tokens >= 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not 0 <= self.min_tokens <= self.max_tokens:
+        if not self.min_tokens >= 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             raise ValueError(f"min_tokens must lie between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
         if not all(self.stop):
             raise ValueError("a stop string must not be empty")
@@ -285,8 +302,22 @@ class Outcome(StrEnum):
     ENGINE_DEAD = "engine-dead"
 
 
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to a request, by vLLM's names. There is always one: `index` is 0."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What `generate` yields: cumulative tokens and text of one request."""
+    """What `generate` yields: cumulative tokens and text of one request; `outputs[0]` has the same by vLLM's names."""
 
     request_id: str
     prompt: str | None
@@ -297,3 +328,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
+
+    @property
+    def outputs(self) -> list[CompletionOutput]:
+        return [CompletionOutput(index=0, text=self.text, token_ids=self.token_ids, finish_reason=self.finish_reason,
+                                 stop_reason=self.stop_reason)]

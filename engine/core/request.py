@@ -33,6 +33,8 @@ class RequestStatus(IntEnum):
     FINISHED_ERROR = 6
 
 
+#: Of tokens: then the model's length is the only end.
+UNLIMITED = 1 << 62
 #: Beside the class, because finding an enum's member there takes as long as a call.
 _FIRST_END = RequestStatus.FINISHED_STOPPED
 _FINISH_REASONS = {
@@ -71,7 +73,7 @@ class Request:
         self.request_id = request_id
         self.client_index = client_index
         self.sampling_params = sampling_params
-        self.max_tokens = sampling_params.max_tokens
+        self.max_tokens = UNLIMITED if sampling_params.max_tokens is None else sampling_params.max_tokens
         self.eos_token_id = eos_token_id
         self.all_token_ids: list[int] = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.all_token_ids)

@@ -4,7 +4,7 @@ Promises: the text grows only at its end and never takes back what it showed; wi
 called it is what decoding all tokens at once gives. A character whose bytes are spread over several tokens
 appears whole, once it is whole. The text ends before the stop string that is complete first, wherever token
 borders fall in it; an end that may yet become a stop string is held back until that is decided. Special tokens
-give no text.
+give no text, unless their caller wants it.
 
     context ... | already shown ... newest          decoded from the context on, because decoders look at the
                 read_at             not yet whole   token before
@@ -24,7 +24,8 @@ CONTEXT_TOKENS = 6
 class IncrementalDecoder:
     """Text of a growing list of tokens. `tokenizer` has `decode(ids, skip_special_tokens=True) -> str`."""
 
-    def __init__(self, tokenizer: Any, prompt_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, prompt_token_ids: Sequence[int] = (), *, skip_special: bool = True) -> None:
+        self._skip_special = skip_special
         # The tokenizer behind the wrapper decodes ten times as fast, and never tidies up spaces.
         self._decode: Callable[..., str] = getattr(tokenizer, "backend_tokenizer", tokenizer).decode
         self._ids = list(prompt_token_ids[-CONTEXT_TOKENS:])
@@ -34,7 +35,7 @@ class IncrementalDecoder:
         self._shown = 0  # characters after read_at that were given out before the rest was whole
 
     def _text(self, stop: int | None = None) -> str:
-        return self._decode(self._ids[:stop], skip_special_tokens=True)
+        return self._decode(self._ids[:stop], skip_special_tokens=self._skip_special)
 
     def add(self, token_id: int) -> str:
         """-> the characters that this token made whole; often those of the token, sometimes none."""
@@ -91,9 +92,9 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Any, prompt_token_ids: Sequence[int] = (), stop: Sequence[str] = (),
-                 min_tokens: int = 0) -> None:
+                 min_tokens: int = 0, *, skip_special: bool = True) -> None:
         self.stopped_by: str | None = None
-        self._decoder = IncrementalDecoder(tokenizer, prompt_token_ids)
+        self._decoder = IncrementalDecoder(tokenizer, prompt_token_ids, skip_special=skip_special)
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._tokens = 0

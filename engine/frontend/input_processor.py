@@ -101,7 +101,7 @@ class InputProcessor:
             if token >= self.model.vocab_size:
                 raise BadRequestError(request_id, f"stop token id {token} is outside the vocabulary of "
                                                   f"{self.model.vocab_size}")
-        numbers = {"seed": params.seed or 0, "max_tokens": params.max_tokens, "top_k": params.top_k}
+        numbers = {"seed": params.seed or 0, "max_tokens": params.max_tokens or 0, "top_k": params.top_k}
         for name, value in numbers.items():
             if not SMALLEST <= value <= LARGEST:
                 raise BadRequestError(request_id, f"{name} {value} does not fit into 64 bits")

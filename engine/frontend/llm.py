@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.frontend.arguments import checked, config_of
 from engine.frontend.client import end_client
 from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
+from engine.frontend.tokenizer import transformers_tokenizer
 from engine.messages import RequestOutput, SamplingParams
 from engine.ports import Ports
 
@@ -27,12 +32,16 @@ WAIT_S = 1.0
 class LLM:
     """One engine in the background, used from one thread. A context manager; `shutdown` otherwise.
 
-    `LLM(model=DIR, tensor_parallel_size=2, ...)` takes the fields of EngineConfig, or `config=`.
+    `LLM(model=DIR, tensor_parallel_size=2, ...)` takes the fields of EngineConfig and vLLM's flat names of them
+    (`engine/frontend/arguments.py`), or `config=`. Raises ConfigError for what cannot be, StartupError.
     """
 
     def __init__(self, model: str = "", *, config: EngineConfig | None = None, ports: Ports | None = None,
                  **fields: Any) -> None:
-        self.config = config or EngineConfig(model=str(model), **fields)
+        if config is not None and (model or fields):
+            raise ConfigError(f"config is given beside {', '.join(['model'] * bool(model) + list(fields))}; "
+                              "say it once, in the config")
+        self.config = config_of(str(model), fields) if config is None else checked(config)
         self._service = Service(self.config, asyncio_mode=False, ports=ports)
         self.client = self._service.client
         weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself
@@ -40,11 +49,13 @@ class LLM:
 
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 on_progress: Callable[[int, int], None] | None = None) -> list[RequestOutput]:
+                 on_progress: Callable[[int, int], None] | None = None, *,
+                 use_tqdm: bool = False) -> list[RequestOutput]:
         """-> one finished output per prompt, in their order. Text, token ids, or lists of either.
 
         Raises BadRequestError before anything is sent if one of them cannot be served; if a request fails later
-        the others are aborted and its error is raised. `on_progress(done, all)` is called as they finish.
+        the others are aborted and its error is raised. `on_progress(done, all)` is called as they finish;
+        `use_tqdm` shows a bar on stderr.
         """
         many = _as_list(prompts)
         params = list(sampling_params) if isinstance(sampling_params, Sequence) else [sampling_params] * len(many)
@@ -53,6 +64,17 @@ class LLM:
         names = [f"generate-{next(self._ids)}" for _ in many]
         for name, prompt, asked in zip(names, many, params, strict=True):
             self._service.inputs.process(name, prompt, asked)
+        with _bar(len(many)) if use_tqdm else nullcontext() as bar:
+            def done(finished: int) -> None:
+                if bar is not None:
+                    bar.update()
+                if on_progress is not None:
+                    on_progress(finished, len(many))
+
+            return self._finished(names, many, params, done)
+
+    def _finished(self, names: list[str], many: list[Prompt], params: list[SamplingParams | None],
+                  done: Callable[[int], None]) -> list[RequestOutput]:
         waiting = dict(enumerate(zip(names, many, params, strict=True)))
         streams: dict[int, Any] = {}
         outputs: dict[int, RequestOutput] = {}
@@ -66,14 +88,42 @@ class LLM:
                     output = stream.take() if place not in outputs else None
                     if output is not None and output.finished:
                         outputs[place] = output
-                        if on_progress is not None:
-                            on_progress(len(outputs), len(many))
+                        done(len(outputs))
         except BaseException:
             for place in streams:
                 if place not in outputs:
                     self._service.abort(names[place])
             raise
         return [outputs[place] for place in range(len(many))]
+
+    def chat(self, messages: Sequence[Any], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+             *, chat_template: str | None = None, add_generation_prompt: bool = True,
+             use_tqdm: bool = False) -> list[RequestOutput]:
+        """Answer a conversation, or a list of them: messages of "role" and "content", put into words by the
+        tokenizer's template, or by `chat_template`.
+
+        Raises ConfigError where there is no template, BadRequestError as `generate` does.
+        """
+        tokenizer = self.get_tokenizer()
+        if chat_template is None and not tokenizer.chat_template:
+            raise ConfigError(f"{self.config.tokenizer or self.config.model}: the tokenizer has no chat template; "
+                              "give one: chat(messages, chat_template=...)")
+        many = [messages] if messages and isinstance(messages[0], dict) else messages
+        prompts: list[Prompt] = []
+        for conversation in many:
+            text = tokenizer.apply_chat_template(list(conversation), chat_template=chat_template, tokenize=False,
+                                                 add_generation_prompt=add_generation_prompt)
+            # The template has said what stands in front: the tokenizer must not say it again.
+            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def get_tokenizer(self) -> Any:
+        """The one of transformers, as vLLM gives it. Raises ConfigError where none can be loaded."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return transformers_tokenizer(self.config.tokenizer or self.config.model)
 
     def call_utility(self, method: str, *args: Any) -> Any:
         """Raises ValueError for what the core refuses, EngineDeadError, UnroutableError, RequestTimeoutError."""
@@ -101,6 +151,12 @@ class LLM:
 
     def __exit__(self, *_: Any) -> None:
         self.shutdown()
+
+
+def _bar(total: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc="prompts", unit="prompt", dynamic_ncols=True)
 
 
 def _as_list(prompts: Any) -> list[Any]:

@@ -40,7 +40,8 @@ class RequestState:
         self.stop_reason: int | str | None = None
         params = inputs.sampling_params
         self.detokenizer = None if tokenizer is None else Detokenizer(
-            tokenizer, inputs.prompt_token_ids, params.stop, params.min_tokens)
+            tokenizer, inputs.prompt_token_ids, params.stop, params.min_tokens,
+            skip_special=params.skip_special_tokens)
         self._ends = set(params.stop_token_ids)
         if inputs.eos_token_id is not None and not params.ignore_eos:
             self._ends.add(inputs.eos_token_id)

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
+from engine.frontend.arguments import checked
 from engine.frontend.client import EngineCoreClient
 from engine.frontend.input_processor import Prompt
 from engine.frontend.session import UtilityResult
@@ -21,6 +22,7 @@ class Service:
 
     def __init__(self, config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> None:
         """Raises ConfigError, StartupError."""
+        config = checked(config)
         self.inputs = inputs_of(config)
         self.client: Any = EngineCoreClient.make_client(config, asyncio_mode=asyncio_mode, ports=ports)
         self.streams = Streams(self.client.life, self.inputs)

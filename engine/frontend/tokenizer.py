@@ -45,17 +45,30 @@ def load_tokenizer(directory: str) -> Any:
         settings = msgspec.json.decode((path / "tokenizer_config.json").read_bytes())
         if settings.get("tokenizer_class") in PLAIN_CLASSES and (path / "tokenizer.json").exists():
             return JsonTokenizer(path / "tokenizer.json")
-        # Other classes change what the file says (a <s> in front or not, old rules for spaces).
+    except Exception as error:  # the loaders raise whatever their files made them
+        raise _unreadable(directory, error) from None
+    # Other classes change what the file says (a <s> in front or not, old rules for spaces).
+    return transformers_tokenizer(directory)
+
+
+def transformers_tokenizer(directory: str) -> Any:
+    """The directory's tokenizer as transformers loads it, offline. Raises ConfigError where none loads."""
+    try:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # the loaders raise whatever their files made them
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{directory}: the tokenizer cannot be loaded ({reason}); "
-                          "with skip_tokenizer_init prompts are token ids") from None
+    except Exception as error:
+        raise _unreadable(directory, error) from None
+
+
+def _unreadable(directory: str, error: Exception) -> ConfigError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ConfigError(f"{directory}: the tokenizer cannot be loaded ({reason}); "
+                       "with skip_tokenizer_init prompts are token ids")
 
 
 def inputs_of(config: EngineConfig) -> InputProcessor:
     """Raises ConfigError where the model directory is not one that can be served."""
     model = read_model_config(config.model)
-    return InputProcessor(config, model, None if config.skip_tokenizer_init else load_tokenizer(config.model))
+    tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config.tokenizer or config.model)
+    return InputProcessor(config, model, tokenizer)

@@ -21,12 +21,15 @@ from engine.messages import ModelRunnerOutput, NewRequestData, SamplingParams, S
 from engine.model_config import ModelConfig, check_parallel, max_model_len, read_model_config
 from engine.worker.distributed import ProcessGroup, choose_device
 from engine.worker.layers import Shard
+from engine.worker.memory import free_memory_bytes
 from engine.worker.model_runner import ModelRunner
 from engine.worker.models.llama import LlamaModel
 from engine.worker.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
 
+#: What a cache on a CPU may take at least, where nobody says how much.
+LEAST_CACHE_BYTES = 256 << 20
 #: Below this many hidden units a second thread costs more than it brings.
 SINGLE_THREAD_HIDDEN_SIZE = 512
 
@@ -78,11 +81,14 @@ class Worker:
     def determine_available_memory(self) -> int:
         """Bytes that this rank's cache may take.
 
-        On CPU `cpu_cache_bytes`. On a GPU its fraction of the whole memory, less the weights and the peak of
-        the largest step, divided among the ranks that share the GPU.
+        On CPU `cpu_cache_bytes`, or what one request of the full length needs (256 MiB at least), as long as all ranks
+        together leave half of the free memory alone. On a GPU its fraction of the whole memory, less the weights and
+        the peak of the largest step, divided among the ranks that share the GPU.
         """
         if self.device == "cpu":
-            return self.config.cache.cpu_cache_bytes
+            asked = self.config.cache.cpu_cache_bytes
+            return asked if asked is not None else min(
+                max(LEAST_CACHE_BYTES, self._full_length_bytes()), free_memory_bytes() // (2 * self.world_size))
         torch.cuda.reset_peak_memory_stats()
         self._largest_step()
         sharing = -(-self.world_size // torch.cuda.device_count())
@@ -99,12 +105,16 @@ class Worker:
         config = self.config.cache
         if config.num_gpu_blocks is not None:
             return config.num_gpu_blocks
-        available_bytes, block_bytes = self.determine_available_memory(), self._loaded().block_bytes()
-        needed = -(-max_model_len(self.config, self.model_config) // config.block_size)
-        if available_bytes < needed * block_bytes:
+        available_bytes, needed_bytes = self.determine_available_memory(), self._full_length_bytes()
+        if available_bytes < needed_bytes:
             raise ConfigError(f"worker.{self.rank}: the cache may take {available_bytes} bytes, but one request of the "
-                              f"full length needs {needed} blocks of {block_bytes} bytes; lower max_model_len")
-        return available_bytes // block_bytes
+                              f"full length needs {needed_bytes}; lower max_model_len, or give the cache more")
+        return available_bytes // self._loaded().block_bytes()
+
+    def _full_length_bytes(self) -> int:
+        """Of the cache, for one request of the model's full length."""
+        blocks = -(-max_model_len(self.config, self.model_config) // self.config.cache.block_size)
+        return blocks * self._loaded().block_bytes()
 
     def initialize_cache(self, num_blocks: int) -> None:
         """Allocate the paged cache. Raises ConfigError for a number of blocks below 1."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig, RingConfig
-from engine.errors import ConfigError, RingtwinError, SpaceError
-from engine.model_config import check_parallel, max_model_len, read_model_config
+from engine.errors import RingtwinError, SpaceError
+from engine.model_config import read_servable_model
 from faults.plan import Plan, load_plan
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.play import Play
@@ -57,14 +57,10 @@ def no_data_parallel(dp: int) -> None:
         raise BadInputError(f"--dp {dp}: no scenario has data-parallel ranks that step together yet; --dp 1")
 
 
-def servable(model: Path, tp: int, device: str) -> None:
-    """Raises ConfigError for a directory that holds no Llama with weights, or a tp that does not fit it."""
-    config = read_model_config(model)
-    check_parallel(config, tp)
-    max_model_len(EngineConfig(model=str(model)), config)
-    if not any(model.glob("*.safetensors")):
-        raise ConfigError(f"{model}: no weights, there is no *.safetensors in this model directory")
-    enough_gpus(tp, device)
+def servable(config: EngineConfig) -> None:
+    """Raises ConfigError for a directory that holds no Llama with weights, or a tp or a length that does not fit it."""
+    read_servable_model(config)
+    enough_gpus(config.tensor_parallel_size, config.device)
 
 
 def enough_gpus(tp: int, device: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+from engine.config import CacheConfig, EngineConfig, SchedulerConfig
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import Plan, PlanError
@@ -85,7 +86,8 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
     names = playable(world)
     chosen = selected(catalogue(*folders), globs)
     if model is not None or tp is not None:
-        checks.servable(model or MODEL, tp or 2, device)
+        checks.servable(EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2,
+                                     device=device))  # type: ignore[arg-type]
     if real(names):
         checks.enough_shared_memory(lab_config().ring, tp or 2, engines=2)
         checks.enough_gpus(tp or 2, device)
@@ -98,14 +100,14 @@ def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, m
          json_file: Path | None) -> int:
     worlds = Worlds(settings)
     stage: Callable[[World], Any] = lambda opened: opened  # noqa: E731
-    if model is not None:
-        from scenarios.command.model import on_model
-
-        stage = on_model(model, settings.out)
     results: list[ScenarioResult] = []
     asked = len(chosen) * len(names)
     try:
         with closing(worlds), Screen(asked, quiet=json_file == Path("-")) as screen:
+            if model is not None:
+                from scenarios.command.model import on_model
+
+                stage = on_model(model, settings.out, screen)
             for scenario in chosen:
                 for name in names:
                     screen.playing(scenario.name, name)
@@ -224,20 +226,32 @@ def export(run_folder: Path, format_: str, output: Path) -> int:
 @click.option("--model", type=path_argument, required=True, help="A Llama's Hugging Face directory.")
 @click.option("--prompt", required=True)
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--max-model-len", type=click.IntRange(2), default=None,
+              help="Tokens of prompt and answer together. Default: what the model was built for.")
+@click.option("--cache-mib", type=click.IntRange(1), default=None,
+              help="KV cache of each rank on a CPU. Default: one request of the full length, 256 at least, if it fits.")
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+              help="Share of a GPU's memory that the ranks on it take.")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
+              show_default=True, help="auto is what the checkpoint says.")
 @click.option("--max-tokens", type=int, default=64, show_default=True)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 takes all tokens.")
-@click.option("--seed", type=int, default=None)
+@click.option("--seed", type=int, default=None, help="Of this request, where tokens are drawn by lot.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated.")
 @device_option
-def generate(model: Path, prompt: str, tp: int, device: str, **sampling: Any) -> int:
+def generate(model: Path, prompt: str, tp: int, device: str, max_model_len: int | None, cache_mib: int | None,
+             gpu_memory_utilization: float, dtype: str, **sampling: Any) -> int:
     """Stream what a model says."""
     if (reason := no_real_processes()) is not None:
         raise checks.BadInputError(reason)
     from scenarios.command.generate import stream
 
-    stream(model, prompt, tp, device, sampling, sys.stdout.write)
+    stream(prompt, sampling, sys.stdout.write, EngineConfig(
+        model=str(model), tensor_parallel_size=tp, device=device, dtype=dtype,  # type: ignore[arg-type]
+        scheduler=SchedulerConfig(max_model_len=max_model_len), cache=CacheConfig(
+            cpu_cache_bytes=None if cache_mib is None else cache_mib << 20, memory_fraction=gpu_memory_utilization)))
     return 0
 
 

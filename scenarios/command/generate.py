@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
@@ -17,17 +16,15 @@ from engine.messages import SamplingParams
 from scenarios.command import checks
 
 
-def stream(model: Path, prompt: str, tp: int, device: str, sampling: dict[str, Any],
-           write: Callable[[str], Any]) -> None:
+def stream(prompt: str, sampling: dict[str, Any], write: Callable[[str], Any], config: EngineConfig) -> None:
     """Raises ConfigError, BadRequestError, SpaceError, StartupError, EngineDeadError, BadInputError."""
     try:
         params = SamplingParams(**sampling)
     except ValueError as error:
         raise checks.BadInputError(str(error)) from None
-    checks.servable(model, tp, device)
-    config = EngineConfig(model=str(model), tensor_parallel_size=tp, device=device)  # type: ignore[arg-type]
+    checks.servable(config)
     inputs_of(config).process("prompt", prompt, params)
-    checks.enough_shared_memory(config.ring, tp)
+    checks.enough_shared_memory(config.ring, config.tensor_parallel_size)
     llm = AsyncLLM(config)
     try:
         asyncio.run(_say(llm, prompt, params, write))

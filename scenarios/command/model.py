@@ -9,6 +9,7 @@ Promises
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,13 +18,17 @@ from typing import Any
 import msgspec
 
 from scenarios.command import checks
+from scenarios.command.screen import Screen
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, recorded
 from scenarios.worlds.base import PlayedRun, World
 
 
-def on_model(model: Path, out: Path) -> Callable[[World], World]:
-    """-> a function that makes a world play on this model. Raises BadInputError where transformers is missing."""
+def on_model(model: Path, out: Path, screen: Screen) -> Callable[[World], World]:
+    """-> a function that makes a world play on this model. What is recorded for it is told on the screen.
+
+    Raises BadInputError where transformers is missing.
+    """
     try:
         import transformers  # noqa: F401
     except ImportError:
@@ -36,7 +41,10 @@ def on_model(model: Path, out: Path) -> Callable[[World], World]:
     def of(name: str) -> Workload:
         path = folder / f"{name}.json"
         if not path.exists():
-            record(model, path, name)
+            began = time.monotonic()
+            screen.say(f"recording what {model.name} answers to the workload {name!r}, once, into {path}")
+            record(model, path, name, lambda count: screen.recording(name, count))
+            screen.say(f"  recorded in {time.monotonic() - began:.1f} s")
         return recorded(str(path.with_suffix("").resolve()))
 
     return lambda world: OtherModel(world, model, of)  # type: ignore[return-value]
@@ -51,13 +59,13 @@ def fingerprint(model: Path) -> str:
     return state.hexdigest()
 
 
-def record(model: Path, path: Path, name: str) -> None:
+def record(model: Path, path: Path, name: str, told: Callable[[int], None]) -> None:
     """Raises BadInputError where nobody knows how this workload was made."""
     from scenarios.workloads.record import WORKLOADS, Prompts, ReferenceRecorder, write
 
     if name not in WORKLOADS:
         raise checks.BadInputError(f"--model: the workload {name!r} cannot be recorded for another model")
-    recorder = ReferenceRecorder(model)
+    recorder = ReferenceRecorder(model, told)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, name, WORKLOADS[name](recorder, Prompts(recorder.tokenizer, seed=list(WORKLOADS).index(name) + 1)))
 

@@ -47,6 +47,11 @@ class Screen:
         if self._progress is not None:
             self._progress.update(self._task, description=f"{words(scenario)} ({world})")
 
+    def recording(self, workload: str, count: int) -> None:
+        """So many answers of the reference are there."""
+        if self._progress is not None:
+            self._progress.update(self._task, description=f"recording {workload}: {count} answers")
+
     def played(self, result: ScenarioResult, word: str, why: Sequence[str] = ()) -> None:
         """`word` is the result in a word of `_COLOURS`, `why` has a line for each reason."""
         self._done += 1

@@ -31,9 +31,9 @@ LEAST_MARGIN = 0.02
 
 
 class ReferenceRecorder:
-    """Knows the model: `answer` is the reference."""
+    """Knows the model: `answer` is the reference. `told` hears how many answers there are."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, told: Callable[[int], None] = lambda count: None) -> None:
         import torch
         from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -41,6 +41,7 @@ class ReferenceRecorder:
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self._model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         self._eos = self.tokenizer.eos_token_id
+        self._told, self._answers = told, 0
 
     def answer(self, prompt: list[int], max_tokens: int, ignore_eos: bool) -> tuple[list[int], float]:
         """-> the greedy tokens, and the smallest top-2 margin among their choices."""
@@ -51,6 +52,8 @@ class ReferenceRecorder:
             out = self._model.generate(
                 self._torch.tensor([prompt]), attention_mask=self._torch.ones(1, len(prompt), dtype=self._torch.long),
                 max_new_tokens=max_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        self._answers += 1
+        self._told(self._answers)
         top = self._torch.cat(out.logits).topk(2).values
         tokens = out.sequences[0, len(prompt):].tolist()
         if ignore_eos and len(tokens) != max_tokens:

@@ -106,8 +106,9 @@ def asked(workload: Workload, index: int, *, longest: int | None = None, **param
     request = next(request for request in workload.requests if request.index == index)
     changed = msgspec.structs.replace(request, sampling_params={**request.sampling_params, **params})
     wanted, reference = changed.params, request.reference_token_ids
-    most = min(wanted.max_tokens, (longest or len(request.prompt_token_ids) + wanted.max_tokens)
-               - len(request.prompt_token_ids))
+    limits = [] if wanted.max_tokens is None else [wanted.max_tokens]
+    limits += [] if longest is None else [longest - len(request.prompt_token_ids)]
+    most = min(limits, default=len(reference))
     stops = [number for number, token in enumerate(reference, 1)
              if number > wanted.min_tokens and token in wanted.stop_token_ids]
     changed = msgspec.structs.replace(changed, reference_token_ids=reference[:max(0, min([most, *stops]))])

@@ -14,6 +14,7 @@ from engine.config import CacheConfig
 from engine.errors import ConfigError
 from engine.messages import SamplingParams
 from engine.model_config import check_parallel, read_model_config
+from engine.worker import worker as worker_module
 from engine.worker.layers import Shard
 from engine.worker.weights import Checkpoint
 from tests.engine.worker.model_driver import MODEL, Rank0, Sequence_, config_of, play, ready_worker, with_ranks
@@ -209,8 +210,20 @@ def test_cuda_without_a_device_is_refused() -> None:
 
 
 def test_a_cache_too_small_for_one_request_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one request of the full length needs 64 blocks"):
+    with pytest.raises(ConfigError, match="one request of the full length needs 524288; lower max_model_len"):
         ready_worker(config_of(cache=CacheConfig(cpu_cache_bytes=100_000)))
+
+
+@pytest.mark.parametrize(("least", "free", "bytes_"), [
+    (1 << 20, 1 << 30, 1 << 20),  # what it takes at least
+    (1000, 1 << 30, 524288),  # one request of the full length
+    (1 << 20, 1_300_000, 650_000 // 8192 * 8192),  # half of what is free
+], ids=["least", "full length", "half of the free memory"])
+def test_a_cache_of_which_nobody_says_how_large_fits_the_machine(monkeypatch, least, free, bytes_) -> None:
+    monkeypatch.setattr(worker_module, "LEAST_CACHE_BYTES", least)
+    monkeypatch.setattr(worker_module, "free_memory_bytes", lambda: free)
+    worker = ready_worker(config_of(cache=CacheConfig()))
+    assert worker.get_num_blocks() * worker.runner.block_bytes() == bytes_
 
 
 def test_the_cache_takes_the_bytes_it_may() -> None:

@@ -126,7 +126,7 @@ def test_a_prompt_over_the_model_s_length_is_refused_before_anything_is_started(
 @real
 @pytest.mark.parametrize(("option", "value", "word"), [
     ("--max-tokens", 0, "max_tokens"), ("--temperature", -1, "temperature"), ("--top-p", 1.5, "top_p"),
-    ("--top-k", -1, "top_k")])
+    ("--top-k", -2, "top_k")])
 def test_sampling_out_of_range_is_refused(capsys, option, value, word):
     refused(ringtwin(capsys, "generate", "--model", MODEL, "--prompt", "Once", option, value), word, str(value))
 

@@ -1,0 +1,80 @@
+"""What a program says of an engine, in vLLM's flat names or in ours, made into its `EngineConfig`; or why it cannot be.
+
+    LLM(model=DIR, max_model_len=512, gpu_memory_utilization=0.5)
+    LLM(model=DIR, scheduler=SchedulerConfig(max_model_len=512), cache=CacheConfig(memory_fraction=0.5))
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
+#: vLLM's flat name -> the part of EngineConfig and its field.
+FLAT = {
+    "max_model_len": ("scheduler", "max_model_len"),
+    "max_num_seqs": ("scheduler", "max_num_seqs"),
+    "max_num_batched_tokens": ("scheduler", "max_num_batched_tokens"),
+    "block_size": ("cache", "block_size"),
+    "enable_prefix_caching": ("cache", "enable_prefix_caching"),
+    "gpu_memory_utilization": ("cache", "memory_fraction"),
+    "num_gpu_blocks_override": ("cache", "num_gpu_blocks"),
+}
+#: Taken and without a meaning here: there are no captured graphs, so every step is eager.
+MEANINGLESS = ("enforce_eager",)
+#: Refused where it is asked for.
+REFUSED = {"trust_remote_code": "code out of a model directory is never run"}
+
+
+def config_of(model: str, fields: dict[str, Any]) -> EngineConfig:
+    """Raises ConfigError for what is missing, unknown, refused, or of the wrong kind."""
+    if not model:
+        raise ConfigError("model is missing: name a Hugging Face directory, as in LLM(model='path/to/model')")
+    values: dict[str, Any] = {"model": model}
+    flat: dict[str, dict[str, Any]] = {}
+    for name, value in fields.items():
+        if name in FLAT:
+            part, field = FLAT[name]
+            flat.setdefault(part, {})[field] = value
+        elif name in REFUSED:
+            if value:
+                raise ConfigError(f"{name} is refused: {REFUSED[name]}")
+        elif name in EngineConfig.__struct_fields__:
+            values[name] = value
+        elif name not in MEANINGLESS:
+            raise ConfigError(_unknown(name))
+    hints = get_type_hints(EngineConfig)
+    try:
+        for part, changes in flat.items():
+            given = msgspec.convert(values.get(part, {}), hints[part])
+            values[part] = msgspec.structs.replace(given, **changes)
+        return checked(EngineConfig(**values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _unknown(name: str) -> str:
+    known = [*EngineConfig.__struct_fields__, *FLAT, *MEANINGLESS]
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{name} is nothing that can be configured{f'; is it {near[0]}?' if near else ''}"
+
+
+def checked(config: EngineConfig) -> EngineConfig:
+    """The same, with its parts as their Structs, where they may be dicts.
+
+    Raises ConfigError where a value is of the wrong kind, which a Struct takes in silence.
+    """
+    for name, hint in get_type_hints(EngineConfig).items():
+        value = getattr(config, name)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise ConfigError(f"{name}={value!r} cannot be used; it is one of {', '.join(get_args(hint))}")
+    try:
+        return msgspec.convert(msgspec.to_builtins(config), EngineConfig)
+    except (msgspec.ValidationError, TypeError) as error:
+        where = str(error).rpartition("`$.")[2].rstrip("`")
+        what = str(error).partition(" - at")[0]
+        raise ConfigError(f"{where}: {what}" if "`$." in str(error) else str(error)) from None
