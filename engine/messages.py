@@ -238,11 +238,18 @@ def _nothing() -> None:
     return None
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True, frozen=True):
-    """Base of the tagged maps inside a batch.
+    """Base of the tagged maps inside a batch. Equal by content, and hashable, for who keeps events in sets.
 
     `medium` and `lora_name` travel even when they are None: a factory's value is never omitted.
     """
+
+    def __hash__(self) -> int:
+        return hash((type(self), *map(_hashable, msgspec.structs.astuple(self))))
 
 
 class BlockStored(KVCacheEvent, frozen=True):

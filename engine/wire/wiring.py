@@ -110,13 +110,16 @@ def notify_socket(spec: RingSpec, address: str, name: str, *, writer: bool) -> S
 
 
 def offset_endpoint_port(endpoint: str, data_parallel_rank: int) -> str:
-    """The endpoint of one rank: tcp adds the rank to the port, the others append `_dp<rank>`."""
+    """The endpoint of one rank: tcp adds the rank to the port, the others append `_dp<rank>`.
+
+    Where the system chooses the port (`*` or 0), it chooses one for each rank.
+    """
     if data_parallel_rank == 0:
         return endpoint
     if not endpoint.startswith("tcp://"):
         return f"{endpoint}_dp{data_parallel_rank}"
     host, _, port = endpoint.rpartition(":")
-    return endpoint if port == "*" else f"{host}:{int(port) + data_parallel_rank}"
+    return endpoint if port in ("*", "0") else f"{host}:{int(port) + data_parallel_rank}"
 
 
 def kv_socket(address: str, *, bind: bool = True, hwm: int = 100_000, buffer_bytes: int = 0) -> SocketSpec:

@@ -227,3 +227,16 @@ def test_malformed_messages_are_bad_frames(read: Any, frames: list[bytes]) -> No
     """Whatever bytes arrive, the only error is BadFrameError."""
     with pytest.raises(BadFrameError):
         read(frames)
+
+
+@pytest.mark.parametrize("change", [
+    {"block_hashes": [1]}, {"parent_block_hash": 4}, {"token_ids": [5, 6, 7, 9]}, {"medium": None}, {"session_id": "s"},
+    {"extra_keys": [("a", 1), None]},
+])
+def test_events_are_equal_by_content_and_can_be_kept_in_sets(change: dict[str, Any]) -> None:
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(STORED), type=BlockStored)
+    assert again == STORED and hash(again) == hash(STORED)
+    other = msgspec.structs.replace(STORED, **change)
+    assert other != STORED
+    assert len({STORED, again, other, REMOVED, AllBlocksCleared(), AllBlocksCleared()}) == 4
+    assert hash(BlockRemoved([1])) != hash(BlockStored([1], None, [1, 2], 2, None))

@@ -100,6 +100,7 @@ def test_the_names_that_users_of_vllm_know_are_there(closing: ExitStack) -> None
     assert ZmqEventPublisher.END_SEQ == b"\xff" * 8
     offset = ZmqEventPublisher.offset_endpoint_port
     assert offset("tcp://*:5557", 3) == "tcp://*:5560" and offset("inproc://cache", 1) == "inproc://cache_dp1"
+    assert offset("tcp://*:0", 3) == "tcp://*:0" and offset("tcp://[::]:*", 3) == "tcp://[::]:*"
     assert offset(None, 2) is None and offset("tcp://*:5557", 0) == "tcp://*:5557"
     assert msgspec.structs.replace(config, topic="other").topic == "other"
 
