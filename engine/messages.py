@@ -1,7 +1,9 @@
 """What the processes say to each other: the engine's vocabulary on the wire and in the ring.
 
 Array-like msgspec Structs travel as short msgpack arrays; new fields go at the end with a default, so an
-older peer still reads a newer one's message. Names and shapes follow vLLM V1; our additions are trailing.
+older peer still reads a newer one's message. Names follow vLLM V1; what travels between the processes of an engine
+is smaller and in an order of its own, so neither kind's client talks to the other's core. KV-cache events are the
+exception: their bytes are vLLM's (`engine/kv_events/codec.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _INFINITE = float("inf")
 
 
 class FinishReason(IntEnum):
-    """Why a request ended. The integer is what travels (vLLM's order, ERROR and REFUSED appended)."""
+    """Why a request ended. The integer is what travels: vLLM's up to ERROR; at REFUSED, ours, vLLM has another."""
 
     STOP = 0
     LENGTH = 1
@@ -39,7 +41,7 @@ class FinishReason(IntEnum):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen. `temperature` 0 is greedy. Raises ValueError where a value is out of range.
+    """How tokens are chosen. `temperature` 0, the default (vLLM's is 1), is greedy. Raises ValueError, TypeError.
 
     As in vLLM, `stop` may be one string, `top_k` -1, and `max_tokens` None: up to the model's length.
     """

@@ -51,6 +51,9 @@ globals().update(family(__name__, (
          "The same requests on four workers.",
          Plan(), (*KEPT, ring_exact_prefix, workers_in_step, nothing_left_behind),
          play={"topology": tensor_parallel(4)}),
+    Case("test_nothing_goes_wrong_over_tcp",
+         "The same requests, and the client's sockets speak tcp.",
+         Plan(), (*KEPT, nothing_left_behind), play={"config": lab_config(sockets={"transport": "tcp"})}),
     Case("test_nothing_goes_wrong_without_an_event_loop",
          "A program asks for eight answers at once and waits until it has them all.",
          Plan(), (tokens_match_reference, blocks_conserved, nothing_left_behind), play={

@@ -1,9 +1,10 @@
-"""One codec for ZMQ: msgpack of the vocabulary, large buffers beside it, nothing executable.
+"""One codec for ZMQ: msgpack of the vocabulary, nothing executable.
 
-    request   [type 1 byte][msgpack][buffers...]
-    output    [msgpack EngineCoreOutputs][buffers...]     or the one frame ENGINE_CORE_DEAD
+    request   [type 1 byte][msgpack]
+    output    [msgpack EngineCoreOutputs]     or the one frame ENGINE_CORE_DEAD
 
-Decoding checks types and shapes; whatever does not fit is a `BadFrameError` that says what was wrong. Pickle
+Decoding checks types and shapes; whatever does not fit is a `BadFrameError` that says what was wrong. Further frames,
+such as vLLM's of large buffers, are not read. Pickle
 is never used here. Every encoded message is a fresh buffer, so nothing ZMQ may still send is ever written to.
 """
 
