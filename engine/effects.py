@@ -94,6 +94,12 @@ class WasCut(Effect, gc=False):
     inbox: str
 
 
+class IsOver(Effect, gc=False):
+    """-> whether the connections to a watched, bound inbox have ended, and all that they brought was received"""
+
+    inbox: str
+
+
 class Put(Effect):
     """Append to a queue inside the process. Never waits. -> None"""
 
@@ -197,17 +203,13 @@ class OnTerminate(Effect):
 
 
 class Cancel(Effect):
-    """End every wait of this process for a message or a bell with `error`, now and later; the first reason stays.
-    -> None"""
+    """End every wait for a message or a bell with `error`, now and later; the first reason stays. -> None"""
 
     error: Exception
 
 
 class StartThread(Effect):
-    """Run `loop` beside this one. -> None
-
-    Where it ends with an error (cancelled is none), `ThreadFailed` is put into the queue `told`.
-    """
+    """Run `loop` beside this one; its error (cancelled is none) is a `ThreadFailed` in the queue `told`. -> None"""
 
     name: str
     loop: Loop[Any]
@@ -229,8 +231,7 @@ class JoinThread(Effect):
 
 
 class Close(Effect):
-    """Close everything that this process has open, let what lingers leave. `linger_s` None: as each socket has it; 0:
-    nobody will read it. -> None"""
+    """Close all that this process has open. `linger_s` None: as each socket has it; 0: nobody will read it. -> None"""
 
     linger_s: float | None = None
 
@@ -308,8 +309,7 @@ class IsAlive(Effect):
 
 
 class EndProcesses(Effect):
-    """Wait until these processes, which are no children, are gone, and kill those that are not after `patience_s`.
-    -> None"""
+    """Wait until these processes, no children, are gone, and kill those that are not after `patience_s`. -> None"""
 
     processes: tuple[Identity, ...]
     patience_s: float

@@ -94,7 +94,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[str, str, str] | None = None
     mandatory: bool = True  # ROUTER: an unroutable frame is an error
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
-    watched: bool = False  # connects: `was_cut` tells that a connection has ended
+    watched: bool = False  # `was_cut` of one that connects, and `is_over` of one that is bound, tell of its connections
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
 
 
@@ -115,6 +115,9 @@ class Socket(Protocol):
     def was_cut(self) -> bool:
         """Whether a connection of a `watched` socket has ended since the last call; known before the next one brings
         messages."""
+
+    def is_over(self) -> bool:
+        """Whether somebody was connected to a `watched` and bound socket, nobody is, and all that came was received."""
 
     def fileno(self) -> int:
         """Readable when a message may be there. Edge-triggered: after each wake, receive until None."""

@@ -145,6 +145,7 @@ class AsyncMPClient(EngineCoreClient):
     """For asyncio: the loop watches the descriptors."""
 
     loop: asyncio.AbstractEventLoop | None = None
+    _looks_again = False  # a timer runs, for the last words of a dead core
 
     def shutdown(self) -> None:
         self.detach()
@@ -176,9 +177,15 @@ class AsyncMPClient(EngineCoreClient):
         if self.pump():
             self._loop.call_soon(self._readable)  # let the others run, then go on
         if not self.life.watched and len(self._watched) > 1:
-            # A sentinel stays readable for ever: unwatch it, and come back when the last words had their time.
-            self._loop.remove_reader(self._watched.pop())
-            self._loop.call_later(self.grace_left_s or 0.0, self._readable)
+            self._loop.remove_reader(self._watched.pop())  # a sentinel stays readable for ever
+        left_s = self.grace_left_s
+        if left_s is not None and not self._looks_again:
+            self._looks_again = True
+            self._loop.call_later(left_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self._readable()
 
     def _on_timer(self) -> None:
         self._readable()  # nothing is too late that was here in time

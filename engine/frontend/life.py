@@ -28,6 +28,7 @@ from engine.effects import (
     Gone,
     HearChildren,
     Identity,
+    IsOver,
     Loop,
     MarkPoint,
     Now,
@@ -288,8 +289,10 @@ class ClientLife:
             monitor.on_gone(f" (exit code {gone[self.core].exitcode})", now)
         beat, beaten_at = yield ReadHeartbeat()
         reason = monitor.on_tick(beat, now, beaten_at)
-        if reason is not None and monitor.gone() is not None:
+        if monitor.gone() is not None:
             yield from self._read_what_is_there()
+            if reason is None and self.session.dead is None and (yield IsOver(OUTPUTS)):
+                reason = monitor.on_last_word()
         yield from self._die(reason)
         return now
 

@@ -1,7 +1,8 @@
 """When is the core dead? (pure)
 
 Three witnesses, each sufficient: its own last message (ENGINE_CORE_DEAD), its sentinel, and a heartbeat that stands
-still. A sentinel may come before the core's last outputs have been read, so they get `grace_s` after it.
+still. A sentinel may come before the core's last outputs have been read: they have until its connection has ended and
+all that came by it was read, and `grace_s` at most.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from engine.process.liveness import Liveness
 
 #: After the core's death its last frames may still be on their way through the kernel.
 GRACE_S = 0.03
+#: Meanwhile it is looked so often whether its connection has ended.
+LOOK_S = 0.002
 
 
 class CoreMonitor:
@@ -20,6 +23,7 @@ class CoreMonitor:
         self._grace_s = grace_s
         self._liveness = Liveness(name, stall_s, now)
         self._gone_since: float | None = None
+        self._looked_at = now
         self._exit = ""
         self.dead: str | None = None
 
@@ -35,9 +39,14 @@ class CoreMonitor:
     def on_tick(self, beat: int, now: float, beaten_at: float | None = None) -> str | None:
         """Time passes; `beat` is what the heartbeat shows, `beaten_at` when that was, where it is known."""
         if self._gone_since is not None:
-            return self._die(f"{self._name} died{self._exit}") if now >= self._gone_since + self._grace_s else None
+            self._looked_at = now
+            return self.on_last_word() if now >= self._gone_since + self._grace_s else None
         stalled = self._liveness.on_tick(beat, now, beaten_at)
         return None if stalled is None else self._die(stalled)
+
+    def on_last_word(self) -> str | None:
+        """All that a core has said that is gone was read."""
+        return self._die(f"{self._name} died{self._exit}")
 
     def gone(self) -> str | None:
         """Why nothing can be sent any more, where that is known: also while the last words are still waited for."""
@@ -45,7 +54,9 @@ class CoreMonitor:
 
     def deadline(self) -> float | None:
         """When `on_tick` should be asked at the latest, where it is known."""
-        return None if self._gone_since is None or self.dead else self._gone_since + self._grace_s
+        if self._gone_since is None or self.dead:
+            return None
+        return min(self._gone_since + self._grace_s, self._looked_at + LOOK_S)
 
     def _die(self, reason: str) -> str | None:
         if self.dead is not None:

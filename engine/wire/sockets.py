@@ -13,6 +13,7 @@ Promises
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,7 @@ class ZmqSocket:
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
+        self._came = self._went = 0  # connections to a watched socket that is bound
         try:
             self._open()
         except BaseException:
@@ -75,7 +77,8 @@ class ZmqSocket:
         if spec.curve is not None:
             self._authenticate(*spec.curve)
         if spec.watched:
-            self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._monitor = socket.get_monitor_socket(
+                zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED if spec.bind else zmq.EVENT_DISCONNECTED)
         if spec.bind:
             socket.bind(spec.address)
         else:
@@ -149,6 +152,18 @@ class ZmqSocket:
                 self._monitor.recv_multipart()
                 cut = True
         return cut
+
+    def is_over(self) -> bool:
+        """Whether nobody is connected any more to a watched socket that is bound, and all that came was received.
+
+        An end is told behind what came before it, so nothing is on its way where none is here.
+        """
+        if self.spec.watched and self._monitor is not None:
+            while self._monitor.poll(0):
+                event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
+                self._came += event == zmq.EVENT_ACCEPTED
+                self._went += event == zmq.EVENT_DISCONNECTED
+        return 0 < self._came <= self._went and not self._socket.poll(0)
 
     def close(self, linger_s: float | None = None) -> None:
         if self._monitor is not None:

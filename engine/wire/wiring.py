@@ -45,7 +45,7 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
                    mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes),
         SocketSpec(name=OUTPUTS, kind="PULL", peer_kind=NodeKind.CORE, bind=True, address=address("outputs"),
                    receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm, peer=engine,
-                   buffer_bytes=sockets.buffer_bytes),
+                   buffer_bytes=sockets.buffer_bytes, watched=True),
     ]
 
 

@@ -125,6 +125,9 @@ class FaultySocket:
     def was_cut(self) -> bool:
         return bool(self.inner.was_cut())
 
+    def is_over(self) -> bool:
+        return not self._inbox.holding and bool(self.inner.is_over())
+
     def fileno(self) -> int:
         return int(self.inner.fileno()) if self._epoll is None else self._epoll.fileno()
 

@@ -133,6 +133,9 @@ class SocketPort:
     def was_cut(self) -> bool:
         return self.socket.was_cut()
 
+    def is_over(self) -> bool:
+        return (self._inbox is None or not self._inbox.holding) and self.socket.is_over()
+
     def close(self, linger_s: float | None = None) -> None:
         self.socket.close(linger_s)
 

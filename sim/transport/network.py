@@ -108,6 +108,7 @@ class Network:
         connection = Connection(connector, binder, forth, back, identity)
         connector.connections.append(connection)
         binder.connections.append(connection)
+        binder.met = True
         taken = False
         if binder.kind == "ROUTER":
             old = binder.routes.get(identity)

@@ -76,6 +76,7 @@ class SimSocket:
         self.connections: list[Connection] = []
         self.waiter: Callable[[], None] | None = None
         self.closed = False
+        self.met = False  # somebody has connected to it
         self.cut = False  # a connection that it made has ended since somebody last looked
         self.lingering: Callable[[], None] | None = None  # called once nothing is unsent or linger is over
         self.publishes = spec.kind in ("PUB", "XPUB")
@@ -141,6 +142,10 @@ class SimSocket:
         """Whether a connection of a watched socket has ended since the last call."""
         cut, self.cut = self.cut, False
         return cut
+
+    def is_over(self) -> bool:
+        """Whether somebody was connected to this end, nobody is any more, and all that came was received."""
+        return self.met and not self.connections and not self.arrived
 
     def close(self, linger_s: float | None = None) -> None:
         """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None)."""

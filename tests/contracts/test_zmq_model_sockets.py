@@ -33,6 +33,16 @@ class RealMaker:
             socket._socket.poll(left_s * 1000)  # what comes may be a stranger's, and dropped
         return found
 
+    def until(self, comes_about):
+        end = time.monotonic() + 5.0
+        while not comes_about():
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    def connected(self, socket):
+        socket.is_over()  # reads what its monitor says
+        return socket._came - socket._went
+
     def close(self):
         for socket in self._sockets:
             socket.close(0)
@@ -58,6 +68,16 @@ class SimMaker:
             self._sim.after(0.001, lambda: None)
             self._sim.kernel.time.advance(self._sim.now + 0.001)
         return socket.try_receive()
+
+    def until(self, comes_about):
+        end = self._sim.now + 5.0
+        while not comes_about():
+            assert self._sim.now < end
+            self._sim.after(0.001, lambda: None)
+            self._sim.kernel.time.advance(self._sim.now + 0.001)
+
+    def connected(self, socket):
+        return len(socket.connections)
 
     def close(self):
         pass
@@ -201,6 +221,28 @@ def test_an_xpub_hears_every_subscription(maker):
     xpub.send([b"t", b"z"])
     for subscriber in subscribers:
         assert [maker.receive(subscriber)[1] for _ in range(2)] == [[b"topic", b"x"], [b"t", b"z"]]
+
+
+def test_a_watched_end_is_over_when_nobody_is_connected_and_all_was_read(maker):
+    """Each that was connected counts; what they sent before they went is still to be read."""
+    pull = maker.open("PULL", bind=True, watched=True)
+    assert not pull.is_over()
+    one, other = (maker.open("PUSH", bind=False, linger_s=5.0) for _ in range(2))
+    for push in (one, other):
+        push.send([b"here"])
+    assert {maker.receive(pull)[1][0] for _ in range(2)} == {b"here"}
+    one.close()
+    maker.until(lambda: maker.connected(pull) == 1)
+    assert not pull.is_over()
+    other.send([b"last"])
+    other.close()
+    maker.until(lambda: maker.connected(pull) == 0)
+    assert not pull.is_over()
+    assert maker.receive(pull)[1] == [b"last"]
+    assert pull.is_over() and pull.is_over()
+    another = maker.open("PUSH", bind=False)
+    another.send([b"back"])
+    assert maker.receive(pull)[1] == [b"back"] and not pull.is_over()
 
 
 def test_a_watched_socket_knows_of_a_cut_before_it_has_what_the_next_connection_brings(maker):

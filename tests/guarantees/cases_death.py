@@ -452,6 +452,31 @@ def a_core_outlives_its_caller_and_cleans_up_nothing() -> Builder:
     return _frontend_struck_down(last=False)
 
 
+def _ends_seen_at_once(*, said: bool) -> Builder:
+    """A rank is killed; the lab looks only when everybody is gone, and sees that one last."""
+    h = _born().observes("frontend.0", "closing").fires("kill", "worker.1/mark:loading").wait(.03)
+    if said:
+        h.observes("frontend.0", "bye", reason="the engine did not start")
+    for node in ("frontend.0", "core.0", "worker.0", "worker.1"):
+        h.ends(node, exitcode=None).wait(1e-6)
+    return h
+
+
+@accepts("nothing-left-behind")
+def who_says_something_after_a_kill_outlived_it() -> Builder:
+    return _ends_seen_at_once(said=True)
+
+
+@rejects("nothing-left-behind")
+def who_outlived_a_kill_cleans_up_nothing() -> Builder:
+    return _ends_seen_at_once(said=True).lab(leftovers=["segment rt-1-rpc"])
+
+
+@silent("nothing-left-behind")
+def nobody_says_anything_after_a_kill() -> Builder:
+    return _ends_seen_at_once(said=False).lab(leftovers=["segment rt-1-rpc"])
+
+
 @rejects("nothing-left-behind")
 def a_segment_remains_after_a_kill() -> Builder:
     return _born().fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("frontend.0").lab(

@@ -107,11 +107,16 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 
 def _last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
-    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM."""
+    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM.
+
+    The lab may see several ends at once; who still said something outlived it.
+    """
     gone = [(p.ended_at, p.node) for p in engine if p.ended_at is not None]
     death = history.ends.get(max(gone, key=itemgetter(0))[1]) if gone else None
-    return death is not None and death.planned and (
-        death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend"))
+    if death is None or not death.planned or any(
+            node != death.node and node in history.last and history.last[node].at > death.at for _, node in gone):
+        return False
+    return death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend")
 
 
 def check_start_ends(history: History) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.effects import Put, Receive, Send, Take, Waiting, WasCut
+from engine.effects import IsOver, Put, Receive, Send, Take, Waiting, WasCut
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, WAIT, Answers, SimThread
 
@@ -68,7 +68,12 @@ def _was_cut(process: SimProcess, thread: SimThread, effect: WasCut) -> bool:
     return process.ports.sockets[effect.inbox].was_cut()
 
 
+def _is_over(process: SimProcess, thread: SimThread, effect: IsOver) -> bool:
+    return process.ports.sockets[effect.inbox].is_over()
+
+
 ANSWERS: Answers = {
+    IsOver: _is_over,
     WasCut: _was_cut,
     Waiting: _waiting,
     Send: _send,

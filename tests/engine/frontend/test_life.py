@@ -12,7 +12,7 @@ from engine.config import Bounds, EngineConfig, LimitsConfig
 from engine.effects import Close, EndProcesses, Gone, Identity, OpenSocket, RemoveFiles, Send, StartChild
 from engine.errors import ConfigError, EngineDeadError, StartupError, UnroutableError
 from engine.frontend.life import ClientLife, parallel_config
-from engine.frontend.monitor import GRACE_S
+from engine.frontend.monitor import GRACE_S, LOOK_S
 from engine.frontend.session import RequestEnd, Tokens
 from engine.messages import (
     ENGINE_CORE_DEAD,
@@ -166,6 +166,27 @@ def test_its_sentinel_counts_when_the_last_words_have_had_their_time() -> None:
     (one, _), (other, error) = client.ends
     assert (one, other) == ("a", "b") and "core.0 died (exit code -9)" in error
     assert client.hand.now == pytest.approx(2.0 + GRACE_S)
+
+
+def test_when_its_connection_has_ended_and_all_was_read_nothing_is_waited_for() -> None:
+    client = Client().start().beats(2.0)
+    internal = client.run(client.life.add("a", [1], PARAMS))
+    client.run(client.life.add("b", [1], PARAMS))
+    client.outputs(2.0 + LOOK_S, EngineCoreOutput(internal, [7], 0, FinishReason.LENGTH))
+    client.hand.over_at = 2.0 + 2.5 * LOOK_S
+    client.dies(2.0).serve(2.0 + 1.5 * LOOK_S)
+    assert not client.reasons
+    client.serve(2.0 + 3.5 * LOOK_S)
+    assert client.reasons == ["core.0 died (exit code -9)"]
+    assert [one.token_ids for one in client.delivered if isinstance(one, Tokens)] == [[7]]
+    assert client.hand.now < 2.0 + 5 * LOOK_S < 2.0 + GRACE_S
+
+
+def test_a_connection_that_has_ended_says_nothing_of_a_core_that_lives() -> None:
+    client = Client().start().beats(4.0)
+    client.hand.over_at = 1.0
+    client.serve(3.0)
+    assert not client.reasons
 
 
 def test_who_has_not_read_for_a_while_reads_the_last_words_before_the_death_is_told() -> None:

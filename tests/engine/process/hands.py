@@ -53,6 +53,7 @@ class LifeHand(Hand):
         self.alive: set[e.Identity] = set()
         self.sockets: list[str] = []
         self.heartbeat: tuple[int, float | None] = (0, None)
+        self.over_at: float | None = None  # when nobody is connected any more to the outputs
 
     def later(self, at: float, action: Callable[[], Any]) -> None:
         self.events.append((at, action))
@@ -102,6 +103,8 @@ class LifeHand(Hand):
             case e.OpenSocket(spec=spec):
                 self.sockets.append(spec.name)
                 return spec.address
+            case e.IsOver():
+                return self.over_at is not None and self.now >= self.over_at
             case e.IsAlive(process=process):
                 return process in self.alive
             case e.ReadHeartbeat():

@@ -26,7 +26,7 @@ from engine.effects import (
     WaitBell,
 )
 from engine.errors import PeerDeadError, QueueCancelledError
-from engine.frontend.monitor import GRACE_S, CoreMonitor
+from engine.frontend.monitor import GRACE_S, LOOK_S, CoreMonitor
 from engine.ipc.wait import FutexDoorbell
 from engine.ports import SocketSpec
 from engine.process import shell
@@ -235,10 +235,19 @@ def test_a_sentinel_leaves_time_for_last_words_and_then_counts() -> None:
     assert monitor.gone() is None
     monitor.on_gone(" (exit code -9)", 1.0)
     monitor.on_gone(" (again)", 1.01)
-    assert monitor.gone() == "core.0 died (exit code -9)" and monitor.deadline() == 1.0 + GRACE_S
-    assert monitor.on_tick(1, 1.0 + GRACE_S / 2) is None
+    assert monitor.gone() == "core.0 died (exit code -9)"
+    assert monitor.on_tick(1, 1.0) is None and monitor.deadline() == 1.0 + LOOK_S
+    assert monitor.on_tick(1, 1.0 + GRACE_S - LOOK_S / 2) is None and monitor.deadline() == 1.0 + GRACE_S
     assert monitor.on_tick(1, 1.0 + GRACE_S) == "core.0 died (exit code -9)"
     assert monitor.deadline() is None
+    assert monitor.on_last_word() is None
+
+
+def test_who_has_read_the_last_word_of_a_core_that_is_gone_waits_for_no_more() -> None:
+    monitor = CoreMonitor("core.0", 3.0, 0.0)
+    monitor.on_gone(" (exit code -9)", 1.0)
+    assert monitor.on_last_word() == "core.0 died (exit code -9)"
+    assert monitor.deadline() is None and monitor.on_tick(1, 2.0) is None
 
 
 def test_a_frontends_ports_close_without_anything_opened() -> None:

@@ -4,6 +4,7 @@ import select
 import threading
 import time
 
+import msgspec
 import pytest
 
 from engine.process.real_ports import RealPorts
@@ -93,3 +94,21 @@ def test_later_messages_overtake_a_delayed_one(ends):
     assert taken[:3] == [b"0", b"3", b"4"]
     assert sorted(taken) == [b"%d" % number for number in range(6)]
     assert taken.index(b"1") < taken.index(b"2")
+
+
+def test_an_end_is_not_over_while_a_message_of_it_is_held(tmp_path):
+    """Somebody was connected and nobody is; the last word is delayed by the plan, and comes."""
+    play = Stage(tmp_path, plan(delay(OUTPUTS, until=until("worker.1/mark:executing"))))
+    ports = [play.ports(core(), RealPorts(core())), play.ports(frontend(), RealPorts(frontend()))]
+    receiver = ports[1].open_socket(msgspec.structs.replace(pull(f"ipc://{tmp_path}/outputs"), watched=True))
+    sender = ports[0].open_socket(push(receiver.address, linger_s=1.0))
+    sender.send([b"late"])
+    wait_for(lambda: receiver.try_receive() is None and play.board.fired())
+    sender.close()
+    wait_for(receiver.inner.is_over)
+    assert not receiver.is_over()
+    play.ports(worker(1)).mark(Mark.EXECUTING)
+    assert take(receiver, 1) == [b"late"]
+    assert receiver.is_over()
+    for opened in (receiver, *ports):
+        opened.close()
