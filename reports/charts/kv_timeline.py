@@ -22,7 +22,7 @@ from markupsafe import Markup
 from engine.topology import Channel, NodeKind
 from faults.journal import Kind, Record
 from reports.charts.svg import drawing, line, number, tag, text
-from reports.formats import count, duration
+from reports.formats import clocks, count, duration
 from scenarios.history.events.followers import holes_of
 from scenarios.history.history import History
 from scenarios.history.names import base, life_of
@@ -221,11 +221,12 @@ def _axes(x_of: Callable[[float], float], y_of: Callable[[float], float], times:
     for seq in dict.fromkeys((numbers[0], (numbers[0] + numbers[1]) // 2, numbers[1])):
         parts += [line(LEFT - 4.0, y_of(seq), LEFT, y_of(seq), "axis"),
                   text(LEFT - 8.0, y_of(seq) + 4.0, f"{seq:,}", None, "end")]
-    for share in range(5):
-        at = times[0] + (times[1] - times[0]) * share / 4
+    ticks = [times[0] + (times[1] - times[0]) * share / 4 for share in range(5)]
+    for share, (at, label) in enumerate(zip(ticks, clocks(ticks), strict=True)):
+        if not label:
+            continue
         anchor = "start" if share == 0 else "end" if share == 4 else "middle"
-        parts += [line(x_of(at), base, x_of(at), base + 4.0, "axis"),
-                  text(x_of(at), base + 17.0, f"{at:.3f} s", None, anchor)]
+        parts += [line(x_of(at), base, x_of(at), base + 4.0, "axis"), text(x_of(at), base + 17.0, label, None, anchor)]
     return parts
 
 
