@@ -94,11 +94,14 @@ def matrix(scenarios: Sequence[PlayedScenario], promises: Sequence[Promise]) -> 
 
 
 def _row(scenario: PlayedScenario, squares: list[Square | None]) -> MatrixRow:
-    grades = {square.grade for square in squares if square}
-    grades |= {"bad" if run.failure else "open" for run in scenario.runs if run.failure or run.unfired}
+    grades = {"bad" if run.failure else "open" for run in scenario.runs if run.failure or run.unfired}
+    for guarantee in scenario.sides:
+        sides = scenario.of_guarantee(guarantee)
+        grades |= {grade_of([side]) for side in sides} | {grade_of(sides)}
     faults = [fault for run in scenario.runs for fault in run.play.plan.faults]
     return MatrixRow(
-        scenario=scenario, squares=squares, grade=worst(grades), states=sorted(grades - {""}),
+        scenario=scenario, squares=squares, grade=worst(square.grade for square in squares if square),
+        states=sorted(grades - {""}),
         processes=sorted({kind_of(fault.victim or _crosser(fault.site)) for fault in faults}),
         fates=sorted({fault.fate.value for fault in faults}))
 

@@ -26,8 +26,8 @@ _VARIES = (
     (re.compile(r"\([^()]*=[^()]*\)"), "()"),  # a fault in full: its site and crossing
     (re.compile(r"\b[0-9a-f]{8,}\b"), "#"),
     (re.compile(r"\b(frontend|core|worker|subscriber)[.\d]*(@\d+)?"), r"\1"),
-    (re.compile(r"[+-]?\d[\d,]*(\.\d+)?( [mµ]?s\b)?"), "#"),
-    (re.compile(r"((?:#|'')(?:, | and | or ))+"), ""),  # one or several of a list
+    (re.compile(r"[+-]?\d([\d,]*\d)?(\.\d+)?( [mµ]?s\b)?"), "#"),
+    (re.compile(r"((?:#|''|f# \(\))(?:, | and | or ))+"), ""),  # one or several of a list
 )
 
 
