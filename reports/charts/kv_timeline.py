@@ -32,6 +32,7 @@ from scenarios.history.run import Run
 _SENT = f"/{Channel.KV.value}:send"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720.0, 250.0, 64.0, 16.0, 26.0, 34.0
 MOST_STROKES = 240
+LETTER = 7.0  # pixels, at most
 
 
 class Stretch(msgspec.Struct):
@@ -252,11 +253,17 @@ def _words(gaps: Sequence[DrawnGap], beginnings: Sequence[Beginning], x_of: Call
             for at, word, height in ((gap.noticed_at, "gap noticed", 4.0), (gap.healed_at, "healed", -8.0))]
     told += [(beginning.at, beginning.word, 16.0) for beginning in beginnings]
     parts: list[Markup] = []
+    taken: list[tuple[float, float, float]] = []  # from, to, height
     for at, word, height in told:
         if at is None:
             continue
         x = x_of(at)
         anchor = "end" if x > WIDTH / 2 else "start"
+        left = x - LETTER * len(word) if anchor == "end" else x
+        while any(left < to and first < left + LETTER * len(word) and abs(height - other) < 12.0
+                  for first, to, other in taken):
+            height += 12.0
+        taken.append((left, left + LETTER * len(word), height))
         parts += [line(x, TOP - 6.0, x, HEIGHT - BOTTOM, "event"),
                   text(x + (-4.0 if anchor == "end" else 4.0), TOP + height, word, "word", anchor)]
     return parts

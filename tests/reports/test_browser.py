@@ -13,6 +13,7 @@ from reports.collect import Promise
 from reports.page import MOST_CAUSES, render
 from scenarios.history.run import Run, load_run
 from tests.reports.browser import ask, needs_browser
+from tests.reports.charts.test_charts import follower
 from tests.reports.example import (
     BROKEN,
     HELD,
@@ -136,8 +137,8 @@ SHOWN = """(() => ({names: all(".matrix tbody tr").filter(row => row.getClientRe
 
 
 FILTERS = {("show", "bad"): ["kill", "drop"], ("show", "open"): ["calm", "kill", "drop"],
-           ("process", "worker"): ["kill"], ("process", "frontend"): ["drop"], ("process", "core"): ["stall"], ("fate", "drop"): ["drop"],
-           ("fate", "none"): ["calm"]}
+           ("process", "worker"): ["kill"], ("process", "frontend"): ["drop"], ("process", "core"): ["stall"],
+           ("fate", "drop"): ["drop"], ("fate", "none"): ["calm"]}
 
 
 def test_a_filter_leaves_its_rows_says_how_many_and_is_kept_in_the_address(tmp_path: Path, wide: str) -> None:
@@ -310,6 +311,14 @@ def collided(folder: Path, page: str) -> list[Any]:
 
 def test_nor_do_those_of_other_drawings(tmp_path: Path, examples: str) -> None:
     assert collided(tmp_path, examples) == []
+
+
+def test_nor_do_gaps_that_were_noticed_at_once(tmp_path: Path) -> None:
+    run = load_run(follower(
+        tmp_path / "runs", (0.1, "kv-batch", {"seq": 0, "source": "live"}), (0.1, "kv-gap", {"first": 1, "last": 1}),
+        (1e-4, "kv-gap", {"first": 3, "last": 3}), (1e-4, "kv-snapshot", {"next_seq": 4, "blocks": 2}),
+        (1e-4, "kv-healed", {"first": 1, "last": 1}), (0.2, "kv-batch", {"seq": 4, "source": "live"})))
+    assert collided(tmp_path, render([run], PROMISES, replay_command)) == []
 
 
 def test_words_that_lie_on_each_other_are_found(tmp_path: Path, examples: str) -> None:
