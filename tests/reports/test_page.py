@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from reports.collect import Promise
 from reports.page import render, write_page
-from reports.views.packing import unpacked
+from reports.views.packing import packed, unpacked
+from scenarios.command.conclusion import promises
+from scenarios.history.run import load_run
 from scenarios.history.verdicts import Evidence, FaultReceipt, Judgement, Verdict
 from tests.reports.example import (
     BROKEN,
@@ -261,6 +264,34 @@ def test_a_page_of_forty_runs_stays_under_two_megabytes(tmp_path):
     write_page(runs, PROMISES, out, replay_command)
     assert 100_000 < out.stat().st_size < 2_000_000
     assert not (tmp_path / "index.html.part").exists()
+
+
+#: What a page of so many plays may take: it has to open on a phone, and to be sent by mail.
+PLAYS, PAGE_BYTES = 180, 3_000_000
+#: Where the last report of this checkout has its runs.
+AT_HAND = Path(__file__).parents[2] / "out" / "runs"
+
+
+def test_a_page_of_many_plays_stays_small(tmp_path):
+    runs = write_held(tmp_path, kills=(PLAYS - 10) // 2)
+    assert len(runs) == PLAYS
+    size = len(render(runs, PROMISES, replay_command).encode())
+    assert PLAYS * 1000 < size < PAGE_BYTES / 2, "these plays are less than half of real ones"
+
+
+@pytest.mark.skipif(len(list(AT_HAND.glob("*/verdicts.json"))) < PLAYS, reason="make report has not been run here")
+def test_a_page_of_a_whole_report_stays_small():
+    folders = [file.parent for file in sorted(AT_HAND.glob("*/verdicts.json"))][:PLAYS]
+    size = len(render([load_run(folder) for folder in folders], promises(), replay_command).encode())
+    assert PLAYS * 1000 < size < PAGE_BYTES, f"{size / PLAYS:.0f} bytes a play"
+
+
+def test_what_is_packed_is_what_was_rendered_and_takes_a_fraction(source, page):
+    packets = json.loads(re.search(r'id="evidence">(.*?)</script>', source)[1])
+    whole = sum(len(unpacked(packet)) for packet in packets.values())
+    assert len(packets) == 7 and packed(unpacked(packets["s1"])) == packets["s1"]
+    assert sum(map(len, packets.values())) < whole / 4
+    assert "</" not in "".join(packets.values()) and len(page.all("details", "run")) == 15
 
 
 def test_the_same_runs_give_the_same_page(examples, source):
