@@ -13,6 +13,7 @@ from reports.collect import Promise
 from reports.page import MOST_CAUSES, render
 from scenarios.history.run import Run, load_run
 from tests.reports.browser import ask, needs_browser
+from tests.reports.charts.test_bursts import WAYS, burst
 from tests.reports.charts.test_charts import follower
 from tests.reports.example import (
     BROKEN,
@@ -21,11 +22,9 @@ from tests.reports.example import (
     PROMISES,
     UNKNOWN,
     UNTESTED,
-    Stage,
     bare_run,
     cell,
     replay_command,
-    untested,
     write_examples,
 )
 from tests.reports.test_causes import many
@@ -45,8 +44,8 @@ def wide_runs() -> tuple[list[Run], dict[str, Promise]]:
     promises = {name: Promise(id=name, sentence="s", chapter=f"Part {n // 8}")
                 for n in range(52) for name in (f"guarantee-{n}-of-a-name",)}
     plans = {"calm": (), "kill": (Fault(id="f1", site="worker.0->core.0/response:send", fate=Fate.KILL),),
-             "drop": (Fault(id="f1", site="core.0->frontend.0/outputs:receive", fate=Fate.DROP),),
-             "stall": (Fault(id="f1", site="core.0/mark:step", fate=Fate.STALL),)}
+             "stall": (Fault(id="f1", site="core.0/mark:step", fate=Fate.STALL),),
+             "drop": (Fault(id="f1", site="core.0->frontend.0/outputs:receive", fate=Fate.DROP),)}
     verdicts = {"calm": (HELD, UNTESTED), "kill": (BROKEN, OUTSIDE), "drop": (UNKNOWN, BROKEN), "stall": (HELD, HELD)}
     runs = [bare_run(f"test_{name}_in_a_scenario_of_a_long_name", world, *(
         cell(promise, verdict, HELD if n % 5 == 0 else verdict if verdict is BROKEN else None)
@@ -154,7 +153,7 @@ def test_a_filter_leaves_its_rows_says_how_many_and_is_kept_in_the_address(tmp_p
           found.push({SHOWN});
         }}
         return found;""")
-    assert before == {"names": ["calm", "kill", "drop", "stall"], "text": "4 of 4 rows shown", "hash": ""}
+    assert before == {"names": ["calm", "kill", "stall", "drop"], "text": "4 of 4 rows shown", "hash": ""}
     for (name, value), after, reset in zip(FILTERS, said[::2], said[1::2], strict=True):
         left = FILTERS[name, value]
         assert after == {"names": left, "text": f"{len(left)} of 4 rows shown", "hash": f"#matrix?{name}={value}"}
@@ -279,24 +278,8 @@ def test_names_of_processes_stay_in_view_while_a_chart_scrolls(tmp_path: Path, e
     assert said[2] == ["frontend.0", "core.0", "worker.0", "worker.1"]
 
 
-def burst(folder: Path, apart_s: float, both_ways: bool) -> Run:
-    """Hundreds of messages at once, or so near to each other that their lines cross."""
-    stage = Stage(folder, f"test_burst_{apart_s}_{both_ways}", "engine", "Much at once.", faults=(
-        fault := Fault(id="f1", site="core.0/mark:step", fate=Fate.STALL),))
-    stage.start_up()
-    for number in range(300):
-        if number == 150:
-            stage.fire(fault, "core.0")
-            stage.receipts["f1"]["detected_at"] = stage.now + 0.001
-        stage.message("frontend.0->core.0/requests", took=apart_s)
-        if both_ways:
-            stage.message("core.0->frontend.0/outputs", took=apart_s)
-    stage.leave()
-    return load_run(stage.finish(*untested()))
-
-
 def test_words_of_a_chart_do_not_lie_on_each_other(tmp_path: Path) -> None:
-    runs = [burst(tmp_path / "runs", apart_s, both) for apart_s in (0.0, 1e-6, 1e-3) for both in (False, True)]
+    runs = [load_run(burst(tmp_path / "runs", name, apart_s)) for apart_s in (0.0, 1e-6, 1e-3) for name in WAYS]
     assert collided(tmp_path, render(runs, PROMISES, replay_command)) == []
 
 

@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from faults.plan import Fate, Fault
 from reports.charts.arrows import MOST_ALONE, Arrow, Burst, Skipped, bursts, select
 from reports.charts.kv_timeline import mirrors_of
 from reports.charts.timeline import sequence_chart
 from reports.formats import clocks
 from scenarios.history.run import load_run
 from tests.reports.charts.test_charts import many, published, says, told_of
-from tests.reports.example import killed
+from tests.reports.example import Stage, killed, untested
+
+#: Which edges a burst takes: one, both between two processes, or those to two ranks.
+WAYS = {"one way": ["frontend.0->core.0/requests"],
+        "both ways": ["frontend.0->core.0/requests", "core.0->frontend.0/outputs"],
+        "to ranks": ["core.0->worker.0/rpc", "core.0->worker.1/rpc"]}
+
+
+def burst(folder: Path, way: str, apart_s: float, took_s: float | None = None) -> Path:
+    """Hundreds of messages at once, or so near to each other that their lines cross; a fault in their midst."""
+    fault = Fault(id="f1", site="core.0/mark:step", fate=Fate.STALL)
+    stage = Stage(folder, f"test_burst_{way}_{apart_s}".replace(" ", "_"), "engine", "Much at once.", faults=(fault,))
+    stage.start_up()
+    for number in range(300):
+        if number == 150:
+            stage.fire(fault, "core.0")
+            stage.receipts["f1"]["detected_at"] = stage.now + 0.001
+        for edge in WAYS[way]:
+            stage.message(edge, took=apart_s if took_s is None else took_s,
+                          position=number if edge.endswith("/rpc") else None)
+        stage.pass_time(apart_s)
+    stage.leave()
+    return stage.finish(*untested())
+
+
+def test_a_band_does_not_point_back_in_time(tmp_path):
+    """Neither where it all happens at once nor where each message arrives in the instant in which it was sent."""
+    for number, (apart_s, took_s) in enumerate(((0.0, 0.0), (1e-3, 0.0), (1e-6, 1e-3))):
+        picture = str(sequence_chart(load_run(burst(tmp_path / str(number), "one way", apart_s, took_s)), cap=150).svg)
+        found = re.findall(r'd="M\d+ ([\d.]+)L\d+ ([\d.]+)V([\d.]+)L\d+ ([\d.]+)Z"', picture)
+        assert found
+        for began, received, over, ended in (map(float, band) for band in found):
+            assert began < ended and began <= received < over and ended <= over
 
 
 def ticks(picture: str) -> list[str]:
