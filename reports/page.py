@@ -61,7 +61,8 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
               if any(fault.fate.value == "kill" for fault in run.play.plan.faults)]
     origin = origin_of(runs)
     return templates.get_template("page.html").render(
-        answer=said, causes=[_cause(cause, anchors, replay_command) for cause in causes(said.troubles)],
+        answer=said, causes=[_cause(cause, f"k{number}", anchors, replay_command)
+                             for number, cause in enumerate(causes(said.troubles), 1)],
         most_causes=MOST_CAUSES, origin=line_of(origin), origins=rows_of(origin, SCHEMA),
         tiles=_tiles(runs, said), matrix=matrix(scenarios, judged), scenarios=views,
         opened=_opened(views), evidence=Markup(block({v.anchor: packed(evidence.render(s=v)) for v in views})),  # noqa: S704
@@ -107,9 +108,10 @@ def _world_word(world: str) -> str:
     return known(world).word
 
 
-def _cause(cause: Cause, anchors: Mapping[int, str], replay_command: Callable[[Run], str]) -> dict[str, Any]:
-    return {"cause": cause, "first": _row(cause.first, anchors), "replay": replay_command(cause.first.run),
-            "rows": [_row(row, anchors) for row in cause.rows]}
+def _cause(cause: Cause, name: str, anchors: Mapping[int, str], replay_command: Callable[[Run], str],
+           ) -> dict[str, Any]:
+    return {"cause": cause, "anchor": name, "first": _row(cause.first, anchors),
+            "replay": replay_command(cause.first.run), "rows": [_row(row, anchors) for row in cause.rows]}
 
 
 def _row(trouble: Trouble, anchors: Mapping[int, str]) -> dict[str, Any]:

@@ -75,7 +75,7 @@
     for (const [index, [column, guarantee]] of columns.entries()) {
       const link = row.cells[index + 1].querySelector("a");
       if (!link) continue;
-      link.hash = `c${number}-${column}`;
+      link.setAttribute("href", `#c${number}-${column}`);
       link.title = `${name}, ${guarantee}: ${link.getAttribute("aria-label")}`;
       link.setAttribute("aria-label", link.title);
       link.tabIndex = -1;

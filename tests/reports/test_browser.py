@@ -223,7 +223,7 @@ def test_a_cell_leads_to_its_evidence(tmp_path: Path, examples: str) -> None:
     assert said == [True, True, True]
 
 
-@pytest.mark.parametrize("name", ["c1-ends-once", "r5-2", "r2-3-f1", "s3"])
+@pytest.mark.parametrize("name", ["k1", "c1-ends-once", "r5-2", "r2-3-f1", "s3"])
 def test_an_address_opens_what_it_names(tmp_path: Path, examples: str, name: str) -> None:
     said = ask(tmp_path, examples, f"""
         await until("it is there", () => one("#{name}.aim"));
