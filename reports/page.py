@@ -24,10 +24,10 @@ from reports.matrix import GLYPHS, matrix
 from reports.measured import Score, measured
 from reports.provenance import line_of, origin_of, rows_of
 from reports.results import SCHEMA, agreement, counts
-from reports.unseen import blind_of, places_of
 from reports.views.causes import Cause, causes
 from reports.views.packing import block, packed
 from reports.views.scenarios import ScenarioView, scenario_view
+from reports.views.unseen import blind_of, places_of
 from scenarios.history.run import Run
 from scenarios.history.verdicts import Verdict
 from scenarios.worlds.registry import in_order, known

@@ -25,8 +25,8 @@ from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
-from scenarios.provenance import provenance, versions
 from scenarios.workloads.workload import Workload
+from scenarios.worlds.provenance import provenance, versions
 
 
 class BrokenPromiseError(AssertionError):

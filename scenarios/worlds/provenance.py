@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scenarios.history.play import Provenance
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("ringtwin", "torch", "pyzmq", "msgspec", "simpy", "transformers")
 GIT_S = 10.0  # a checkout on a disk that does not answer must not keep a play waiting
 

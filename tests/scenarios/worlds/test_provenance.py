@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from scenarios import provenance
+from scenarios.worlds import provenance
 from scenarios.worlds.sim import SimWorld
 from tests.scenarios import examples
 
