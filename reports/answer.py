@@ -28,10 +28,14 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a reader has to look at. `kind` names its look: broken, disagree, unknown, harness."""
 
     kind: str
+    rank: int  # 0 is the worst
+    what: str  # without the guarantee and the world: "is BROKEN"
     head: str
     text: str
     scenario: PlayedScenario
     run: Run
+    guarantee: str = ""
+    at: float | None = None  # since the run began
     anchor: str | None = None  # of the cell
 
 
@@ -131,36 +135,38 @@ def _tally(promised: dict[str, int]) -> str:
 
 
 def troubles(scenarios: Sequence[PlayedScenario]) -> list[Trouble]:
-    found: list[tuple[int, Trouble]] = []
+    """The worst first, then in the order of the scenarios."""
+    found: list[Trouble] = []
     for scenario in scenarios:
         for run in scenario.runs:
             if run.failure:
-                found.append((0, Trouble(kind="harness", head=f"The lab failed in the {_world(run)}", text=run.failure,
-                                         scenario=scenario, run=run)))
+                found.append(Trouble(kind="harness", rank=0, what="The lab failed", text=run.failure, scenario=scenario,
+                                     run=run, head=f"The lab failed in the {_world(run)}"))
             elif missing := run.unfired:
-                found.append((4, Trouble(kind="unknown", head=f"Did not fire in the {_world(run)}: {listed(missing)}",
-                                         text="a planned fault that did not fire makes the run say nothing",
-                                         scenario=scenario, run=run)))
+                found.append(Trouble(kind="unknown", rank=4, what="A planned fault did not fire", scenario=scenario,
+                                     run=run, head=f"Did not fire in the {_world(run)}: {listed(missing)}",
+                                     text="a planned fault that did not fire makes the run say nothing"))
         for side in scenario.all_sides():
             if not side.as_declared and not all(run.failure for run, _ in side.cells):
                 found.append(_astray(scenario, side))
     for scenario, allows, did in disagreements(scenarios):
-        found.append((2, Trouble(
-            kind="disagree", head=f"The worlds disagree on {did.guarantee}", scenario=scenario, run=did.cells[0][0],
-            anchor=anchor(scenario, did.guarantee),
+        found.append(Trouble(
+            kind="disagree", rank=2, what="the worlds disagree", head=f"The worlds disagree on {did.guarantee}",
+            scenario=scenario, run=did.cells[0][0], guarantee=did.guarantee, anchor=anchor(scenario, did.guarantee),
             text=f"the {known(allows.world).word} says {' or '.join(v.value for v in allows.verdicts)}, "
-                 f"the {known(did.world).word} {' and '.join(v.value for v in did.verdicts)}")))
-    return [trouble for _, trouble in sorted(found, key=lambda pair: (pair[0], pair[1].scenario.number))]
+                 f"the {known(did.world).word} {' and '.join(v.value for v in did.verdicts)}"))
+    return sorted(found, key=lambda trouble: (trouble.rank, trouble.scenario.number))
 
 
-def _astray(scenario: PlayedScenario, side: Side) -> tuple[int, Trouble]:
-    run, _ = side.telling
-    broken = side.verdict is Verdict.BROKEN
-    missed = side.canary and side.verdict is Verdict.HELD
+def _astray(scenario: PlayedScenario, side: Side) -> Trouble:
+    run, cell = side.telling
+    bad = side.verdict is Verdict.BROKEN or (side.canary and side.verdict is Verdict.HELD)
     declared = f", declared {side.expected.value}" if side.canary and side.expected else ""
-    return 1 if broken or missed else 3, Trouble(
-        kind="broken" if broken or missed else "unknown", scenario=scenario, run=run, text=reason(side),
-        anchor=anchor(scenario, side.guarantee),
+    at = cell.evidence[0].at if cell.evidence else None
+    return Trouble(
+        kind="broken" if bad else "unknown", rank=1 if bad else 3, scenario=scenario, run=run, text=reason(side),
+        guarantee=side.guarantee, anchor=anchor(scenario, side.guarantee), what=f"is {side.verdict.value}{declared}",
+        at=None if at is None else at - run.history.began_at,
         head=f"{side.guarantee} is {side.verdict.value} in the {_world(run)}{declared}")
 
 

@@ -29,6 +29,20 @@ def clock(seconds: float) -> str:
     return f"{seconds:.3f} s"
 
 
+def clocks(moments: Sequence[float]) -> list[str]:
+    """Moments in order, each with as many digits as tell it from its neighbours: 0.412 s, 0.4131 s, 0.4134 s.
+
+    Up to microseconds: of those that are the same even then, all but the first are empty.
+    """
+    labels: list[str] = []
+    for place, moment in enumerate(moments):
+        near = [*moments[max(0, place - 1):place], *moments[place + 1:place + 2]]
+        digits = next((n for n in (3, 4, 5) if f"{moment:.{n}f}" not in [f"{other:.{n}f}" for other in near]), 6)
+        label = f"{moment:.{digits}f} s"
+        labels.append("" if label in labels else label)
+    return labels
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """1 promise, 2 promises, 1,200 promises."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

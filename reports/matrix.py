@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from reports.collect import PlayedScenario, Promise
+from scenarios.history.names import edge_of, kind_of
 from scenarios.history.sides import Side, disagree
 from scenarios.history.verdicts import DECISIVE, Verdict
 from scenarios.worlds.registry import in_order, known
@@ -37,33 +38,48 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Square(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell: empty halves where a world did not judge the guarantee."""
+    """One cell: empty halves where a world did not judge the guarantee. Its row and its column say of what it tells."""
 
-    anchor: str  # of the detail it links to
     halves: list[Half | None]
     promised: bool
     canary: bool
     disagree: bool
     grade: str  # "bad": broken, missed or in dispute; "open": not known; "": as declared
-    label: str
+    words: str
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
     scenario: PlayedScenario
     squares: list[Square | None]
     grade: str
+    states: list[str]  # "bad" and "open": it may be both
+    processes: list[str]  # kinds of those that its faults strike
+    fates: list[str]
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     promises: list[Promise]
     chapters: list[tuple[str, int]]  # title, number of columns
+    columns: list[str]  # the guarantees' part of an anchor
     rows: list[MatrixRow]
     worlds: list[str]
+
+    @property
+    def processes(self) -> list[str]:
+        return sorted({process for row in self.rows for process in row.processes})
+
+    @property
+    def fates(self) -> list[str]:
+        return sorted({fate for row in self.rows for fate in row.fates})
 
 
 def anchor(scenario: PlayedScenario, guarantee: str) -> str:
     """The id of a cell's detail in the page. Ids must not hold spaces, whatever a guarantee is called."""
-    return f"c{scenario.number}-{_UNFIT.sub('-', guarantee)}"
+    return f"c{scenario.number}-{fit(guarantee)}"
+
+
+def fit(guarantee: str) -> str:
+    return _UNFIT.sub("-", guarantee)
 
 
 def matrix(scenarios: Sequence[PlayedScenario], promises: Sequence[Promise]) -> Matrix:
@@ -71,10 +87,32 @@ def matrix(scenarios: Sequence[PlayedScenario], promises: Sequence[Promise]) -> 
     rows = []
     for scenario in scenarios:
         squares = [_square(scenario, promise.id, worlds) for promise in promises]
-        grade = worst(square.grade for square in squares if square)
-        rows.append(MatrixRow(scenario=scenario, squares=squares, grade=grade))
+        rows.append(_row(scenario, squares))
     chapters = [(chapter, len(list(group))) for chapter, group in groupby(promises, key=lambda p: p.chapter)]
-    return Matrix(promises=list(promises), chapters=chapters, rows=rows, worlds=worlds)
+    return Matrix(promises=list(promises), chapters=chapters, columns=[fit(promise.id) for promise in promises],
+                  rows=rows, worlds=worlds)
+
+
+def _row(scenario: PlayedScenario, squares: list[Square | None]) -> MatrixRow:
+    grades = {"bad" if run.failure else "open" for run in scenario.runs if run.failure or run.unfired}
+    for guarantee in scenario.sides:
+        sides = scenario.of_guarantee(guarantee)
+        grades |= {grade_of([side]) for side in sides} | {grade_of(sides)}
+    faults = [fault for run in scenario.runs for fault in run.play.plan.faults]
+    return MatrixRow(
+        scenario=scenario, squares=squares, grade=worst(square.grade for square in squares if square),
+        states=sorted(grades - {""}),
+        processes=sorted({kind_of(fault.victim or _crosser(fault.site)) for fault in faults}),
+        fates=sorted({fault.fate.value for fault in faults}))
+
+
+def _crosser(site: str) -> str:
+    """Who crosses a site: of an edge its sender or its receiver, of anything else its owner."""
+    on_edge = edge_of(site)
+    if on_edge is None:
+        return site.partition("/")[0]
+    _, edge, operation = on_edge
+    return str(edge.target if operation == "receive" else edge.source)
 
 
 def _square(scenario: PlayedScenario, guarantee: str, worlds: Sequence[str]) -> Square | None:
@@ -86,10 +124,9 @@ def _square(scenario: PlayedScenario, guarantee: str, worlds: Sequence[str]) -> 
     split = disagree(sides)
     said = [half.words for half in halves if half]
     return Square(
-        anchor=anchor(scenario, guarantee), halves=halves, disagree=split,
+        halves=halves, disagree=split,
         promised=any(side.promised for side in sides), canary=any(side.canary for side in sides),
-        grade=grade_of(sides),
-        label=f"{scenario.name}, {guarantee}: {'; '.join(said)}" + ("; the worlds disagree" if split else ""))
+        grade=grade_of(sides), words="; ".join(said) + ("; the worlds disagree" if split else ""))
 
 
 def grade_of(sides: Sequence[Side]) -> str:

@@ -1,6 +1,8 @@
 """The report as data: `results.json`, the agreement of the worlds, the exit code.
 
-    {"scenarios": [{"name", "world", "verdicts": [{"guarantee", "verdict", "expected", "witnesses", "evidence"}],
+    {"schema": 1,
+     "provenance": {"runs", "known", "first", "last", "hosts", "commits", "commands", "versions", ...},
+     "scenarios": [{"name", "world", "verdicts": [{"guarantee", "verdict", "expected", "witnesses", "evidence"}],
                     "faults": [{"id", "fired"}], "seconds", "run"}],
      "agreement": {...}, "counts": {...}}
 
@@ -18,14 +20,20 @@ from typing import Any
 import msgspec
 
 from reports.collect import collect, disagreements
+from reports.provenance import origin_of
 from scenarios.history.run import Run
 from scenarios.history.sides import Side, cells_of, comparable, disagree
 from scenarios.history.verdicts import DECISIVE, Verdict
+
+#: Of this file. A reader of results that do not say it has those from before they told where they come from.
+SCHEMA = 1
 
 
 def results(runs: Sequence[Run], base: Path | None = None) -> dict[str, Any]:
     """The whole report as one JSON object. `base`: run paths inside it are written relative to it."""
     return {
+        "schema": SCHEMA,
+        "provenance": msgspec.to_builtins(origin_of(runs)),
         "scenarios": [_entry(run, base) for run in runs],
         "agreement": agreement(runs),
         "counts": counts(runs),

@@ -12,11 +12,12 @@ from pathlib import Path
 from reports.answer import answer
 from reports.collect import PlayedScenario, collect, disagreements
 from reports.matrix import GLYPHS
+from reports.views.causes import causes
 from scenarios.history.run import Run
 from scenarios.history.verdicts import Verdict
 from scenarios.worlds.registry import known
 
-MOST_TROUBLES = 20
+MOST_CAUSES = 20
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>$@:-])")
 _SIGN = {"held": "✅", "broken": "❌", "unknown": "❓", "harness": "⚠️"}
 
@@ -30,11 +31,13 @@ def write_summary(runs: Sequence[Run], out: Path, replay_command: Callable[[Run]
 def summary(runs: Sequence[Run], replay_command: Callable[[Run], str]) -> str:
     said = answer(runs)
     lines = [f"## {_SIGN[said.state]} Ringtwin: {_plain(said.title)}", "", _plain(said.sentence), ""]
-    for trouble in said.troubles[:MOST_TROUBLES]:
-        lines += [f"- **{_plain(trouble.head)}** in {_plain(trouble.scenario.name)}: {_plain(trouble.text)}",
-                  "", _code(replay_command(trouble.run)), ""]
-    if len(said.troubles) > MOST_TROUBLES:
-        lines += [f"{len(said.troubles) - MOST_TROUBLES} more are in the report.", ""]
+    found = causes(said.troubles)
+    for cause in found[:MOST_CAUSES]:
+        where = cause.sentence if len(cause.rows) > 1 else cause.first.scenario.name
+        lines += [f"- **{_plain(cause.head)}** in {_plain(where)}: {_plain(cause.text)}",
+                  "", _code(replay_command(cause.first.run)), ""]
+    if len(found) > MOST_CAUSES:
+        lines += [f"{len(found) - MOST_CAUSES} more are in the report.", ""]
     lines += _table(collect(runs))
     return "\n".join(lines) + "\n"
 

@@ -27,6 +27,8 @@ _COLUMNS = {kind.value: place for place, kind in enumerate(NodeKind)}
 
 #: Messages that are drawn around each fault, death or detection: some steps before and after.
 NEAR = 30
+#: More than these, one after the other on one edge, are a burst.
+MOST_ALONE = 6
 
 
 class Arrow(msgspec.Struct, kw_only=True):
@@ -52,6 +54,43 @@ class Arrow(msgspec.Struct, kw_only=True):
     @property
     def whole(self) -> bool:
         return self.sent_at is not None and self.received_at is not None
+
+
+class Burst(msgspec.Struct, kw_only=True):
+    """Messages that followed each other on one edge, none struck, lost or overtaken: one band instead of a fan."""
+
+    arrows: list[Arrow]
+    whole: bool = True
+
+    @property
+    def first(self) -> Arrow:
+        return self.arrows[0]
+
+    @property
+    def last(self) -> Arrow:
+        return self.arrows[-1]
+
+    @property
+    def count(self) -> int:
+        return len(self.arrows)
+
+    @property
+    def channel(self) -> str:
+        return self.first.channel
+
+    @property
+    def label(self) -> str:
+        """requests 3 to 20,503"""
+        numbers = [arrow.label.removeprefix(self.channel).split() for arrow in (self.first, self.last)]
+        return f"{self.channel} {numbers[0][0]} to {numbers[1][0]}"
+
+    @property
+    def at(self) -> float:
+        return self.first.at
+
+    @property
+    def until(self) -> float:
+        return self.last.until
 
 
 class Collective(msgspec.Struct, kw_only=True):
@@ -87,6 +126,11 @@ class Skipped(msgspec.Struct, kw_only=True):
     @property
     def count(self) -> int:
         return sum(self.channels.values())
+
+
+#: What a chart may draw, and what it draws of it.
+Item = Arrow | Burst | Collective
+Shown = Item | Skipped
 
 
 def column(node: str) -> tuple[int, str, int]:
@@ -179,8 +223,35 @@ def _calls(history: History) -> dict[tuple[str, int], str]:
     return calls
 
 
-def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: int = 90,
-           ) -> list[Arrow | Collective | Skipped]:
+def bursts(items: Sequence[Item], cuts: Sequence[float]) -> list[Item]:
+    """The same items, with a `Burst` for each more than `MOST_ALONE` that are alike. None reaches beyond a cut."""
+    found: list[Item] = []
+    group: list[Arrow] = []
+    cuts = sorted(cuts)
+
+    def close() -> None:
+        found.extend([Burst(arrows=list(group))] if len(group) > MOST_ALONE else group)
+        group.clear()
+
+    for item in items:
+        if not isinstance(item, Arrow) or not item.whole or item.fate:
+            close()
+            found.append(item)
+        else:
+            if group and not _follows(item, group[-1], cuts):
+                close()
+            group.append(item)
+    close()
+    return found
+
+
+def _follows(item: Arrow, last: Arrow, cuts: Sequence[float]) -> bool:
+    return ((item.source, item.target, item.channel) == (last.source, last.target, last.channel)
+            and item.until >= last.until and bisect_left(cuts, last.at) == bisect_left(cuts, item.at))
+
+
+def select(items: Sequence[Item], anchors: Sequence[float], cap: int = 90,
+           ) -> list[Shown]:
     """At most `cap` of the items, in order, with a `Skipped` in the place of each run that is left out."""
     if len(items) <= cap:
         return list(items)
@@ -196,20 +267,27 @@ def select(items: Sequence[Arrow | Collective], anchors: Sequence[float], cap: i
     return _with_gaps(items, keep)
 
 
-def _nearest(items: Sequence[Arrow | Collective], at: float) -> list[int]:
+def _nearest(items: Sequence[Item], at: float) -> list[int]:
     """Indices of the items around a time, the nearest first. Items are in order of time."""
     middle = bisect_left(items, at, key=lambda item: item.at)
     around = range(max(0, middle - NEAR), min(len(items), middle + NEAR))
     return sorted(around, key=lambda index: abs(items[index].at - at))[:NEAR]
 
 
-def _with_gaps(items: Sequence[Arrow | Collective], keep: set[int]) -> list[Arrow | Collective | Skipped]:
-    shown: list[Arrow | Collective | Skipped] = []
-    gap: list[Arrow | Collective] = []
+def _counted(gap: Sequence[Item]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for item in gap:
+        found[item.channel] += item.count if isinstance(item, Burst) else 1
+    return dict(found)
+
+
+def _with_gaps(items: Sequence[Item], keep: set[int]) -> list[Shown]:
+    shown: list[Shown] = []
+    gap: list[Item] = []
 
     def close() -> None:
         if len(gap) > 2:
-            shown.append(Skipped(at=gap[0].at, until=gap[-1].at, channels=dict(Counter(g.channel for g in gap))))
+            shown.append(Skipped(at=gap[0].at, until=gap[-1].at, channels=_counted(gap)))
         else:
             shown.extend(gap)  # a note would take more room than what it stands for
         gap.clear()

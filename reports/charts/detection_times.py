@@ -32,7 +32,8 @@ class Detection(msgspec.Struct, frozen=True, kw_only=True):
     took: float  # seconds
     scenario: str
     fault: str
-    href: str
+    number: int  # of the scenario
+    anchor: str  # of the run
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +54,15 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
 
-def detections_of(scenarios: Sequence[PlayedScenario], href: Callable[[Run], str]) -> list[Detection]:
+def detections_of(scenarios: Sequence[PlayedScenario], anchor_of: Callable[[Run], str]) -> list[Detection]:
     found = []
     for scenario in scenarios:
         for run in scenario.runs:
             fates = {fault.id: fault.fate.value for fault in run.play.plan.faults}
             found += [
                 Detection(fate=fates.get(receipt.id, "fault"), world=run.play.world, fault=receipt.id,
-                          took=receipt.detected_at - receipt.at, scenario=scenario.name, href=href(run))
+                          took=receipt.detected_at - receipt.at, scenario=scenario.name, number=scenario.number,
+                          anchor=anchor_of(run))
                 for receipt in (run.judgement.faults if run.judgement else [])
                 if receipt.fired and receipt.at is not None and receipt.detected_at is not None
             ]
@@ -115,5 +117,6 @@ def _row(key: tuple[str, str], group: Sequence[Detection], y: float, x_of: Calla
         dot = (tag("rect", x=x - DOT + 0.5, y=y - height * 4.4 - DOT + 0.5, width=2 * DOT - 1, height=2 * DOT - 1)
                if known(world).virtual_time else tag("circle", cx=x, cy=y - height * 4.4, r=DOT))
         title = f"{detection.scenario}, {world}, {detection.fault} {fate}: told after {duration(detection.took)}"
-        parts.append(tag("a", tag("title", title), dot, href=detection.href, class_=f"d {world}", tabindex=-1))
+        parts.append(tag("a", tag("title", title), dot, href=f"#s{detection.number}",
+                         data_to=detection.anchor, class_=f"d {world}", tabindex=-1))
     return parts

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from engine.topology import Channel, NodeKind
 from faults.journal import Kind, Record
 from reports.charts.svg import drawing, line, number, tag, text
-from reports.formats import count, duration
+from reports.formats import clocks, count, duration
 from scenarios.history.events.followers import holes_of
 from scenarios.history.history import History
 from scenarios.history.names import base, life_of
@@ -32,6 +32,7 @@ from scenarios.history.run import Run
 _SENT = f"/{Channel.KV.value}:send"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720.0, 250.0, 64.0, 16.0, 26.0, 34.0
 MOST_STROKES = 240
+LETTER = 7.0  # pixels, at most
 
 
 class Stretch(msgspec.Struct):
@@ -221,11 +222,12 @@ def _axes(x_of: Callable[[float], float], y_of: Callable[[float], float], times:
     for seq in dict.fromkeys((numbers[0], (numbers[0] + numbers[1]) // 2, numbers[1])):
         parts += [line(LEFT - 4.0, y_of(seq), LEFT, y_of(seq), "axis"),
                   text(LEFT - 8.0, y_of(seq) + 4.0, f"{seq:,}", None, "end")]
-    for share in range(5):
-        at = times[0] + (times[1] - times[0]) * share / 4
+    ticks = [times[0] + (times[1] - times[0]) * share / 4 for share in range(5)]
+    for share, (at, label) in enumerate(zip(ticks, clocks(ticks), strict=True)):
+        if not label:
+            continue
         anchor = "start" if share == 0 else "end" if share == 4 else "middle"
-        parts += [line(x_of(at), base, x_of(at), base + 4.0, "axis"),
-                  text(x_of(at), base + 17.0, f"{at:.3f} s", None, anchor)]
+        parts += [line(x_of(at), base, x_of(at), base + 4.0, "axis"), text(x_of(at), base + 17.0, label, None, anchor)]
     return parts
 
 
@@ -251,11 +253,17 @@ def _words(gaps: Sequence[DrawnGap], beginnings: Sequence[Beginning], x_of: Call
             for at, word, height in ((gap.noticed_at, "gap noticed", 4.0), (gap.healed_at, "healed", -8.0))]
     told += [(beginning.at, beginning.word, 16.0) for beginning in beginnings]
     parts: list[Markup] = []
+    taken: list[tuple[float, float, float]] = []  # from, to, height
     for at, word, height in told:
         if at is None:
             continue
         x = x_of(at)
         anchor = "end" if x > WIDTH / 2 else "start"
+        left = x - LETTER * len(word) if anchor == "end" else x
+        while any(left < to and first < left + LETTER * len(word) and abs(height - other) < 12.0
+                  for first, to, other in taken):
+            height += 12.0
+        taken.append((left, left + LETTER * len(word), height))
         parts += [line(x, TOP - 6.0, x, HEIGHT - BOTTOM, "event"),
                   text(x + (-4.0 if anchor == "end" else 4.0), TOP + height, word, "word", anchor)]
     return parts

@@ -21,21 +21,23 @@ from math import log10
 import msgspec
 from markupsafe import Markup
 
-from reports.charts.arrows import Arrow, Collective, Skipped, arrows_of, column, select
+from reports.charts.arrows import Arrow, Burst, Collective, Shown, Skipped, arrows_of, bursts, column, select
 from reports.charts.notable import Lifeline, Moment, Span, lives_of, moments_of, spans_of
 from reports.charts.svg import drawing, line, tag, text
-from reports.formats import clock, count, duration, listed
+from reports.formats import clock, clocks, count, duration, listed
 from scenarios.history.names import base
 from scenarios.history.run import Run
 
-LEFT, COLUMN, RIGHT, TOP = 66.0, 122.0, 176.0, 40.0
+LEFT, COLUMN, RIGHT, TOP, HEADS = 74.0, 122.0, 176.0, 10.0, 32.0
 ARROW_GAP, ARRIVAL_GAP, MOMENT_GAP, SKIP_GAP = 12.0, 2.0, 18.0, 13.0
+LONG = 700.0  # a chart that is printed on several pages has its names below, too
 AFTER_GAP = 18.0  # what follows a moment or a skipped stretch has its label above itself
 #: Moments that draw the neighbouring messages into the chart.
 ANCHORS = ("fault", "death", "told", "released", "kv")
 MOST_MOMENTS = 40
 
-#: What has a place on the paper: an item's beginning (index, 0) or end (index, 1), or the nth moment ("m", n).
+#: What has a place on the paper: an item's beginning (index, 0) or end (index, 1), of a burst also the last send
+#: (index, 2) and the last arrival (index, 3), or the nth moment ("m", n).
 Key = tuple[int | str, int]
 Heights = dict[Key, float]
 #: Its time, its place among those of the same time, its gap to what is above, and what it is.
@@ -71,9 +73,10 @@ class Axis(msgspec.Struct):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing and what it shows, in numbers."""
+    """A drawing and what it shows, in numbers. `heads` are the names above it, which stay in view while it scrolls."""
 
     svg: Markup
+    heads: Markup
     drawn: int
     messages: int
 
@@ -85,7 +88,8 @@ def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
     moments = [m for m in moments if m.kind != "note"][:MOST_MOMENTS] + \
               [m for m in moments if m.kind == "note"][:MOST_MOMENTS // 2]
     moments.sort(key=lambda moment: moment.at)
-    items = arrows_of(run.history)
+    every = arrows_of(run.history)
+    items = bursts(every, [m.at + origin for m in moments])
     shown = select(items, [m.at + origin for m in moments if m.kind in ANCHORS], cap)
     shown = [_from_origin(item, origin) for item in shown]
     lives = lives_of(run)
@@ -100,39 +104,67 @@ def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
     parts: list[Markup] = []
     parts += _fault_lines(moments, placed, right)
     parts += _lifelines(lives, nodes, x_of, axis, bottom)
+    # Words last: a line that comes later must not lie on them.
+    words: list[Markup] = []
     for index, item in enumerate(shown):
-        parts += _item(item, placed[index, 0], placed.get((index, 1)), x_of, right)
+        shape, label = _item(item, index, placed, x_of, right)
+        parts.append(shape)
+        words.append(label)
+    parts += words
     parts += _marks(moments, placed, x_of, prefix)
     parts += _brackets(spans_of(run), moments, placed, right)
     parts += _clock(moments, placed, shown)
-    drawn = sum(not isinstance(item, Skipped) for item in shown)
-    return Chart(svg=drawing(width, bottom + 24.0, _label(run, drawn, len(items), moments), "sequence", parts),
-                 drawn=drawn, messages=len(items))
+    drawn = len(every) - sum(item.count for item in shown if isinstance(item, Skipped))
+    return Chart(svg=drawing(width, bottom + 24.0, _label(run, drawn, len(every), moments), "sequence", parts),
+                 heads=_heads(nodes, x_of, width), drawn=drawn, messages=len(every))
 
 
-def _from_origin(item: Arrow | Collective | Skipped, origin: float) -> Arrow | Collective | Skipped:
+def _heads(nodes: Sequence[str], x_of: dict[str, float], width: float) -> Markup:
+    """The chart itself says the names to who does not see it."""
+    names = [part for node in nodes for part in _name(node, x_of[node], 18.0)]
+    return tag("svg", *names, viewBox=f"0 0 {width:g} {HEADS:g}", width=width, height=HEADS,
+               class_="sequence heads", aria_hidden="true")
+
+
+def _name(node: str, x: float, y: float) -> tuple[Markup, Markup]:
+    return (tag("rect", x=x - 50.0, y=y - 14.0, width=100, height=20, rx=4, class_="head"),
+            text(x, y, node, "name", "middle"))
+
+
+def _from_origin(item: Shown, origin: float) -> Shown:
+    if isinstance(item, Burst):
+        return Burst(arrows=[_arrow_from(arrow, origin) for arrow in item.arrows])
     if isinstance(item, Collective):
         return msgspec.structs.replace(item, entered={node: at - origin for node, at in item.entered.items()})
     if isinstance(item, Skipped):
         return Skipped(at=item.at - origin, until=item.until - origin, channels=item.channels)
+    return _arrow_from(item, origin)
+
+
+def _arrow_from(item: Arrow, origin: float) -> Arrow:
     return msgspec.structs.replace(
         item, sent_at=None if item.sent_at is None else item.sent_at - origin,
         received_at=None if item.received_at is None else item.received_at - origin)
 
 
-def _nodes(run: Run, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
+def _nodes(run: Run, shown: Sequence[Shown], moments: Sequence[Moment],
            lives: Sequence[Lifeline]) -> list[str]:
     names = {base(str(node)) for node in run.play.topology.nodes}
     names |= {life.node for life in lives} | {moment.node for moment in moments}
-    names |= {name for item in shown if isinstance(item, Arrow) for name in (item.source, item.target)}
+    arrows = [item.first if isinstance(item, Burst) else item for item in shown]
+    names |= {name for item in arrows if isinstance(item, Arrow) for name in (item.source, item.target)}
     names |= {name for item in shown if isinstance(item, Collective) for name in item.entered}
     return sorted(names, key=column)
 
 
-def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: Sequence[Moment],
+def _place(axis: Axis, shown: Sequence[Shown], moments: Sequence[Moment],
            ) -> Heights:
     points: list[Point] = []
     for index, item in enumerate(shown):
+        if isinstance(item, Burst):
+            points += [(item.at, 1, ARROW_GAP, (index, 0)), (item.last.at, 1, ARROW_GAP, (index, 2)),
+                       (item.first.until, 0, ARRIVAL_GAP, (index, 1)), (item.until, 0, ARROW_GAP, (index, 3))]
+            continue
         skipped = isinstance(item, Skipped)
         points.append((item.at, 1, SKIP_GAP if skipped else ARROW_GAP, (index, 0)))
         if skipped or (isinstance(item, Arrow) and item.whole):
@@ -148,11 +180,14 @@ def _place(axis: Axis, shown: Sequence[Arrow | Collective | Skipped], moments: S
     return heights
 
 
-def _begins_now(point: Point, shown: Sequence[Arrow | Collective | Skipped]) -> int:
-    index, end = point[3]
-    if end == 1 and isinstance(index, int) and shown[index].at == point[0]:
-        return 1
-    return 0
+def _begins_now(point: Point, shown: Sequence[Shown]) -> int:
+    """Whether this is the end of something that began at the same instant."""
+    time, _, _, (index, end) = point
+    item = shown[index] if isinstance(index, int) else None
+    if item is None or isinstance(item, Skipped):
+        return 0
+    began = item.last.at if isinstance(item, Burst) and end == 3 else item.at
+    return int(end in (1, 3) and began == time)
 
 
 def _fault_lines(moments: Sequence[Moment], placed: Heights, right: float) -> list[Markup]:
@@ -163,11 +198,8 @@ def _fault_lines(moments: Sequence[Moment], placed: Heights, right: float) -> li
 def _lifelines(lives: Sequence[Lifeline], nodes: Sequence[str], x_of: dict[str, float], axis: Axis, bottom: float,
                ) -> list[Markup]:
     parts: list[Markup] = []
-    heads = [20.0] + ([bottom + 12.0] if bottom > 700.0 else [])
-    for node in nodes:
-        for head in heads:
-            parts.append(tag("rect", x=x_of[node] - 50.0, y=head - 14.0, width=100, height=20, rx=4, class_="head"))
-            parts.append(text(x_of[node], head, node, "name", "middle"))
+    if bottom > LONG:
+        parts += [part for node in nodes for part in _name(node, x_of[node], bottom + 12.0)]
     for life in lives:
         top, end = axis.at(life.began), bottom if life.ended is None else axis.at(life.ended)
         x = x_of[life.node]
@@ -177,28 +209,47 @@ def _lifelines(lives: Sequence[Lifeline], nodes: Sequence[str], x_of: dict[str, 
     return parts
 
 
-def _item(item: Arrow | Collective | Skipped, y: float, y_end: float | None, x_of: dict[str, float], right: float,
-          ) -> list[Markup]:
+def _item(item: Shown, index: int, placed: Heights, x_of: dict[str, float], right: float) -> tuple[Markup, Markup]:
+    """-> what is drawn, and its words"""
+    y, y_end = placed[index, 0], placed.get((index, 1))
+    if isinstance(item, Burst):
+        return _burst(item, [placed[index, end] for end in range(4)], x_of)
     if isinstance(item, Skipped):
         what = listed(f"{number:,} {channel}" for channel, number in sorted(item.channels.items()))
         words = f"{count(item.count, 'message')} in {duration(item.until - item.at)} not drawn"
         fits = f"{words}: {what}" if 5.6 * len(f"{words}: {what}") < right - LEFT else words
         height = (y_end or y) - y + 6.0
-        return [tag("g", tag("title", f"{words}: {what}"),
-                    tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=height, class_="skipped"),
-                    text((LEFT + right) / 2.0, y + 10.0, fits, "skiptext", "middle"))]
+        return (tag("g", tag("title", f"{words}: {what}"),
+                    tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=height, class_="skipped")),
+                text((LEFT + right) / 2.0, y + 10.0, fits, "skiptext", "middle"))
     if isinstance(item, Collective):
         xs = sorted(x_of[node] for node in item.entered)
         waited = f", first to last {duration(item.until - item.at)}" if len(xs) > 1 else ""
         which = f"collective {item.number}" if item.count == 1 else f"collectives {item.number} to {item.last}"
-        return [tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
+        return (tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
                     line(xs[0], y, xs[-1], y, "together"),
-                    *(tag("circle", cx=x, cy=y, r=2.5) for x in xs),
-                    text(xs[0] + 7.0, y - 2.5, which), class_="c")]
-    return [_arrow(item, y, y_end, x_of)]
+                    *(tag("circle", cx=x, cy=y, r=2.5) for x in xs), class_="c"),
+                tag("g", text(xs[0] + 7.0, y - 2.5, which), class_="w c"))
+    return _arrow(item, y, y_end, x_of)
 
 
-def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -> Markup:
+def _burst(item: Burst, heights: Sequence[float], x_of: dict[str, float]) -> tuple[Markup, Markup]:
+    """A band between its first message and its last, which are drawn as arrows."""
+    first, last = item.first, item.last
+    began, received, ended, over = heights
+    x1, x2 = x_of[first.source], x_of[first.target]
+    side = 1.0 if x2 >= x1 else -1.0
+    title = (f"{first.source} to {first.target}, {item.label}: {count(item.count, 'message')}, "
+             f"sent from {clock(first.at)} to {clock(last.at)}, "
+             f"received from {clock(first.until)} to {clock(last.until)}")
+    band = tag("path", class_="band",
+               d=f"M{x1:.0f} {began:.1f}L{x2:.0f} {received:.1f}V{over:.1f}L{x1:.0f} {ended:.1f}Z")
+    label = text(x1 + 7.0 * side, began - 2.5, item.label, None, None if side > 0 else "end")
+    return (tag("g", tag("title", title), band, tag("path", d=_path(x1, began, x2 - side, received)),
+                tag("path", d=_path(x1, ended, x2 - side, over)), class_="a"), tag("g", label, class_="w"))
+
+
+def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -> tuple[Markup, Markup]:
     x1, x2 = x_of[item.source], x_of[item.target]
     side = 1.0 if x2 >= x1 else -1.0
     if item.whole:
@@ -217,7 +268,7 @@ def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -
     label = text(x1 + 7.0 * side, y - 2.5, item.label + befell, None, None if side > 0 else "end")
     by = f", {item.fate} by {item.fault}" if item.fault else f",{befell}" if befell else ""
     title = tag("title", f"{item.source} to {item.target}, {item.label}: {story}{by}")
-    return tag("g", title, *parts, label, class_=class_)
+    return tag("g", title, *parts, class_=class_), tag("g", label, class_="w" + class_[1:])
 
 
 def _path(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -267,21 +318,30 @@ def _brackets(spans: Sequence[Span], moments: Sequence[Moment], placed: Heights,
     return parts
 
 
-def _clock(moments: Sequence[Moment], placed: Heights, shown: Sequence[Arrow | Collective | Skipped]) -> list[Markup]:
-    """Times at the left: of every moment that has room, then every now and then of a message."""
-    taken: list[float] = []
-    parts = []
+def _clock(moments: Sequence[Moment], placed: Heights, shown: Sequence[Shown]) -> list[Markup]:
+    """Times at the left: of every moment that has room, then every now and then of a message; none is told twice."""
+    chosen: list[tuple[float, float, str]] = []
     important = [(placed["m", n], m.at, "when") for n, m in enumerate(moments) if m.kind != "note"]
     ordinary = [(placed[n, 0], item.at, "tick") for n, item in enumerate(shown)]
     for wanted, room in ((important, 11.0), (ordinary, 40.0)):
-        for y, at, class_ in wanted:
-            if all(abs(y - other) >= room for other in taken):
-                taken.append(y)
-                parts.append(text(LEFT - 10.0, y + 4.0, clock(at), class_, "end"))
-    return parts
+        chosen += _apart(wanted, room, [y for y, _, _ in chosen])
+    chosen.sort()
+    labels = clocks([at for _, at, _ in chosen])
+    return [text(LEFT - 10.0, y + 4.0, label, class_, "end")
+            for (y, _, class_), label in zip(chosen, labels, strict=True) if label]
+
+
+def _apart(marks: Sequence[tuple[float, float, str]], room: float, taken: Sequence[float],
+           ) -> list[tuple[float, float, str]]:
+    """Those with so much room to what has its place already, and to each other."""
+    found: list[tuple[float, float, str]] = []
+    for mark in marks:
+        if all(abs(mark[0] - y) >= room for y in (*taken, *(other[0] for other in found))):
+            found.append(mark)
+    return found
 
 
 def _label(run: Run, drawn: int, total: int, moments: Sequence[Moment]) -> str:
     what = listed((m.text for m in moments if m.kind in ANCHORS), limit=4) or "no fault"
     return (f"Sequence chart of {run.play.scenario} in the world {run.play.world}: "
-            f"{drawn} of {count(total, 'message')} drawn; {what}")
+            f"{drawn:,} of {count(total, 'message')} drawn; {what}")

@@ -37,6 +37,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`
 
 
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and by what a play was made. None: it could not be found out."""
+
+    began_at: str  # UTC, 2026-01-31T23:59:59Z
+    system: str
+    machine: str
+    python: str
+    cores: int  # that its processes might use
+    commit: str | None  # of the project, where it is a git checkout
+    changed: bool | None  # whether files of that commit were changed
+    command: str
+
+
 class Play(msgspec.Struct, frozen=True, kw_only=True):
     """What was played: enough to play it again."""
 
@@ -54,6 +67,7 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     choice: int = 0  # which of several allowed outcomes the twin played
     versions: dict[str, str] = {}
     schema: int = SCHEMA
+    provenance: Provenance | None = None  # plays did not always record it
     virtual_time: bool | None = None  # whether its world keeps its own time, which no machine can starve
 
     @property

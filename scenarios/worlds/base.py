@@ -9,11 +9,8 @@ fails with the broken ones, their evidence and the command that plays the run ag
 
 from __future__ import annotations
 
-import platform
 import shlex
 from abc import ABC, abstractmethod
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,7 @@ from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload
-
-_PACKAGES = ("torch", "pyzmq", "msgspec", "simpy", "transformers")
+from scenarios.worlds.provenance import provenance, versions
 
 
 class BrokenPromiseError(AssertionError):
@@ -88,12 +84,14 @@ class World(ABC):
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
             config=msgspec.structs.replace(asked, tensor_parallel_size=topology.engines[0].tp), promises=(),
-            options=options or Options(), seed=self.seed, versions=dict(versions()))
+            options=options or Options(), seed=self.seed)
         return self.replay(play, other_topology=topology != written_for)
 
     def replay(self, play: Play, *, other_topology: bool = False) -> PlayedRun:
         """Play what was recorded in a run directory, or made by `play`."""
-        play = msgspec.structs.replace(play, world=self.name, virtual_time=self.virtual_time)
+        play = msgspec.structs.replace(
+            play, world=self.name, virtual_time=self.virtual_time, provenance=provenance(),
+            versions=dict(versions(real=not self.virtual_time)))
         played = PlayedRun([load_run(path) for path in self._play(play)], other_topology=other_topology)
         self.played.append(played)
         if play.promises:
@@ -139,15 +137,3 @@ def _sentence(side: Side) -> str:
 
 def replay_command(run: Run) -> str:
     return f"ringtwin replay {shlex.quote(str(run.path))}"
-
-
-@lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Looking them up reads five files, and they stay as they are."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -35,9 +35,9 @@ from scenarios.lab.settings import config_of
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
-from scenarios.worlds.sim_caller import ORDERS, client_main
-from scenarios.worlds.sim_queue import play_queue
-from scenarios.worlds.sim_text import RecordedTokenizer
+from scenarios.worlds.twin.caller import ORDERS, client_main
+from scenarios.worlds.twin.queue import play_queue
+from scenarios.worlds.twin.text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.nodes.model import Given
 from sim.process.answers.belongings import files_of

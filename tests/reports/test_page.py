@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from reports.collect import Promise
 from reports.page import render, write_page
+from reports.views.packing import packed, unpacked
+from scenarios.command.conclusion import promises
+from scenarios.history.run import load_run
 from scenarios.history.verdicts import Evidence, FaultReceipt, Judgement, Verdict
 from tests.reports.example import (
     BROKEN,
@@ -73,8 +78,24 @@ def source(examples):
     return render(examples, PROMISES, replay_command)
 
 
+def opened(source: str) -> str:
+    """The page as it is when all that is packed in it was opened."""
+    packets = json.loads(re.search(r'<script type="application/json" id="evidence">(.*?)</script>', source)[1])
+    for number, packet in packets.items():
+        before, _, after = source.partition(f'id="{number}"')
+        note = re.search(r'<p class="packed">.*?</p>', after)
+        source = before + f'id="{number}"' + after[:note.start()] + unpacked(packet) + after[note.end():]
+    return source
+
+
 @pytest.fixture(scope="module")
 def page(source):
+    return Page(opened(source))
+
+
+@pytest.fixture(scope="module")
+def plain(source):
+    """As it is where no script runs."""
     return Page(source)
 
 
@@ -86,8 +107,14 @@ def test_ids_are_unique_and_every_link_inside_the_page_has_its_target(page):
     ids = [e["id"] for e in page.elements if "id" in e]
     assert len(ids) == len(set(ids))
     targets = {e["href"][1:] for e in page.elements if e.get("href", "").startswith("#")}
-    assert targets <= set(ids)
-    assert len(targets) > 100
+    aims = {e["data-to"] for e in page.elements if "data-to" in e}  # where a script leads, once it has unpacked
+    assert targets | aims <= set(ids)
+    assert len(targets) > 50 and len(aims) > 5
+
+
+def test_every_link_of_the_page_leads_somewhere_before_anything_is_unpacked(plain):
+    ids = {e["id"] for e in plain.elements if "id" in e}
+    assert {e["href"][1:] for e in plain.elements if e.get("href", "").startswith("#")} <= ids
 
 
 def test_the_page_asks_nobody_for_anything(source, page):
@@ -134,16 +161,23 @@ def test_every_verdict_of_the_matrix_is_a_word_and_a_glyph_not_only_a_colour(pag
     assert seen == set(glyphs)
 
 
+def squares(page: Page) -> dict[tuple[str, str], int]:
+    """(scenario's anchor, guarantee) -> which element its cell is, of a matrix without holes."""
+    columns = [e["data-column"] for e in page.elements if "data-column" in e]
+    links = [i for i, e in enumerate(page.elements) if "sq" in e.get("class", "").split() and "href" in e]
+    return {(page.elements[index]["href"][1:], columns[place % len(columns)]): index
+            for place, index in enumerate(links)}
+
+
 def test_promises_are_framed_canaries_and_disagreements_marked(page):
-    by_target = {e["href"]: e["class"].split() for e in page.all("a", "sq")}
-    assert "promised" in by_target["#c1-ends-once"] and "promised" not in by_target["#c1-death-is-told"]
-    assert "canary" in by_target["#c6-hwm0-no-loss"]
-    assert "split" in by_target["#c4-tokens-in-order"] and "split" not in by_target["#c4-edge-fifo"]
+    looks = {cell: page.elements[index]["class"].split() for cell, index in squares(page).items()}
+    assert "promised" in looks["s1", "ends-once"] and "promised" not in looks["s1", "death-is-told"]
+    assert "canary" in looks["s6", "hwm0-no-loss"]
+    assert "split" in looks["s4", "tokens-in-order"] and "split" not in looks["s4", "edge-fifo"]
 
 
 def test_a_declared_break_does_not_look_like_a_broken_promise(page):
-    square = {e["href"]: i for i, e in enumerate(page.elements) if "sq" in e.get("class", "").split() and "href" in e}
-    canary, broken = square["#c6-hwm0-no-loss"], square["#c4-tokens-in-order"]
+    canary, broken = squares(page)["s6", "hwm0-no-loss"], squares(page)["s4", "tokens-in-order"]
     assert page.elements[canary + 1]["class"] == "broken declared"
     assert page.elements[broken + 2]["class"] == "broken astray"
 
@@ -157,7 +191,7 @@ def test_a_cell_shows_evidence_witnesses_and_bound_against_measured(page):
 
 def test_a_time_beyond_its_bound_is_called_too_late():
     late = cell("g", BROKEN, HELD, Evidence(text="late", bound=0.1, measured=0.3), bound=0.1, measured=0.3)
-    text = Page(render([bare_run("test_x", "engine", late)], {}, replay_command)).text(id="c1-g")
+    text = Page(opened(render([bare_run("test_x", "engine", late)], {}, replay_command))).text(id="c1-g")
     assert "300 ms of 100 ms allowed: too late" in text
 
 
@@ -182,11 +216,21 @@ def test_a_subscriber_has_its_timeline_of_gap_detection_and_healing(page):
     assert re.search(r"noticed [\d.]+ ms after the first was published; healed [\d.]+ ms after", text)
 
 
-def test_everything_is_there_without_javascript(source, page):
+def test_what_was_found_is_there_without_javascript(source, plain):
     assert "<noscript" not in source
-    assert len(page.all("svg", "sequence")) == 15
-    assert all(e.get("role") == "img" and e.get("aria-label") for e in page.all("svg", "sequence"))
-    assert all("tabindex" not in e for e in page.all("a", "sq"))
+    assert all(plain.text(id=name) for name in ("attention", "matrix", "guarantees", "unseen", "scenarios", "reading"))
+    assert "tokens-in-order is BROKEN" in plain.text(id="attention") and "token 8" in plain.text(id="attention")
+    assert all("tabindex" not in e for e in plain.all("a", "sq"))
+    assert all("hidden" in e for e in plain.all("form")), "what needs a script is not offered"
+    assert plain.text(**{"class": "packed"}).startswith("Evidence and charts of these 2 runs lie packed in this page")
+
+
+def test_every_run_has_its_chart_once_it_is_unpacked(page):
+    charts = [e for e in page.all("svg", "sequence") if "heads" not in e["class"].split()]
+    assert len(charts) == 15
+    assert all(e.get("role") == "img" and e.get("aria-label") for e in charts)
+    heads = page.all("svg", "heads")
+    assert len(heads) == 15 and {e["width"] for e in heads} == {e["width"] for e in charts}
 
 
 def test_regions_that_scroll_can_be_reached_by_keyboard_and_have_a_name(page):
@@ -205,10 +249,10 @@ def test_hostile_text_stays_text():
     run.lab = msgspec.structs.replace(run.lab, leftovers=[evil])
     run.judgement = Judgement(cells=run.judgement.cells, ended=evil, seconds=1.0,
                               faults=[FaultReceipt(id=evil, fired=True, at=0.5, node=evil, detected_at=0.6)])
-    text = render([run], {evil: Promise(id=evil, sentence=evil, source=evil, chapter=evil)}, lambda run: evil)
+    text = opened(render([run], {evil: Promise(id=evil, sentence=evil, source=evil, chapter=evil)}, lambda run: evil))
     page = Page(text)
     assert page.wrong == []
-    assert len(page.all("script")) == 1 and page.all("img") == []
+    assert [e.get("type") for e in page.all("script")] == ["application/json", None] and page.all("img") == []
     assert [e for e in page.elements if any(key.startswith("on") for key in e)] == []
     assert "alert(1)" in text
 
@@ -220,6 +264,34 @@ def test_a_page_of_forty_runs_stays_under_two_megabytes(tmp_path):
     write_page(runs, PROMISES, out, replay_command)
     assert 100_000 < out.stat().st_size < 2_000_000
     assert not (tmp_path / "index.html.part").exists()
+
+
+#: What a page of so many plays may take: it has to open on a phone, and to be sent by mail.
+PLAYS, PAGE_BYTES = 180, 3_000_000
+#: Where the last report of this checkout has its runs.
+AT_HAND = Path(__file__).parents[2] / "out" / "runs"
+
+
+def test_a_page_of_many_plays_stays_small(tmp_path):
+    runs = write_held(tmp_path, kills=(PLAYS - 10) // 2)
+    assert len(runs) == PLAYS
+    size = len(render(runs, PROMISES, replay_command).encode())
+    assert PLAYS * 1000 < size < PAGE_BYTES / 2, "these plays are less than half of real ones"
+
+
+@pytest.mark.skipif(len(list(AT_HAND.glob("*/verdicts.json"))) < PLAYS, reason="make report has not been run here")
+def test_a_page_of_a_whole_report_stays_small():
+    folders = [file.parent for file in sorted(AT_HAND.glob("*/verdicts.json"))][:PLAYS]
+    size = len(render([load_run(folder) for folder in folders], promises(), replay_command).encode())
+    assert PLAYS * 1000 < size < PAGE_BYTES, f"{size / PLAYS:.0f} bytes a play"
+
+
+def test_what_is_packed_is_what_was_rendered_and_takes_a_fraction(source, page):
+    packets = json.loads(re.search(r'id="evidence">(.*?)</script>', source)[1])
+    whole = sum(len(unpacked(packet)) for packet in packets.values())
+    assert len(packets) == 7 and packed(unpacked(packets["s1"])) == packets["s1"]
+    assert sum(map(len, packets.values())) < whole / 4
+    assert "</" not in "".join(packets.values()) and len(page.all("details", "run")) == 15
 
 
 def test_the_same_runs_give_the_same_page(examples, source):
@@ -238,13 +310,13 @@ def test_three_worlds_stand_beside_each_other_in_one_cell():
     assert "played in the twin, on the engine and in third" in page.text(**{"class": "sentence"})
     assert "From left to right a cell tells of the twin, the real engine and third." in page.text(id="matrix")
     square = page.all("a", "sq")[0]["aria-label"]
-    assert square == "test_x, g: twin HELD, promised; engine HELD, promised; third HELD, promised"
+    assert square == "twin HELD, promised; engine HELD, promised; third HELD, promised"
     assert page.wrong == []
 
 
 def test_a_run_that_failed_in_the_lab_is_shown_as_such():
     run = bare_run("test_x", failure="no fork server", judged=False, promises=("g",))
-    page = Page(render([run], {}, replay_command))
+    page = Page(opened(render([run], {}, replay_command)))
     assert "The lab itself failed in 1 run" in page.text(tag="h1")
     assert "no fork server" in page.text(id="r1-1")
 

@@ -139,7 +139,7 @@ def test_results_have_the_promised_shape_and_survive_json(tmp_path):
     runs = write_examples(tmp_path / "runs")
     write_results(runs, tmp_path / "results.json", base=tmp_path)
     read = json.loads((tmp_path / "results.json").read_text())
-    assert set(read) == {"scenarios", "agreement", "counts"}
+    assert set(read) == {"schema", "provenance", "scenarios", "agreement", "counts"}
     entry = next(e for e in read["scenarios"] if e["name"].startswith("test_worker_dies") and e["world"] == "engine")
     assert {"name", "world", "verdicts", "faults", "seconds", "run"} <= set(entry)
     assert entry["faults"] == [{"id": "f1", "fired": True}]

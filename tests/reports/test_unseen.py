@@ -10,7 +10,7 @@ import pytest
 from reports import measured, page
 from reports.collect import Promise, collect
 from reports.measured import Measured, MutationFigures, PhaseFigures, Score, SweepFigures, publish
-from reports.unseen import blind_of, kind_of_place, places_of
+from reports.views.unseen import blind_of, kind_of_place, places_of
 from scenarios.history.verdicts import Verdict
 from tests.reports.example import BROKEN, HELD, PROMISES, UNTESTED, bare_run, cell, replay_command, write_examples
 from tests.reports.test_page import Page

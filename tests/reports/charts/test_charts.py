@@ -25,6 +25,7 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import SimWorld
 from tests.reports.example import PROMISES, Stage, gap, killed, lost_output, untested
+from tests.reports.test_page import opened
 
 EDGE, RING = "core.0->frontend.0/outputs", "core.0->worker.1/rpc"
 
@@ -230,7 +231,7 @@ def test_whom_the_lab_kills_because_the_play_asks_for_it_has_outlived_nothing(tm
     told = {(life.node, life.life): life.died for life in lives_of(run)}
     assert told["frontend.0", 0] == told["core.0", 0] == told["worker.1", 0] == "killed by the lab, as the play asks"
     assert told["core.0", 1] is None
-    page = render([run], PROMISES, str)
+    page = opened(render([run], PROMISES, str))
     assert "The lab itself kills the whole engine" in page and "outlived" not in page
 
 
@@ -353,14 +354,15 @@ def test_the_next_life_of_a_publisher_heals_nothing_of_the_one_before(tmp_path):
 
 
 def test_the_strip_keeps_fates_and_worlds_apart():
-    detections = [Detection(fate=fate, world=world, took=0.01, scenario="s", fault="f1", href="#r")
+    detections = [Detection(fate=fate, world=world, took=0.01, scenario="s", fault="f1", number=1, anchor="r1-1")
                   for fate in ("kill", "stall") for world in ("sim", "engine")]
     assert [(row.fate, row.world) for row in strip(detections).rows] == [
         ("kill", "engine"), ("kill", "sim"), ("stall", "engine"), ("stall", "sim")]
 
 
 def test_a_detection_in_no_virtual_time_can_be_drawn():
-    found = strip([Detection(fate="kill", world="sim", took=0.0, scenario="s", fault="f1", href="#r")], bound_s=0.1)
+    found = strip([Detection(fate="kill", world="sim", took=0.0, scenario="s", fault="f1", number=1,
+                             anchor="r1-1")], bound_s=0.1)
     assert found.rows[0].times == [0.0] and "bound 100 ms" in str(found.svg)
 
 

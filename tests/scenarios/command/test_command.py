@@ -73,12 +73,28 @@ def test_a_run_leaves_page_results_junit_and_job_summary(capsys, tmp_path, scena
     assert str(tmp_path / "report" / "index.html") in answer.out
     results = json.loads((tmp_path / "results.json").read_text())
     assert results == json.loads((tmp_path / "again.json").read_text())
-    assert set(results) == {"scenarios", "agreement", "counts"}
+    assert set(results) == {"schema", "provenance", "scenarios", "agreement", "counts"}
+    assert results["provenance"]["known"] == results["provenance"]["runs"] == 1
+    assert results["provenance"]["seeds"] == [0] and results["provenance"]["cores"][0] >= 1
     [entry] = results["scenarios"]
     assert {"name", "world", "verdicts", "faults", "seconds", "run"} <= set(entry)
     assert {"guarantee", "verdict", "expected", "witnesses", "evidence"} <= set(entry["verdicts"][0])
     assert ElementTree.parse(tmp_path / "junit.xml").find("testsuite/testcase").get("name") == "test_holds"
     assert "Ringtwin" in (tmp_path / "summary.md").read_text()
+
+
+def test_runs_from_before_they_told_where_they_come_from_are_reported_and_say_so(capsys, tmp_path, scenarios):
+    scenarios(examples.test_holds)
+    ringtwin(capsys, "run", "--world", "sim", "--out", tmp_path)
+    [file] = (tmp_path / "runs").glob("*/play.json")
+    play = json.loads(file.read_text())
+    assert play.pop("provenance")["began_at"].endswith("Z")
+    file.write_text(json.dumps(play))
+    answer = ringtwin(capsys, "report", tmp_path / "runs", "-o", tmp_path / "page.html", "--json", tmp_path / "a.json")
+    assert answer.code == 0, answer.err
+    assert "from which commit this was played is not known" in (tmp_path / "page.html").read_text()
+    told = json.loads((tmp_path / "a.json").read_text())["provenance"]
+    assert (told["known"], told["runs"], told["first"], told["commits"]) == (0, 1, None, [])
 
 
 def test_json_on_stdout_is_nothing_but_json(capsys, tmp_path, scenarios):

@@ -9,7 +9,7 @@ import pytest
 from engine.frontend.tokenizer import load_tokenizer
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import recorded
-from scenarios.worlds.sim_text import RecordedTokenizer
+from scenarios.worlds.twin.text import RecordedTokenizer
 
 WORKLOAD = recorded("texts")
 
