@@ -20,6 +20,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.formats import count, listed
+from reports.provenance import Origin, line_of
 from scenarios.history.run import RunError
 from scenarios.history.verdicts import Cell, Evidence, Verdict, combined, is_as_declared
 
@@ -61,6 +62,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     scenarios: list[_Played]
     agreement: _Agreement = _Agreement()
+    provenance: Origin | None = None
+
+    @property
+    def origin(self) -> str:
+        """When, where and from what it was played, in a line."""
+        return "" if self.provenance is None else line_of(self.provenance)
 
 
 class Way(StrEnum):
@@ -85,6 +92,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Turn]  # worse first, each by scenario
     same: int  # cells as they were
+    origins: tuple[str, str]  # of the first, of the second
     gone: list[str]  # plays that only the first has
     new: list[str]  # plays that only the second has
 
@@ -147,7 +155,7 @@ def compared(before: Results, after: Results) -> Comparison:
     order = list(Way)
     return Comparison(
         turns=sorted(turns, key=lambda turn: (order.index(turn.way), turn.scenario, turn.world, turn.guarantee)),
-        same=same, gone=_named(plays.keys() - later.keys()), new=_named(later.keys() - plays.keys()))
+        same=same, origins=(before.origin, after.origin), gone=_named(plays.keys() - later.keys()), new=_named(later.keys() - plays.keys()))
 
 
 _Place = tuple[str, str, str]  # scenario, world, guarantee
@@ -234,6 +242,7 @@ def _named(plays: Iterable[tuple[str, str]]) -> list[str]:
 def lines(found: Comparison) -> list[str]:
     """The title, a line for each turn that somebody is promised or must look at, and what only one of them has."""
     said = [found.title]
+    said += [f"{word}: {origin}" for word, origin in zip(("before", "after"), found.origins, strict=True) if origin]
     quiet = [turn for turn in found.of(Way.OTHER) if not turn.promised]
     for turn in found.turns:
         if turn in quiet:

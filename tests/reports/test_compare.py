@@ -104,8 +104,10 @@ def test_the_words_count_what_nothing_promises_and_list_the_rest(tmp_path):
     said = lines(compared(_results(tmp_path, bare_run("test_one", "sim", *cells)),
                           _results(tmp_path, bare_run("test_one", "sim", *turned))))
     assert said[0] == "1 cell turned worse, 1 otherwise; 1 as before"
-    assert said[1].startswith("worse     test_one (sim) ends-once: HELD, promised -> BROKEN, promised: ")
-    assert said[2] == "otherwise 1 cell of which nothing is promised: see the page"
+    unknown = "When, where and from which commit this was played is not known."
+    assert said[1:3] == [f"before: {unknown}", f"after: {unknown}"]
+    assert said[3].startswith("worse     test_one (sim) ends-once: HELD, promised -> BROKEN, promised: ")
+    assert said[4] == "otherwise 1 cell of which nothing is promised: see the page"
 
 
 def test_the_page_holds_every_turn_and_is_escaped(tmp_path):
@@ -128,5 +130,8 @@ def test_what_is_no_results_is_named(tmp_path, content):
 def test_results_that_know_more_than_this_can_be_read(tmp_path):
     write_results([bare_run("test_one", "sim", cell("ends-once", HELD, HELD))], tmp_path / "results.json")
     known = json.loads((tmp_path / "results.json").read_text())
-    (tmp_path / "results.json").write_text(json.dumps(known | {"provenance": {"schema": 99}}))
+    (tmp_path / "results.json").write_text(json.dumps(known | {"schema": 99, "more": {}}))
     assert load_results(tmp_path).scenarios[0].name == "test_one"
+    del known["provenance"], known["schema"]  # as they were before that was told
+    (tmp_path / "results.json").write_text(json.dumps(known))
+    assert load_results(tmp_path).origin == ""
