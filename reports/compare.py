@@ -155,7 +155,8 @@ def compared(before: Results, after: Results) -> Comparison:
     order = list(Way)
     return Comparison(
         turns=sorted(turns, key=lambda turn: (order.index(turn.way), turn.scenario, turn.world, turn.guarantee)),
-        same=same, origins=(before.origin, after.origin), gone=_named(plays.keys() - later.keys()), new=_named(later.keys() - plays.keys()))
+        same=same, origins=(before.origin, after.origin),
+        gone=_named(plays.keys() - later.keys()), new=_named(later.keys() - plays.keys()))
 
 
 _Place = tuple[str, str, str]  # scenario, world, guarantee
