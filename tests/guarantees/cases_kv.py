@@ -138,12 +138,14 @@ def a_batch_is_given_up_after_two_lost_questions() -> Builder:
     return _given_up_after(*("subscriber.0->core.0/replay:receive",) * 2)
 
 
-def _given_up_beside(publisher_left_after: int, *, read: int = 0) -> Builder:
+def _given_up_beside(publisher_left_after: int, *, read: int = 0, dying: bool = True) -> Builder:
     """Three questions, one each 0.3 s; the publisher's thread ends behind so many of them, and has read the first."""
     h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
     for tag in range(3):
         if tag == publisher_left_after:
-            h.observes("core.0", "thread-ended", thread="zmq-replay", why="cancelled")
+            if dying:
+                h.observes("core.0", "dying", reason="SIGTERM", queued=0)
+            h.observes("core.0", "thread-ended", thread="zmq-replay", why="cancelled" if dying else "done")
         h.crosses("subscriber.0->core.0/replay:send", start=1, tag=tag)
         if tag < read:
             h.crosses("subscriber.0->core.0/replay:receive", start=1, tag=tag)
@@ -159,6 +161,11 @@ def a_batch_is_given_up_when_who_replays_had_left() -> Builder:
 @rejects("kv-replay-complete")
 def a_batch_is_given_up_when_who_replays_left_in_the_midst_of_the_questions() -> Builder:
     return _given_up_beside(2)
+
+
+@rejects("kv-replay-complete")
+def a_batch_is_given_up_when_who_replays_ended_for_no_reason() -> Builder:
+    return _given_up_beside(0, dying=False)
 
 
 @rejects("kv-replay-complete")
