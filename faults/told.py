@@ -1,4 +1,6 @@
-"""What a message of KV events says of itself, for its crossing's record: numbers only, read from the bytes. Pure.
+"""What a message says of itself, for its crossing's record: how long a large one is, and what one of KV events holds.
+
+    with a frame of 64 KiB and more: {"bytes"}, of all its frames; such a frame travels without a copy
 
     live batch     {"seq", "ts", "epoch", "payload"}, with "clears" where it clears; `payload` tells bytes apart
     question       {"start"}, or {"start", "tag"}; for a snapshot {"tag", "snapshot": true}
@@ -6,8 +8,8 @@
     end            {"end": true}, with "tag", "start", "epoch", "oldest", "next", "count" where it has a report
     piece          {"tag", "epoch", "next", "piece", "pieces", "known"}
 
-Promise: what is no such message says nothing. The bytes are read here by themselves, and not as the engine reads them:
-a judge wants to know what came, whatever a reader made of it.
+Promise: what is no such message says nothing. Numbers only, read from the bytes by themselves, and not as the engine
+reads them: a judge wants to know what came, whatever a reader made of it. Pure.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ _SIX = struct.Struct(">6Q")
 _REPORT = ("tag", "start", "epoch", "oldest", "next", "count")
 _PLACE = ("tag", "epoch", "next", "piece", "pieces", "known")
 _END, _PIECE = -1, -2
+#: What a frame must have for its message to tell its length.
+LARGE_BYTES = 64 << 10
+
+Told = Callable[[Sequence[Any]], dict[str, Any] | None]
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -40,9 +46,25 @@ class _Head(msgspec.Struct, array_like=True):
 _head = msgspec.msgpack.Decoder(_Head).decode
 
 
-def said_of(channel: Channel | None) -> Callable[[Sequence[Any]], dict[str, Any] | None] | None:
-    """What tells it of the messages of this channel; None where there is nothing to tell."""
-    return _OF.get(channel) if channel is not None else None
+def said_of(channel: Channel | None) -> Told | None:
+    """What tells it of the messages of this channel; None where there is none."""
+    return _OF.get(channel, _size) if channel is not None else None
+
+
+def _size(frames: Sequence[Any]) -> dict[str, Any] | None:
+    for frame in frames:
+        if len(frame) >= LARGE_BYTES:
+            return {"bytes": sum(map(len, frames))}
+    return None
+
+
+def _sized(says: Told) -> Told:
+    """The same, with the length of what is large."""
+    def told(frames: Sequence[Any]) -> dict[str, Any] | None:
+        said, size = says(frames), _size(frames)
+        return said if size is None else {**(said or {}), **size}
+
+    return told
 
 
 def _live(frames: Sequence[Any]) -> dict[str, Any] | None:
@@ -94,4 +116,4 @@ def _named(names: tuple[str, ...], frame: Any) -> dict[str, Any] | None:
     return dict(zip(names, _SIX.unpack(frame), strict=True)) if len(frame) == _SIX.size else None
 
 
-_OF: dict[Channel, Callable[[Sequence[Any]], dict[str, Any] | None]] = {Channel.KV: _live, Channel.REPLAY: _replay}
+_OF: dict[Channel, Told] = {Channel.KV: _sized(_live), Channel.REPLAY: _sized(_replay)}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
-from engine.topology import Topology
+from engine.topology import Channel, Topology
 from faults.arrivals import Held, Inbox
 from faults.journal import digest_of
 from faults.plan import PROCESS_FATES, Fate
@@ -32,7 +32,8 @@ class SocketPort:
         self.address = socket.address
         self.name = spec.name
         self._sites = socket_sites(spec, crossings.node, topology)
-        self._says, self._hears = said_of(spec.send_channel), said_of(spec.receive_channel)
+        said = said_of if crossings.recording else _nothing
+        self._says, self._hears = said(spec.send_channel), said(spec.receive_channel)
         self._inbox: Inbox | None = None
         self._deliver = deliver
         channel = spec.receive_channel
@@ -139,3 +140,6 @@ class SocketPort:
     def close(self, linger_s: float | None = None) -> None:
         self.socket.close(linger_s)
 
+
+def _nothing(channel: Channel | None) -> None:
+    """Nobody will read what a message says of itself."""

@@ -1,4 +1,4 @@
-"""What the fault layer reads of a message of KV events, beside what the engine's own codec makes of it."""
+"""What the fault layer reads of a message: its length, and of KV events what the engine's own codec makes of it."""
 
 import zlib
 
@@ -17,7 +17,7 @@ from engine.kv_events.codec import (
 from engine.messages import AllBlocksCleared, BlockRemoved, EventBatch
 from engine.topology import Channel
 from faults.malformed import REQUESTS
-from faults.told import said_of
+from faults.told import LARGE_BYTES, said_of
 
 LIVE, REPLAY = said_of(Channel.KV), said_of(Channel.REPLAY)
 REMOVED = encode_batch(EventBatch(1.5, [BlockRemoved(block_hashes=[7])]), 0, 9)
@@ -53,5 +53,24 @@ def test_what_is_no_question_says_nothing(frames):
     assert REPLAY(list(frames)) is None
 
 
-def test_other_channels_are_not_read():
-    assert said_of(Channel.REQUESTS) is said_of(None) is None
+@pytest.mark.parametrize(("frames", "said"), [
+    ([b"x" * LARGE_BYTES], {"bytes": LARGE_BYTES}),
+    ([b"\x00", memoryview(b"x" * LARGE_BYTES)], {"bytes": LARGE_BYTES + 1}),
+    ([b"x" * LARGE_BYTES, b"y" * LARGE_BYTES, b""], {"bytes": 2 * LARGE_BYTES}),
+    ([b"x" * (LARGE_BYTES - 1), b"y" * (LARGE_BYTES - 1)], None),  # each of them is copied
+    ([b"\x00", b"x"], None),
+    ([], None),
+])
+@pytest.mark.parametrize("channel", [Channel.REQUESTS, Channel.OUTPUTS, Channel.OVERFLOW, Channel.KV, Channel.REPLAY])
+def test_a_large_message_says_how_long_it_is(channel, frames, said):
+    assert said_of(channel)(frames) == said
+
+
+def test_a_large_batch_says_both():
+    large = encode_batch(EventBatch(1.5, [BlockRemoved(block_hashes=[7] * LARGE_BYTES)]), 0, 9)
+    assert LIVE([b"", number_frame(3), large]) == {
+        "seq": 3, "ts": 1.5, "epoch": 9, "payload": zlib.crc32(large), "bytes": 8 + len(large)}
+
+
+def test_where_no_message_crosses_nothing_is_said():
+    assert said_of(None) is None
