@@ -65,7 +65,7 @@ def steps_of(history: History, engine: EngineLife) -> list[Step]:
     called = {record.data["call"]: record.number for record in history.by_node("rpc-call").get(engine.core, ())}
     found = []
     for record in records:
-        number = called.get(record.data["call"])
+        number = called.get(record.data.get("call"))
         if number is None:
             break
         found.append(_step(number, record, record.data))

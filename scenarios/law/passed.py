@@ -116,7 +116,7 @@ def _still_running(history: History, core: str) -> list[str]:
 
 def _orphaned(history: History) -> Iterator[tuple[str, str]]:
     for core, records in history.by_node("dying").items():
-        if records[0].data["reason"].endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
+        if str(records[0].data["reason"]).endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
             yield core, "it did not say that its client was gone"
 
 

@@ -238,6 +238,11 @@ def a_core_leaves_because_its_client_is_gone_and_does_not_say_when_it_saw_that()
 
 
 @rejects(LAW)
+def a_core_leaves_and_does_not_know_why() -> Builder:
+    return history().started().called("a").observes("core.0", "dying", reason=None, queued=0)
+
+
+@rejects(LAW)
 def a_core_does_not_wait_for_a_thread_that_is_held_up_for_a_moment() -> Builder:
     h = _goes("core.0", _BEGINS, history().called("a", core=False)).ended("a").observes("frontend.0", "closing")
     h.fires("hang", "frontend.0->core.0/requests:receive", nth=2, until=Until(seconds=.05))

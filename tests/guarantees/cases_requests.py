@@ -279,6 +279,12 @@ def a_block_is_neither_free_nor_used() -> Builder:
     return history().started().observes("core.0", "blocks", free=7, cached=0, used=0, total=8, requests=0, errors=[])
 
 
+@rejects("blocks-conserved")
+def nobody_knows_how_many_blocks_are_used() -> Builder:
+    return history().started().observes(
+        "core.0", "blocks", free=8, cached=0, used=None, total=8, requests=0, errors=[])
+
+
 @silent("blocks-conserved")
 def the_core_looks_at_its_books_before_anything_ran() -> Builder:
     return _idle(history().started())

@@ -103,7 +103,7 @@ def _waits(h: Builder, seconds: float, began: float | None = None) -> Builder:
                       deadline=called_at + seconds)
 
 
-def _two_steps(told: int = 1, waits: bool = True) -> Builder:
+def _two_steps(told: int = 1, waits: bool = True, says: bool = True) -> Builder:
     """Two steps, each told so many times by who answers; then two more calls at once."""
     h = history().started()
     for call in (0, 1):
@@ -113,7 +113,7 @@ def _two_steps(told: int = 1, waits: bool = True) -> Builder:
         if waits:
             _waits(h, h.config.bounds.step_s, began)
         for _ in range(told):
-            h.observes("worker.0", "step", call=call, step=call)
+            h.observes("worker.0", "step", **({"call": call, "step": call} if says else {}))
         h.crosses(f"{CORE}/mark:executed")
     began = h.now
     for call in (2, 3):
@@ -130,6 +130,11 @@ def two_steps_are_told_and_waited_for() -> Builder:
 @rejects("rpc-matched")
 def nobody_tells_what_a_step_asks_for() -> Builder:
     return _two_steps(told=0)
+
+
+@rejects("rpc-matched")
+def what_is_told_of_a_step_is_nothing() -> Builder:
+    return _two_steps(says=False)
 
 
 @rejects("rpc-matched")

@@ -510,6 +510,11 @@ def a_queue_is_left_out() -> Builder:
 
 
 @rejects(CALLS)
+def nothing_is_told_of_queues() -> Builder:
+    return asks(both(), "get_queue_stats", result=None)
+
+
+@rejects(CALLS)
 def the_core_says_that_nobody_waits() -> Builder:
     return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=[1, 0, 5, 6])
 

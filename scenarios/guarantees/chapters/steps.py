@@ -118,9 +118,9 @@ def _judge_answer(finding: Finding, node: str, record: Record) -> None:
     elif method == "collective_rpc" and args[0] == "get_num_blocks" and blocks is not None:
         wanted = [blocks] * tp
     elif method == "get_queue_stats":
-        ends = [(entry.get("ring"), entry.get("end")) for entry in result]
+        ends = [(entry.get("ring"), entry.get("end")) for entry in result or ()]
         queues = tp + 1 if tp > 1 else 0
-        wanted = result if len(ends) == len(set(ends)) == queues else f"{queues} queues"
+        wanted = result if result is not None and len(ends) == len(set(ends)) == queues else f"{queues} queues"
     if result != wanted:
         finding.broke("{} asked for {}{} and got {}, not {}", node, method, _short(args), _short(result),
                       _short(wanted), at=record.at, node=node)

@@ -21,7 +21,7 @@ def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
 
 def _describe(process: SimProcess, thread: SimThread, effect: Describe) -> None:
     if process.recording:
-        process.crossings.observe(effect.name, effect.describe(), thread.name)
+        process.crossings.observe(effect.name, effect.describe() or {}, thread.name)
 
 
 def _beat(process: SimProcess, thread: SimThread, effect: Beat) -> None:

@@ -61,7 +61,7 @@ def check_blocks_conserved(history: History) -> Finding:
             data = record.data
             for error in data.get("errors", ()):
                 finding.broke("{}'s cache is not in order: {}", node, error, at=record.at, node=node)
-            if data["free"] + data["used"] != data["total"]:
+            if data["used"] != data["total"] - data["free"]:
                 finding.broke("{} has {} free and {} used blocks of {}", node, data["free"], data["used"],
                               data["total"], at=record.at, node=node)
             if data["used"] and not data.get("requests"):

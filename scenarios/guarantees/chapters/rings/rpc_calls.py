@@ -49,12 +49,12 @@ def _judge_steps(finding: Finding, core: str, calls: list[Record], answers: dict
     """Each step that was executed is a call, one that it took an answer to, and one that who answers told of."""
     history = finding.history
     steps = len(history.crossings.get(f"{core}/mark:{Mark.EXECUTED.value}", ()))
-    asked = [call.data["call"] for call in calls if call.data["method"] == "execute_model"]
+    asked = {call.data["call"] for call in calls if call.data["method"] == "execute_model"}
     called = sum(call in answers for call in asked)
     if steps > called:
         finding.broke("{} executed {} steps, and made calls of {}", core, steps, called, node=core)
-    told = sum(len(records) for node, records in history.by_node("step").items()
-               if history.engine_of(node) == history.engine_of(core))
+    told = sum(record.data.get("call") in asked for node, records in history.by_node("step").items()
+               if history.engine_of(node) == history.engine_of(core) for record in records)
     if not steps <= told <= len(asked) and history.play.says_why:  # older plays did not record what a step asks for
         finding.broke("{} called {} steps, executed {}, and the rank that answers told of {}", core, len(asked), steps,
                       told, node=core)
