@@ -223,6 +223,11 @@ def cut(edge: str, *, nth: int = 1, until: Until | None = None) -> Fault:
     return Fault(id="", site=_site(edge, "wire"), fate=Fate.CUT, nth=nth, until=until)
 
 
+def behind(fault: str, one: Fault) -> Fault:
+    """The same; its crossings count only once that fault has fired."""
+    return msgspec.structs.replace(one, after=fault)
+
+
 def marked(node: str | Node, mark: Mark) -> str:
     return mark_site(node, mark)
 

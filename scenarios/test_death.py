@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import behind, delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -43,6 +43,15 @@ globals().update(family(__name__, (
          "The core is killed where the worker lives inside of it.",
          plan(kill("core.0", at=marked("core.0", Mark.EXECUTED), nth=8)),
          (death_is_told, ends_once, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_call_raises_on_one_rank",
+         "A step raises where the worker lives inside of the core: the call fails by name, and the core leaves.",
+         plan(raises("core.0", at=marked("core.0", Mark.EXECUTING), nth=8)),
+         (dead_notice, ends_once, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_core_leaves_while_its_input_thread_stands_still",
+         "The thread that reads requests stands still for a moment, and the core leaves meanwhile: it waits for it.",
+         plan(hang("core.0", at=f"{REQUESTS}:receive", nth=2, until=until(seconds=1.0)),
+              behind("f1", exits("core.0", at=marked("core.0", Mark.SCHEDULED)))),
+         (ends_once, nothing_left_behind), play={"workload": recorded("pair").then(add(0), steps=9)}),
     Case("test_core_raises_behind_a_full_queue",
          "The core raises with 2,000 outputs queued and a frontend that is stopped until then.",
          plan(stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,

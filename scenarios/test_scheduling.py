@@ -41,6 +41,7 @@ def calls() -> Workload:
             .then(add(0, 1, 2, 3), steps=3)
             .then(utility("get_stats"), utility("get_queue_stats"), utility("reset_prefix_cache"),
                   utility("ping", "ab", 3), utility("ping"), utility("ping", 7, 2),
+                  utility("ping", "ab", 0), utility("ping", "", 2),
                   utility("ping", "abc", 1 << 19), utility("collective_rpc", "get_num_blocks", 3),
                   utility("collective_rpc", "check_health"), utility("collective_rpc", "execute_model"),
                   utility("collective_rpc", "check_health", 0), utility("run_steps", 0), utility("no_such_call"),
@@ -98,7 +99,7 @@ globals().update(family(__name__, (
              "config": lab_config(cache={"num_gpu_blocks": 5})}),
     Case("test_calls_of_the_core",
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
-         plan(hang("frontend.0", at=f"{REQUESTS}:send", nth=47, until=until(seconds=0.2))),  # before the last run_steps
+         plan(hang("frontend.0", at=f"{REQUESTS}:send", nth=49, until=until(seconds=0.2))),  # before the last run_steps
          (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
          play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
     Case("test_core_is_asked_to_leave_at_once",

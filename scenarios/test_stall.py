@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.topology import Mark, tensor_parallel
 from faults.plan import hang, marked, plan, raises, reorder, stall, until
 from scenarios.guarantees.all import (
+    dead_notice,
     death_is_told,
     ends_once,
     health_is_true,
@@ -15,6 +16,7 @@ from scenarios.guarantees.all import (
     tokens_in_order,
     tokens_match_reference,
 )
+from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, recorded, utility
@@ -54,4 +56,10 @@ globals().update(family(__name__, (
          "`execute_model` raises on the rank that nobody waits for, while the other one waits in a collective.",
          plan(raises("worker.1", at="worker.1/collective:enter", nth=20)),
          (rpc_any_rank_fails_fast, ends_once, nothing_left_behind)),
+    Case("test_silent_rank_raises_when_its_step_is_over",
+         "The rank that nobody waits for is late with the last step, and raises: the core has nothing to do by then.",
+         plan(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=19, until=until(seconds=0.3)),
+              raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=19)),
+         (dead_notice, health_is_true, nothing_left_behind),
+         play={"workload": recorded("pair"), "options": Options(await_death_s=5.0)}),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Engine, Mark, side_by_side, tensor_parallel
-from faults.plan import delay, drop, kill, marked, plan, truncate, until
+from faults.plan import delay, drop, kill, marked, plan, stall, truncate, until
 from scenarios.guarantees.all import (
     handshake_order,
     nothing_left_behind,
@@ -33,6 +33,15 @@ def test_hello_is_lost(world):
         config=lab_config(bounds={"handshake_s": 1.0, "startup_s": 2.0}),
         plan=plan(drop(HANDSHAKE, nth=2)))
     run.holds(start_ends, handshake_order, nothing_left_behind)
+
+
+def test_core_stands_still_before_it_says_hello(world):
+    """The core stops when it is born and never goes on: its client waits for HELLO until its bound, and ends it."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        config=lab_config(bounds={"handshake_s": 1.0, "startup_s": 4.0}),
+        plan=plan(stall("core.0", at=marked("core.0", Mark.BORN))))
+    run.holds(start_ends, nothing_left_behind)
 
 
 def test_ready_is_cut_short(world):

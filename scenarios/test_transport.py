@@ -24,7 +24,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import abort, add, raw, recorded, utility
+from scenarios.workloads import abort, add, asked, raw, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -105,6 +105,7 @@ def test_requests_are_damaged_on_the_way(world):
         topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
         plan=plan(corrupt(REQUESTS, nth=2, byte=16, match={"type": "ADD"}),  # a token of its prompt
                   truncate(REQUESTS, nth=3, match={"type": "ADD"}),
+                  corrupt(REQUESTS, nth=4, byte=18, match={"type": "ADD"}),  # another one: no model has so many
                   corrupt(REQUESTS, nth=6, byte=93, match={"type": "ADD"}),  # a parameter
                   corrupt(REQUESTS, nth=8, byte=0, match={"type": "ADD"})))
     run.holds(bad_frame_isolated, ends_once)
@@ -121,10 +122,10 @@ def test_request_for_a_core_that_has_disconnected(world):
 
 
 def test_request_that_cannot_be_served(world):
-    """A prompt that the cache can never hold fails alone and says why."""
+    """A prompt that the cache can never hold fails alone and says why; one that fills it to the last block is served."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed").then(add(1, 0, 3)),
-        config=lab_config(cache={"num_gpu_blocks": 24}))
+        topology=tensor_parallel(2), workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(add(1, 0, 3)),
+        config=lab_config(cache={"block_size": 7, "num_gpu_blocks": 11}))
     run.holds(bad_request_isolated, tokens_match_reference)
 
 

@@ -41,7 +41,7 @@ class Given(msgspec.Struct, frozen=True):
     model: Any  # Model
 
     def make_worker(self, process: SimProcess, asked: MakeWorker) -> Any:
-        return ModelStandIn(self.model, process, asked).call
+        return ModelStandIn(self.model, self.model_config.vocab_size, process, asked).call
 
 
 class _Known:
@@ -58,8 +58,9 @@ class _Known:
 class ModelStandIn:
     """One rank's model: knows its requests' tokens and answers with the recorded ones."""
 
-    def __init__(self, model: Model, process: SimProcess, asked: MakeWorker) -> None:
+    def __init__(self, model: Model, vocab_size: int, process: SimProcess, asked: MakeWorker) -> None:
         self._model = model
+        self._vocab_size = vocab_size
         self._costs = process.kernel.costs
         self._config: EngineConfig = asked.config
         self._rank = asked.rank
@@ -105,6 +106,8 @@ class ModelStandIn:
         starts: dict[str, int] = {}
         for new in step.new:
             prompt = tuple(new.token_ids[:new.num_prompt_tokens])
+            if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+                raise IndexError("index out of range in self")  # as an embedding says it
             known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, model.continuation(prompt))
             starts[new.request_id] = new.num_computed_tokens
         for cached in step.cached:
