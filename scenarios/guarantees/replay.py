@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from engine.topology import Channel
 from scenarios.guarantees.service import Limits, NotFree, Service, Wrong
-from scenarios.history.history import EngineLife, History, Record
+from scenarios.history.history import EngineLife, Fate, History, Record
 from scenarios.history.steps import Asked, Step, asked_of, steps_of
+from scenarios.law.carried import carried
 
 
 class Moment(NamedTuple):
@@ -120,9 +122,19 @@ def replayed(history: History) -> list[Served]:
         steps, limits = steps_of(history, engine), limits_of(history, engine)
         if steps and limits is not None:
             served = Served(engine, limits, steps)
-            served.play(_beside(history, engine), asked_of(history, engine))
+            served.play(_beside(history, engine), _known(history, engine))
             found.append(served)
     return found
+
+
+def _known(history: History, engine: EngineLife) -> dict[str, Asked]:
+    """What was asked of it, less what was damaged on the way: nobody knows what the core has read."""
+    asked = asked_of(history, engine)
+    damaged = {carried(history, hit) for hit in history.faults.hit(Fate.CORRUPT, channel=Channel.REQUESTS.value)}
+    for operation in history.operations if damaged else ():
+        if operation.request in damaged and operation.internal is not None:
+            asked.pop(operation.internal, None)
+    return asked
 
 
 def limits_of(history: History, engine: EngineLife) -> Limits | None:
