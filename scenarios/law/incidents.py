@@ -5,6 +5,7 @@ Nothing here asks why. In a calm play that asks for nothing wrong there is no in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class Sort(StrEnum):
     KEPT = "something was kept of what was over"
     SILENT = "a process kept silent about what it is to tell"
     UNASKED = "a process did what its configuration does not ask for"
+    STUMBLE = "a process fell over an error of its own"
 
 
 class Incident(NamedTuple):
@@ -80,12 +82,17 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
         data.get("outcome") in ("peer-dead", "failed") or (
             # Workers look whether they are asked.
             data.get("outcome") in ("timeout", "cancelled") and kind_of(node) == "core"))),
-    "blocks": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "blocks": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
     "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
     "closing": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
 }
 
 
+#: Where a process says what it has met, and the errors that none is raised as on purpose.
+_REASONS = {"dying": "reason", "bye": "reason", "rpc-raised": "error", "thread-ended": "error",
+            "start-failed": "error", "end": "error"}
+_NOBODY_WROTE = re.compile(
+    r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b")
 #: What a process says from when on its threads have nothing more to do.
 _LEAVING = ("dying", "bye", "parent-gone")
 
@@ -93,7 +100,7 @@ _LEAVING = ("dying", "bye", "parent-gone")
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
     found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
-             *_of_tables(history), *_of_silence(history), *_of_publishers(history))
+             *_of_tables(history), *_of_silence(history), *_of_publishers(history), *_of_stumbles(history))
     return sorted(found, key=_when)
 
 
@@ -109,6 +116,15 @@ def _of_publishers(history: History) -> Iterator[Incident]:
     for node, record in history.observed("thread-ended"):
         if record.data["thread"] in (PUBLISHER, REPLAYER):
             yield Incident(Sort.UNASKED, node, record.at, f"it ran {record.data['thread']}", record=record)
+
+
+def _of_stumbles(history: History) -> Iterator[Incident]:
+    """Whatever befalls a process, it says by a name of its own, and not by an error that nobody wrote."""
+    said = history.observations
+    for name, field in _REASONS.items():
+        for node, record in history.observed(name) if name in said else ():
+            if _NOBODY_WROTE.search(record.data.get(field) or ""):
+                yield Incident(Sort.STUMBLE, node, record.at, _words(record), None, record)
 
 
 def _of_requests(history: History) -> Iterator[Incident]:
@@ -171,7 +187,7 @@ def _of_tables(history: History) -> Iterator[Incident]:
     """A core is idle and has no request, a client closes when all that its caller asked for has ended, or a worker
     leaves whose core was idle and had told it of all ends."""
     for node, record in history.observed("blocks"):
-        if not record.data.get("requests") and any(record.data.get("kept", {}).values()):
+        if not record.data.get("requests") and any(size != 0 for size in record.data.get("kept", {}).values()):
             yield Incident(Sort.KEPT, node, record.at, f"idle, and kept {record.data['kept']}", None, record)
     for node, record in history.observed("parent-gone"):
         core = history.engine_of(node).core

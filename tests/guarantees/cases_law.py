@@ -227,3 +227,66 @@ def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
 def a_client_whose_books_are_wrong_closes() -> Builder:
     h = history().started().request("a")
     return h.observes("frontend.0", "closing", kept={"requests": 0}, errors=["bytes in flight do not add up"])
+
+
+def _books(**books: object) -> Builder:
+    return history().started().request("a").observes(
+        "core.0", "blocks", **{"free": 8, "used": 0, "cached": 0, "total": 8, "requests": 0, "errors": [], **books})
+
+
+@accepts(LAW)
+def an_idle_core_has_looked_at_its_books() -> Builder:
+    return _books(kept={"calls": 0})
+
+
+@rejects(LAW)
+def an_idle_core_does_not_say_whether_its_books_are_right() -> Builder:
+    return _books(errors=None)
+
+
+@rejects(LAW)
+def an_idle_core_does_not_know_how_many_calls_it_keeps() -> Builder:
+    return _books(kept={"calls": None})
+
+
+def _leaves(reason: str, what: str = "dying", node: str = "core.0", **data: object) -> Builder:
+    """A rank raises by the plan, and its engine ends: that explains each end, and no error of a process's own."""
+    h = history().started().called("a").fires("raise", "worker.1/mark:executing")
+    field = "reason" if what in ("dying", "bye") else "error"
+    return h.observes(node, what, **{field: reason, **data}).dies("a")
+
+
+@accepts(LAW)
+def a_core_says_which_rank_raised_what() -> Builder:
+    return _leaves("worker.1 failed in execute_model: RuntimeError: planted by the plan", queued=0)
+
+
+@rejects(LAW)
+def a_core_falls_over_what_a_rank_has_told_it() -> Builder:
+    return _leaves("TypeError: 'NoneType' object is not iterable", queued=0)
+
+
+@rejects(LAW)
+def a_core_falls_over_behind_the_name_of_who_died() -> Builder:
+    return _leaves("worker.1 (pid 9) died; KeyError: 3", queued=0)
+
+
+@rejects(LAW)
+def a_rank_falls_over_a_step() -> Builder:
+    return _leaves("IndexError: index out of range in self", "rpc-raised", "worker.0", call=3, method="execute_model")
+
+
+@rejects(LAW)
+def a_worker_falls_over_on_its_way_out() -> Builder:
+    return _leaves("AttributeError: 'NoneType' object has no attribute 'x'", "bye", "worker.0")
+
+
+@rejects(LAW)
+def a_thread_of_a_core_falls_over_beside_its_end() -> Builder:
+    return _leaves("AssertionError", "thread-ended", thread="output", why="failed")
+
+
+@rejects(LAW)
+def a_caller_is_told_of_an_error_that_nobody_wrote() -> Builder:
+    h = history().started().called("a").fires("kill", "worker.1/mark:executing").ends("worker.1", exitcode=-9)
+    return h.ended("a", "engine-dead", error="KeyError", reason="worker.1 died")

@@ -2,7 +2,7 @@
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.messages import Outcome
-from tests.guarantees.build import WORKLOAD, Builder, history
+from tests.guarantees.build import REQUESTS, WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 
 TURN, CALLS, BLOCKS = "served-in-turn", "calls-answered", "blocks-conserved"
@@ -451,6 +451,30 @@ def no_step_although_somebody_waits() -> Builder:
     return asks(h, "run_steps", 1, result=6)
 
 
+def _books_of_a_prompt_that_nobody_can_serve(damaged: bool) -> Builder:
+    """The core reads another prompt than was sent for "b", refuses it, and is idle behind "a"."""
+    h = engine(seqs=1).sends(REQUESTS, "pause").receives(REQUESTS, "pause").called("a", core=False)
+    h.sends(REQUESTS, "a").observes("frontend.0", "call", request="b", index=1, prompt=1, max_tokens=2)
+    h.observes("frontend.0", "accepted", request="b", internal=B).sends(REQUESTS, "b").receives(REQUESTS, "a")
+    if damaged:
+        h.fires("corrupt", f"{REQUESTS}:receive", nth=3)
+    h.receives(REQUESTS, "b")
+    for request in (A, B):
+        h.observes("core.0", "request", request=request, action="add", reason="")
+    h = a_is_served(h).observes("core.0", "freed", request=A).observes("core.0", "freed", request=B)
+    return idle(h, 6, 2, untold=True)
+
+
+@accepts(BLOCKS)
+def what_the_core_has_read_of_a_damaged_request_is_not_known() -> Builder:
+    return _books_of_a_prompt_that_nobody_can_serve(damaged=True)
+
+
+@rejects(BLOCKS)
+def the_books_have_nobody_who_was_asked_for() -> Builder:
+    return _books_of_a_prompt_that_nobody_can_serve(damaged=False)
+
+
 @rejects(CALLS)
 def a_step_is_made_while_it_is_paused() -> Builder:
     h = asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2)
@@ -477,6 +501,11 @@ def more_steps_are_told_than_were_made() -> Builder:
 @rejects(CALLS)
 def a_pause_tells_of_steps_that_were_not_made() -> Builder:
     return asks(asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2), "pause_scheduler", result=1)
+
+
+@rejects(CALLS)
+def a_pause_tells_nothing_of_steps() -> Builder:
+    return asks(a_is_served(both(), 1), "pause_scheduler", result=None)
 
 
 @rejects(CALLS)

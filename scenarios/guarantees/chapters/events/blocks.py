@@ -59,7 +59,7 @@ def check_blocks_conserved(history: History) -> Finding:
         before = 0
         for record in records:
             data = record.data
-            for error in data.get("errors", ()):
+            for error in data.get("errors") or ():
                 finding.broke("{}'s cache is not in order: {}", node, error, at=record.at, node=node)
             if data["used"] != data["total"] - data["free"]:
                 finding.broke("{} has {} free and {} used blocks of {}", node, data["free"], data["used"],
