@@ -122,7 +122,7 @@ def test_request_for_a_core_that_has_disconnected(world):
 
 
 def test_request_that_cannot_be_served(world):
-    """A prompt that the cache can never hold fails alone and says why; one that fills it to the last block is served."""
+    """A prompt that the cache can never hold fails alone and says why; one that fills it to the last is served."""
     run = world.play(
         topology=tensor_parallel(2), workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(add(1, 0, 3)),
         config=lab_config(cache={"block_size": 7, "num_gpu_blocks": 11}))

@@ -106,9 +106,10 @@ class ModelStandIn:
         starts: dict[str, int] = {}
         for new in step.new:
             prompt = tuple(new.token_ids[:new.num_prompt_tokens])
-            if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            continuation = model.continuation(prompt)
+            if not continuation and not 0 <= min(prompt) <= max(prompt) < self._vocab_size:
                 raise IndexError("index out of range in self")  # as an embedding says it
-            known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, model.continuation(prompt))
+            known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, continuation)
             starts[new.request_id] = new.num_computed_tokens
         for cached in step.cached:
             known[cached.request_id].num_tokens += len(cached.new_token_ids)

@@ -163,6 +163,33 @@ def both_sides_agree() -> Builder:
     return history().started().carries(REQUESTS, "x")
 
 
+def _calls_its_worker(*, core_hears: bool = True, worker_hears: bool = True) -> Builder:
+    """A core of one worker: both ends of each ring say that all are there, then there is work."""
+    h = history(tp=1).observes("worker.0", "born").started()
+    for heard, node, other in ((worker_hears, "worker.0", "core.0"), (core_hears, "core.0", "worker.0")):
+        edge = f"{other}->{node}/overflow"
+        h.sends(edge, "ready")
+        if heard:
+            h.receives(edge, "ready")
+    h.observes("core.0", "rpc-call", call=0, method="get_num_blocks", output_rank=None)
+    return h.observes("worker.0", "rpc", call=0, method="get_num_blocks")
+
+
+@accepts("handshake-order")
+def a_call_comes_when_all_ends_are_there() -> Builder:
+    return _calls_its_worker()
+
+
+@rejects("handshake-order")
+def a_core_calls_whose_answers_ring_is_not_complete() -> Builder:
+    return _calls_its_worker(core_hears=False).receives("worker.0->core.0/overflow", "ready")
+
+
+@rejects("handshake-order")
+def a_worker_executes_a_call_of_a_ring_of_which_it_has_heard_nothing() -> Builder:
+    return _calls_its_worker(worker_hears=False)
+
+
 @accepts("handshake-order", "start-ends")
 def hello_is_lost_and_the_start_fails_by_name() -> Builder:
     up = "core.0->frontend.0/handshake"

@@ -18,6 +18,7 @@ def check_handshake_order(history: History) -> Finding:
     for startup in history.startups:
         engine, node = history.engine_of(startup.node), startup.node
         _judge_first_work(finding, node)
+        _judge_queues(finding, engine)
         if startup.ready and startup.end is not None:
             _judge_agreement(finding, node, startup.end, engine)
         _judge_sayings(finding, engine.core, node)
@@ -134,6 +135,21 @@ def _judge_first_request(finding: Finding, frontend: str) -> None:
                       heard, _GREETINGS, engine.core, at=first.at, node=frontend)
 
 
+def _judge_queues(finding: Finding, engine: EngineLife) -> None:
+    """Who calls, and who executes a call, has heard of each other end of its rings that all are there."""
+    history, core = finding.history, engine.core
+    called = history.by_node("rpc-call").get(core, ())
+    for rank in range(history.tp_of(core)):
+        worker = engine.worker(rank)
+        if worker not in history.by_node("born"):
+            continue  # it is the core itself
+        for node, other, work in ((core, worker, called), (worker, core, history.by_node("rpc").get(worker, ()))):
+            heard = history.receives(f"{other}->{node}/{Channel.OVERFLOW.value}")
+            if work and not (heard and heard[0].number < work[0].number):
+                finding.broke("{} was at work before it had heard that {}'s ring is complete", node, other,
+                              at=work[0].at, node=node)
+
+
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:
     if engine.core not in finding.history.by_node("ready"):
         finding.broke("{} was ready and {} never said so", frontend, engine.core, at=ready.at, node=frontend)
@@ -156,9 +172,9 @@ def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: Eng
 GUARANTEES = (
     Guarantee(
         id="handshake-order", chapter=CHAPTER, source=SOURCE, check=check_handshake_order,
-        sentence="No work is sent before READY; a peer that never answers, or never announces itself on the input "
-                 "socket, ends in a named error within the start-up bound; both sides agree on the number of blocks "
-                 "and on the parallel configuration.",
+        sentence="No work is sent before READY, and no call before all ends of the workers' rings are there; a peer "
+                 "that never answers, or never announces itself on the input socket, ends in a named error within the "
+                 "start-up bound; both sides agree on the number of blocks and on the parallel configuration.",
         wrong={
             "order": "takes HELLO for READY and sends its work",
             "bound": "waits for READY for ever",
