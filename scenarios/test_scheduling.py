@@ -99,7 +99,7 @@ globals().update(family(__name__, (
              "config": lab_config(cache={"num_gpu_blocks": 5})}),
     Case("test_calls_of_the_core",
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
-         plan(hang("frontend.0", at=f"{REQUESTS}:send", nth=49, until=until(seconds=0.2))),  # before the last run_steps
+         plan(*(hang("frontend.0", at=f"{REQUESTS}:send", nth=nth, until=until(seconds=0.2)) for nth in (6, 49))),
          (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
          play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
     Case("test_core_is_asked_to_leave_at_once",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import sys
 
+from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import Mark, tensor_parallel
+from engine.wire.codec import encode_add
 from faults.plan import corrupt, cut, delay, drop, duplicate, hang, marked, plan, reorder, stall, truncate, until
 from scenarios.guarantees.all import (
     abort_is_final,
@@ -86,6 +88,11 @@ class _EndsWhoeverUnpickles:
         return sys.exit, ("a pickle was executed",)
 
 
+def stranger(name: str, *prompt: int, client_index: int = 0) -> list[bytes]:
+    """A request that no client of the core would send."""
+    return encode_add(EngineCoreRequest(name, list(prompt), SamplingParams(max_tokens=2), client_index))
+
+
 def test_frames_that_are_no_requests(world):
     """Too short, unknown, empty, a pickle, a map instead of a request: all dropped, everybody else is served."""
     hostile = pickle.dumps(_EndsWhoeverUnpickles())
@@ -97,6 +104,14 @@ def test_frames_that_are_no_requests(world):
               raw(b"\x00", b"\x92\xa5alien\x07"), steps=4)
         .then(add(4, 5, 6, 7)))
     run.holds(bad_frame_isolated, no_foreign_code, tokens_match_reference)
+
+
+def test_requests_of_nobody(world):
+    """One without a token, one of a client that there is none of: they end alone, and it is said where one went."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair").then(
+            add(0), raw(*stranger("empty")), raw(*stranger("of-7", 5, client_index=7)), steps=4).then(add(1)))
+    run.holds(bad_frame_isolated, tokens_match_reference, blocks_conserved)
 
 
 def test_requests_are_damaged_on_the_way(world):
@@ -122,10 +137,11 @@ def test_request_for_a_core_that_has_disconnected(world):
 
 
 def test_request_that_cannot_be_served(world):
-    """A prompt that the cache can never hold fails alone and says why; one that fills it to the last is served."""
+    """A prompt that one block can never hold fails alone and says why, or is given up; one that fills it is served."""
     run = world.play(
-        topology=tensor_parallel(2), workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(add(1, 0, 3)),
-        config=lab_config(cache={"block_size": 7, "num_gpu_blocks": 11}))
+        topology=tensor_parallel(2), config=lab_config(cache={"block_size": 77, "num_gpu_blocks": 1}),
+        workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(
+            add(1), add(0, name="given up"), abort("given up"), steps=3).then(add(3, 0)))
     run.holds(bad_request_isolated, tokens_match_reference)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
+from engine.messages import EngineCoreRequest, EngineCoreRequestType
 from engine.topology import Topology
 from faults.plan import Plan
 from scenarios.history.verdicts import Verdict
@@ -79,10 +80,29 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
         return self.schema > 1
 
     @property
+    def raw(self) -> list[list[bytes]]:
+        """Messages that its workload sends, and no client of its own."""
+        return [[bytes.fromhex(frame) for frame in action.get("args", ())]
+                for phase in self.workload.get("phases", ()) for action in phase.get("actions", ())
+                if action["kind"] == "raw"]
+
+    @property
     def raw_messages(self) -> int:
-        """How many messages that are no request its workload sends."""
-        return sum(action["kind"] == "raw" for phase in self.workload.get("phases", ())
-                   for action in phase.get("actions", ()))
+        """How many of them are no request."""
+        raw = self.raw
+        return len(raw) - len(self.strangers) if raw else 0
+
+    @property
+    def strangers(self) -> list[EngineCoreRequest]:
+        """Those that are one."""
+        found = []
+        for frames in self.raw:
+            if len(frames) > 1 and frames[0] == EngineCoreRequestType.ADD:
+                try:
+                    found.append(msgspec.msgpack.decode(frames[1], type=EngineCoreRequest))
+                except (msgspec.DecodeError, ValueError):
+                    continue
+        return found
 
     @property
     def declared(self) -> dict[str, Verdict]:

@@ -101,7 +101,7 @@ def _raw_frames(history: History, incident: Incident) -> bool:
     """The workload sends bytes that are no request. The core refuses what still says whose it would be."""
     if incident.sort is Sort.STRANGE and (incident.record is None or incident.record.data.get("action") != "refused"):
         return False
-    return kind_of(incident.node) == NodeKind.CORE and history.play.raw_messages > 0
+    return kind_of(incident.node) == NodeKind.CORE and bool(history.play.raw)
 
 
 def _aborted_too_late(history: History, incident: Incident) -> bool:

@@ -662,6 +662,11 @@ def the_core_leaves_at_sigterm_with_the_work_in_its_hands() -> Builder:
 
 
 @rejects("drain")
+def who_runs_at_the_deadline_hears_of_the_end_only() -> Builder:
+    return _terminated().wait(1.01).observes("core.0", "dying", reason="SIGTERM", queued=0).dies("a")
+
+
+@rejects("drain")
 def a_draining_core_takes_new_work() -> Builder:
     return _terminated().called("b", 1).ended("a").ended("b")
 

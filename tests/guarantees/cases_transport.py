@@ -1,5 +1,7 @@
 """Histories about frames between frontend and core."""
 
+from engine.messages import EngineCoreRequest, SamplingParams
+from engine.wire.codec import encode_add
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, REQUESTS, WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
@@ -403,6 +405,43 @@ def one_of_two_frames_that_are_no_requests_vanishes_in_silence() -> Builder:
 @accepts("bad-frame-isolated")
 def the_one_of_two_such_frames_that_the_plan_lets_through_is_told_of() -> Builder:
     return _bad_frame().fires("drop", f"{REQUESTS}:send").ended("a").ended("b").promised(workload=_TWO_RAW_FRAMES)
+
+
+def _of_nobody(client_index: int = 0, took: bool = True, freed: bool = True, told: bool = True) -> Builder:
+    """A request comes that no client has sent, of one that there may be none of."""
+    frames = encode_add(EngineCoreRequest("nobody", [5], SamplingParams(max_tokens=2), client_index))
+    raw = {"kind": "raw", "args": [frame.hex() for frame in frames]}
+    h = history().started().request("a").promised(workload={**WORKLOAD, "phases": [{"actions": [raw]}]})
+    if took:
+        h.observes("core.0", "request", request="nobody", action="add", reason="")
+    if client_index and told:
+        h.observes("core.0", "bad-frame", edge="outputs", error=f"no client {client_index}")
+    return (h.observes("core.0", "freed", request="nobody") if freed else h).request("b", 1)
+
+
+@accepts("bad-frame-isolated")
+def what_a_request_of_another_client_has_come_to_is_told() -> Builder:
+    return _of_nobody(client_index=7)
+
+
+@silent("bad-frame-isolated")
+def a_request_that_nobody_has_sent_is_served_like_any_other() -> Builder:
+    return _of_nobody()
+
+
+@rejects("bad-frame-isolated")
+def a_request_that_nobody_has_sent_vanishes() -> Builder:
+    return _of_nobody(took=False, freed=False)
+
+
+@rejects("bad-frame-isolated")
+def a_request_that_nobody_has_sent_is_kept_for_good() -> Builder:
+    return _of_nobody(freed=False)
+
+
+@rejects("bad-frame-isolated")
+def outputs_for_a_client_that_there_is_none_of_vanish() -> Builder:
+    return _of_nobody(client_index=7, told=False)
 
 
 @rejects("no-foreign-code")

@@ -25,6 +25,8 @@ def check_bad_frame_isolated(history: History) -> Finding:
     _judge_noise(finding)
     hits = history.faults.hit(*DAMAGE)
     raw = _raw_frames(history)
+    if not history.faults.receipts:
+        _judge_strangers(finding)
     if not bad and not hits and not raw:
         return finding
     # Those that the workload sends go out with its first requests.
@@ -89,16 +91,27 @@ def _judge_answers(finding: Finding) -> None:
 def _named_by_raw_frames(history: History) -> list[str]:
     """Requests of the workload's raw frames that could not be read and still say whose they are."""
     found = []
-    for phase in history.play.workload.get("phases", ()):
-        for action in phase.get("actions", ()):
-            if action["kind"] == "raw" and len(action.get("args", ())) > 1:
-                try:
-                    body = msgspec.msgpack.decode(bytes.fromhex(action["args"][1]))
-                except (msgspec.DecodeError, ValueError):
-                    continue
-                if isinstance(body, list) and body and isinstance(body[0], str):
-                    found.append(body[0])
-    return found
+    for frames in history.play.raw:
+        try:
+            body = msgspec.msgpack.decode(frames[1])
+        except (IndexError, msgspec.DecodeError, ValueError):
+            continue
+        if isinstance(body, list) and body and isinstance(body[0], str):
+            found.append(body[0])
+    return [name for name in found if name not in {stranger.request_id for stranger in history.play.strangers}]
+
+
+def _judge_strangers(finding: Finding) -> None:
+    """A request that no client of the core has sent is served or fails like any other; what goes nowhere is told of."""
+    history = finding.history
+    for stranger in history.play.strangers:
+        name, core = stranger.request_id, history.engines[0].core
+        for what, records in (("took", history.by_node("request")), ("freed", history.by_node("freed"))):
+            if not any(record.data["request"] == name for record in records.get(core, ())):
+                finding.broke("{} never {} request {!r}, which came by itself", core, what, name, node=core)
+        if stranger.client_index and not any(
+                record.data["edge"] == "outputs" for record in history.by_node("bad-frame").get(core, ())):
+            finding.broke("{} has no client {} and did not say so", core, stranger.client_index, node=core)
 
 
 def _judge_noise(finding: Finding) -> None:

@@ -274,7 +274,10 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                           bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
         return
     finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
-    if not finished and operation.outcome != Outcome.REFUSED and ended < deadline:
+    if operation.outcome == Outcome.ENGINE_DEAD:
+        finding.broke("request {!r} was running when {} got SIGTERM, and it neither finished nor was it aborted",
+                      operation.request, core, at=ended, node=node)
+    elif not finished and operation.outcome != Outcome.REFUSED and ended < deadline:
         finding.broke("request {!r} was running when {} got SIGTERM and ended as {} {:.3f} s before the drain deadline",
                       operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
     elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,
