@@ -102,6 +102,11 @@ globals().update(family(__name__, (
          plan(*(hang("frontend.0", at=f"{REQUESTS}:send", nth=nth, until=until(seconds=0.2)) for nth in (6, 49))),
          (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
          play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
+    Case("test_steps_are_asked_for_while_steps_are_run",
+         "A call for steps comes while those of another one are run: it fails by name, and the other one is answered.",
+         Plan(), (calls_answered, tokens_match_reference, blocks_conserved),
+         play={"workload": recorded("pair").then(add(0, 1), utility("run_steps", 12), steps=3).then(
+             utility("collective_rpc", "check_health", 0)), "config": lab_config()}),
     Case("test_core_is_asked_to_leave_at_once",
          "SIGTERM to a core that may not take its time: who runs and who waits is told so, and then of the end.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=6)),

@@ -97,6 +97,19 @@ def _impossible_call(history: History, incident: Incident) -> bool:
     return "method" in data and cannot_be_done(data["method"], data.get("args", [1]))
 
 
+def _steps_are_run_already(history: History, incident: Incident) -> bool:
+    """The workload asks for steps within a phase that has some of its own: the call that comes too soon fails, and the
+    other one is answered later.
+    """
+    if incident.record is None or incident.record.data.get("method") != "run_steps":
+        return False
+    asked = sum(action["kind"] == "utility" and action["method"] == "run_steps" for phase in
+                history.play.workload.get("phases", ()) if phase.get("steps") for action in phase.get("actions", ()))
+    calls = [record for record in history.by_node("utility")[incident.node] if record.data["method"] == "run_steps"]
+    failed = [record for record in calls if record.data["failure"]]
+    return incident.record in failed[:asked] and not calls[-1].data["failure"]
+
+
 def _raw_frames(history: History, incident: Incident) -> bool:
     """The workload sends bytes that are no request. The core refuses what still says whose it would be."""
     if incident.sort is Sort.STRANGE and (incident.record is None or incident.record.data.get("action") != "refused"):
@@ -208,6 +221,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("it cannot be served", frozenset({Sort.FAILED}), _cannot_be_served),
     Cause("more than is admitted", frozenset({Sort.REFUSED}), _more_than_admitted),
     Cause("the core cannot do what is asked", frozenset({Sort.UTILITY}), _impossible_call),
+    Cause("steps are being run already", frozenset({Sort.UTILITY}), _steps_are_run_already),
     Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
     Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),

@@ -102,12 +102,28 @@ def _noise(edge: str) -> Builder:
     return h.observes("subscriber.0", "bad-frame", edge="kv", error="?")
 
 
+def _steps(asked: int, first_fails: bool = False) -> Builder:
+    """A client asks for steps so often in a phase that has some of its own; one call of two fails."""
+    action = {"kind": "utility", "method": "run_steps", "args": [12]}
+    phases = [{"actions": [action] * (asked - 1), "steps": 3}]
+    h = history().promised(workload={**WORKLOAD, "phases": phases}).request("a")
+    for method, failed in (("get_stats", False), ("run_steps", not first_fails), ("run_steps", first_fails)):
+        h.observes("frontend.0", "utility", method=method, args=[3], result=None if failed else 12,
+                   failure="steps are being run already" if failed else "")
+    return h
+
+
+def test_the_last_of_two_calls_for_steps_does_not_fail() -> None:
+    assert _steps(2, first_fails=True).judged(LAW).verdict is Verdict.BROKEN
+
+
 #: By cause: what it explains, and what looks like it and has no cause.
 CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
     "it cannot be served": (lambda: _impossible(workload=EMPTY), _impossible),
     "more than is admitted": (lambda: _refused(1), lambda: _refused(2)),
     "the core cannot do what is asked": (lambda: _call("no_such_call"), lambda: _call("ping")),
+    "steps are being run already": (lambda: _steps(2), lambda: _steps(1)),
     "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
     "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),
     "a subscriber asks what none asks": (
