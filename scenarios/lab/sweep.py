@@ -111,6 +111,9 @@ def phases() -> tuple[Phase, ...]:
               plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
         Phase(name="events", topology=tensor_parallel(2, subscribers=1), config=lab_config(kv_events=_EVENTS),
               workload=pair),
+        Phase(name="events of the same twice", topology=_HEARD, workload=recorded("eight-mixed").then(
+            add(2, 3), steps=2).then(abort(2, 3)), config=lab_config(
+                kv_events=_EVENTS, scheduler={"max_num_batched_tokens": 256})),  # both find nothing, and store the same
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
         Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,

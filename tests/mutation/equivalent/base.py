@@ -14,3 +14,4 @@ class Equivalent(NamedTuple):
     old: str
     reason: str
     new: str | None = None
+    behind: str = ""  # what stands right before it, where the same text stands in several places
