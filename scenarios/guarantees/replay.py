@@ -37,6 +37,7 @@ class Served:
         self.numbers: set[int] = set()
         self.books: list[tuple[Record, str]] = []  # where the core's own books are others
         self.befell: list[int] = []  # the core's records of what befell its requests and its cache beside its steps
+        self.unserved: list[tuple[str, int]] = []  # who can never be served, and the core's record of its coming
         self.whole = True  # all that was asked of it is known
 
     def _note(self) -> None:
@@ -92,7 +93,10 @@ class Served:
         elif data["action"] == "add":
             if data["request"] not in asked:
                 return False
+            before = service.unserved
             service.comes(asked[data["request"]])
+            if service.unserved > before:
+                self.unserved.append((data["request"], record.number))
         elif data["action"] == "abort":
             service.leaves(data["request"])
         return True

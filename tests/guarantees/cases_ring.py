@@ -405,6 +405,29 @@ def a_worker_swaps_two_calls() -> Builder:
     return _executed(_executed(_calls(0, 0), 0, 0, 1), 1, 1, 0)
 
 
+def _steps(*numbers: int) -> Builder:
+    h = _calls(*(0 for _ in numbers))
+    for rank in (0, 1):
+        for call, number in enumerate(numbers):
+            h.observes(f"worker.{rank}", "rpc", call=call, method="execute_model", step=number)
+    return h
+
+
+@accepts("workers-in-step")
+def workers_execute_each_step() -> Builder:
+    return _steps(0, 1, 2)
+
+
+@rejects("workers-in-step")
+def a_step_is_left_out() -> Builder:
+    return _steps(0, 2)
+
+
+@rejects("workers-in-step")
+def a_step_is_executed_twice() -> Builder:
+    return _steps(0, 1, 1)
+
+
 @silent("workers-in-step")
 def only_one_worker_was_ever_asked() -> Builder:
     return _executed(_calls(0), 0, 0)

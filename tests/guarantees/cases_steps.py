@@ -451,6 +451,31 @@ def no_step_although_somebody_waits() -> Builder:
     return asks(h, "run_steps", 1, result=6)
 
 
+def _too_long_behind(steps: int) -> Builder:
+    """Of 12 tokens, for a cache that holds two: it is said so after so many steps of somebody else."""
+    h = engine(blocks=3, seqs=1).called("a")
+    request = {"index": 2, "prompt_token_ids": [1] * 12, "sampling_params": {"max_tokens": 1},
+               "reference_token_ids": [5]}
+    h.promised(workload={**WORKLOAD, "requests": [*WORKLOAD["requests"], request]})
+    step(h, new=((A, [1, 2], 2, [0], 0, 2),)).called("c", 2)
+    told = [lambda: step(h, cached=((A, [7], [1], 2, 1),)), lambda: step(h, cached=((A, [8], [], 3, 1),))]
+    for number, make in enumerate(told, 1):
+        make()
+        if number == steps:
+            h.observes("core.0", "freed", request="c-0")
+    return h.ended("c", Outcome.FAILED, error="BadRequestError")
+
+
+@silent(TURN)
+def who_can_never_be_served_is_told_so_with_the_next_step() -> Builder:
+    return _too_long_behind(1)
+
+
+@rejects(TURN)
+def who_can_never_be_served_waits_for_somebody_else() -> Builder:
+    return _too_long_behind(2)
+
+
 def _books_of_a_prompt_that_nobody_can_serve(damaged: bool) -> Builder:
     """The core reads another prompt than was sent for "b", refuses it, and is idle behind "a"."""
     h = engine(seqs=1).sends(REQUESTS, "pause").receives(REQUESTS, "pause").called("a", core=False)

@@ -24,6 +24,8 @@ def check_served_in_turn(history: History) -> Finding:
             finding.broke("step {} of {}: {}", record.data["step"], core, text, at=record.at, node=core)
         elif served.whole:
             _judge_cached(finding, served)
+        if served.unserved:
+            _judge_unserved(finding, served)
         if served.waited:
             finding.witness("{} made {} steps, and somebody waited in {} of them", core, len(served.moments),
                             served.waited, times=served.waited)
@@ -57,6 +59,17 @@ def _judge_order_of_requests(finding: Finding, engine: EngineLife) -> None:
                           node=engine.core)
             return
         last = place[request]
+
+
+def _judge_unserved(finding: Finding, served: Served) -> None:
+    """Who can never be served is told so with the next step, and waits behind nobody."""
+    core, steps = served.engine.core, [step.number for step in served.steps]
+    over = {record.data["request"]: record.number for record in finding.history.by_node("freed").get(core, ())}
+    for request, came in served.unserved:
+        waited = bisect_right(steps, over.get(request, came)) - bisect_right(steps, came)
+        if waited > 1:
+            finding.broke("{} can never serve {!r}, and made {} steps before it said so", core, request, waited,
+                          node=core)
 
 
 def _judge_cached(finding: Finding, served: Served) -> None:

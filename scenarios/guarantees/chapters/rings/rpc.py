@@ -252,6 +252,7 @@ def check_workers_in_step(history: History) -> Finding:
                     break
         for node in workers:
             _judge_spared(finding, node, core)
+            _judge_numbers(finding, node)
         answers = {record.data["call"]: record.data.get("output_rank") for record in calls}
         silent = sum(answers.get(call) is not None and answers[call] != rank_of(node)
                      for node, mine in workers.items() for call in mine)
@@ -259,6 +260,14 @@ def check_workers_in_step(history: History) -> Finding:
             finding.witness("{} calls were executed in the same order by workers that had not to answer", silent,
                             times=silent)
     return finding
+
+
+def _judge_numbers(finding: Finding, node: str) -> None:
+    """A worker executes each step of its core, from the first one on."""
+    steps = [record.data.get("step") for record in finding.history.by_node("rpc")[node]
+             if record.data.get("method") == "execute_model"]
+    if steps != list(range(len(steps))):
+        finding.broke("{} executed the steps {}", node, steps, node=node)
 
 
 def _judge_spared(finding: Finding, node: str, core: str) -> None:
