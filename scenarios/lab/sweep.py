@@ -103,6 +103,8 @@ def phases() -> tuple[Phase, ...]:
             kill("core.0", at=marked("core.0", Mark.BORN)))),
         Phase(name="a burst", topology=_TWO, workload=recorded("single").then(
             add(0), utility("ping", "x", times=12), steps=2).then(abort(0))),
+        Phase(name="as many blocks as fit", topology=_TWO, workload=short, config=lab_config(
+            cache={"num_gpu_blocks": None})),
         Phase(name="a reset", topology=_TWO, workload=pair.then(_FEW, steps=3).then(
             abort(0, 1), utility("reset_prefix_cache"))),
         Phase(name="a drain", topology=_TWO, workload=pair, plan=plan(

@@ -93,6 +93,8 @@ _REASONS = {"dying": "reason", "bye": "reason", "rpc-raised": "error", "thread-e
             "start-failed": "error", "end": "error"}
 _NOBODY_WROTE = re.compile(
     r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b")
+#: Threads that go on until their process cancels them.
+_NEVER_DONE = ("input",)
 #: What a process says from when on its threads have nothing more to do.
 _LEAVING = ("dying", "bye", "parent-gone")
 
@@ -123,7 +125,8 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
     said = history.observations
     for name, field in _REASONS.items():
         for node, record in history.observed(name) if name in said else ():
-            if _NOBODY_WROTE.search(record.data.get(field) or ""):
+            words = record.data.get(field)
+            if words and "Error" in words and _NOBODY_WROTE.search(words):
                 yield Incident(Sort.STUMBLE, node, record.at, _words(record), None, record)
 
 
@@ -179,7 +182,8 @@ def _of_threads(history: History) -> Iterator[Incident]:
         for record in records:
             if record.data["why"] == "endless":
                 yield Incident(Sort.ENDLESS, node, record.at, _words(record), None, record)
-            elif record.data["why"] == "failed" or (record.data["why"] == "done" and record.number < leaving):
+            elif record.data["why"] == "failed" or (record.data["why"] == "done" and (
+                    record.number < leaving or record.data["thread"] in _NEVER_DONE)):
                 yield Incident(Sort.THREAD, node, record.at, _words(record), None, record)
 
 

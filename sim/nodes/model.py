@@ -86,9 +86,12 @@ class ModelStandIn:
         self._is_loaded = True
 
     def get_num_blocks(self) -> int:
-        return self._config.cache.num_gpu_blocks or NUM_BLOCKS
+        """Where none are configured, what fits: no two devices have room for the same."""
+        return self._config.cache.num_gpu_blocks or NUM_BLOCKS - self._rank
 
     def initialize_cache(self, num_blocks: int) -> None:
+        if num_blocks > self.get_num_blocks():
+            raise MemoryError(f"{num_blocks} blocks do not fit")
         self._num_blocks = num_blocks
 
     def check_health(self) -> None:

@@ -350,6 +350,36 @@ def a_worker_follows_too_late() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1")
 
 
+def _lone_core(waits_s: float, frozen: bool = False) -> Builder:
+    h = _frontend_killed().observes("core.0", "parent-gone")
+    if frozen:
+        h.fires("stall", "core.0/mark:step", until=Until(seconds=waits_s)).wait(waits_s).releases()
+    else:
+        h.wait(waits_s)
+    h.observes("core.0", "dying", reason="QueueCancelledError: the frontend is gone", queued=0)
+    return h.wait(.1).ends("core.0", "worker.0", "worker.1")
+
+
+@accepts("no-orphans")
+def a_core_leaves_when_it_sees_that_its_client_is_gone() -> Builder:
+    return _lone_core(.05)
+
+
+@accepts("no-orphans")
+def a_core_that_stands_still_leaves_later() -> Builder:
+    return _lone_core(.3, frozen=True)
+
+
+@rejects("no-orphans")
+def a_core_waits_for_a_step_although_its_client_is_gone() -> Builder:
+    return _lone_core(.3)
+
+
+@rejects("no-orphans")
+def a_core_whose_client_is_gone_ends_without_having_begun_to_leave() -> Builder:
+    return _frontend_killed().observes("core.0", "parent-gone").wait(.3).ends("core.0", "worker.0", "worker.1")
+
+
 def _stopped_worker(ended_after: float, *, client: bool = True) -> Builder:
     h = history().started().called("a").fires("stall", "core.0->worker.1/rpc:receive").fires(
         "kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("worker.0")

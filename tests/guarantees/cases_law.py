@@ -73,6 +73,12 @@ def the_threads_of_a_core_that_leaves_end() -> Builder:
 
 
 @rejects(LAW)
+def the_thread_that_reads_requests_ends_by_itself() -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing").observes("core.0", "dying", reason="SIGTERM")
+    return h.observes("core.0", "thread-ended", thread="input", why="done")
+
+
+@rejects(LAW)
 def an_idle_core_keeps_a_step_of_what_is_over() -> Builder:
     return history().started().request("a").observes(
         "core.0", "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], kept={"in_flight": 1, "calls": 0})

@@ -573,6 +573,11 @@ def the_core_says_that_nobody_waits() -> Builder:
     return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=[1, 0, 5, 6])
 
 
+@rejects(CALLS)
+def the_core_says_nothing_of_what_its_steps_have_left() -> Builder:
+    return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=None)
+
+
 @accepts(CALLS)
 def the_core_says_what_its_steps_have_left() -> Builder:
     return asks(asks(a_is_served(paused(both()), 1), "run_steps", 1, result=1), "get_stats", result=[1, 1, 5, 6])

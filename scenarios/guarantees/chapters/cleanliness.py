@@ -59,7 +59,19 @@ def check_no_orphans(history: History) -> Finding:
             if in_time and (death.planned or struck):
                 finding.witness("{} died ({}) and {} followed after {:.4f} s", parent, death.how, node, outlived,
                                 at=process.ended_at, node=node)
+    _judge_lone_cores(finding)
     return finding
+
+
+def _judge_lone_cores(finding: Finding) -> None:
+    """A core that sees that its client is gone waits for nothing more."""
+    history = finding.history
+    for core, seen in history.by_node("parent-gone").items():
+        dying, since = history.by_node("dying").get(core), seen[0].at
+        until = min(dying[0].at if dying else FOREVER, history.ends.at(core))
+        if kind_of(core) == "core" and since < until < FOREVER:
+            finding.took("the time in which {} went on without its client", core, bound=history.bounds.detection_s,
+                         measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
 
 
 def _descends(kind: str, ancestor: str) -> bool:
@@ -324,8 +336,8 @@ def has_descendants(play: Play) -> bool:
 GUARANTEES = (
     Guarantee(
         id="no-orphans", chapter=CHAPTER, source="vLLM V1 executor", check=check_no_orphans,
-        sentence="When a parent dies in any way, all its descendants exit within the bound; one that stands still is "
-                 "ended by its client.",
+        sentence="When a parent dies in any way, all its descendants exit within the bound, and a core begins at once; "
+                 "one that stands still is ended by its client.",
         wrong={
             "unwatched": "does not look after the process that has started it",
             "inherited": "lets children inherit each other's ends of the death pipe, which then never closes",

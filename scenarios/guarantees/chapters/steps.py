@@ -194,7 +194,7 @@ def _judge_stats(finding: Finding, served: Served, paused_at: int, record: Recor
     if any(first < number < last for number in served.befell):
         return
     wanted = _stats(served.moments[paused_at - 1], served.service.limits.blocks)
-    if list(record.data["result"]) != wanted:
+    if list(record.data["result"] or ()) != wanted:
         finding.broke("{} was told {}, its steps have left {}", node, record.data["result"], wanted, at=record.at,
                       node=node)
 

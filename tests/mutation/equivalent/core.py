@@ -11,6 +11,7 @@ _ONE_STEP = ("a core has one step in flight: between `schedule` and its answer n
 _BY_ID = "the answer of a step is found by its call's id, and a step is answered once"
 _NO_ORDER = "neither is seen by what the other one does"
 _FIRST = "the main thread ends by the first one"
+_REFUSED = "a configuration refuses such a block, and workers so few, before a core has a pool"
 _LOG = "a line for an operator"
 _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 
@@ -52,6 +53,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/engine_core.py", "EngineCore._handle", "effects-swapped",
                'yield MarkPoint(Mark.DRAINING)\n            yield Observe("draining", {"running": running, "waiting": '
                'waiting, "deadline": self.drain.deadline})', _NO_ORDER),
+    Equivalent("engine/core/block_pool.py", "BlockPool.__init__", "branch-never-taken",
+               "num_blocks < 1 or block_size < 1", _REFUSED),
+    Equivalent("engine/core/block_pool.py", "BlockPool.__init__", "condition-turned",
+               "num_blocks < 1 or block_size < 1", _REFUSED, "((num_blocks < 1) and (block_size < 1))"),
+    Equivalent(_SCHEDULER, "Scheduler.__init__", "branch-never-taken", "max_model_len is None or max_model_len < 2",
+               "a core gives the number of its model or of its configuration, which refuses less than 2"),
     Equivalent("engine/core/request.py", "hash_block", "off-by-one", "8",
                "a ninth byte, which is 0, tells no two parents apart", "9", behind="parent_hash.to_bytes("),
     Equivalent("engine/core/drain.py", "Drain.over", "off-by-one", "now >= self.deadline",

@@ -265,7 +265,7 @@ def check_workers_in_step(history: History) -> Finding:
 def _judge_numbers(finding: Finding, node: str) -> None:
     """A worker executes each step of its core, from the first one on."""
     steps = [record.data.get("step") for record in finding.history.by_node("rpc")[node]
-             if record.data.get("method") == "execute_model"]
+             if record.data["method"] == "execute_model"]
     if steps != list(range(len(steps))):
         finding.broke("{} executed the steps {}", node, steps, node=node)
 
