@@ -107,10 +107,12 @@ def test_frames_that_are_no_requests(world):
 
 
 def test_requests_of_nobody(world):
-    """One without a token, one of a client that there is none of: they end alone, and it is said where one went."""
+    """One without a token, one too long, one of a client that there is none of: they end alone, and all is told."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("pair").then(
-            add(0), raw(*stranger("empty")), raw(*stranger("of-7", 5, client_index=7)), steps=4).then(add(1)))
+        topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 60}),
+        workload=recorded("pair").then(
+            add(0), raw(*stranger("empty")), raw(*stranger("long", *[5] * 60)),
+            raw(*stranger("of-7", 5, client_index=7)), steps=4).then(add(1)))
     run.holds(bad_frame_isolated, tokens_match_reference, blocks_conserved)
 
 

@@ -1,5 +1,6 @@
 """Histories about frames between frontend and core."""
 
+from engine.config import SchedulerConfig
 from engine.messages import EngineCoreRequest, SamplingParams
 from engine.wire.codec import encode_add
 from faults.plan import Until
@@ -407,13 +408,15 @@ def the_one_of_two_such_frames_that_the_plan_lets_through_is_told_of() -> Builde
     return _bad_frame().fires("drop", f"{REQUESTS}:send").ended("a").ended("b").promised(workload=_TWO_RAW_FRAMES)
 
 
-def _of_nobody(client_index: int = 0, took: bool = True, freed: bool = True, told: bool = True) -> Builder:
-    """A request comes that no client has sent, of one that there may be none of."""
-    frames = encode_add(EngineCoreRequest("nobody", [5], SamplingParams(max_tokens=2), client_index))
+def _of_nobody(client_index: int = 0, took: bool = True, freed: bool = True, told: bool = True,
+               longest: int | None = None) -> Builder:
+    """A request of two tokens comes that no client has sent, of one that there may be none of, and is computed."""
+    frames = encode_add(EngineCoreRequest("nobody", [5, 6], SamplingParams(max_tokens=2), client_index))
     raw = {"kind": "raw", "args": [frame.hex() for frame in frames]}
-    h = history().started().request("a").promised(workload={**WORKLOAD, "phases": [{"actions": [raw]}]})
+    h = history(scheduler=SchedulerConfig(max_model_len=longest)).started().request("a").promised(workload={**WORKLOAD, "phases": [{"actions": [raw]}]})
     if took:
         h.observes("core.0", "request", request="nobody", action="add", reason="")
+        h.observes("worker.0", "step", call=0, new=[["nobody", [5, 6], 2, [0], 0]], scheduled={"nobody": 2})
     if client_index and told:
         h.observes("core.0", "bad-frame", edge="outputs", error=f"no client {client_index}")
     return (h.observes("core.0", "freed", request="nobody") if freed else h).request("b", 1)
@@ -427,6 +430,16 @@ def what_a_request_of_another_client_has_come_to_is_told() -> Builder:
 @silent("bad-frame-isolated")
 def a_request_that_nobody_has_sent_is_served_like_any_other() -> Builder:
     return _of_nobody()
+
+
+@silent("bad-frame-isolated")
+def a_request_that_nobody_has_sent_is_as_long_as_may_be() -> Builder:
+    return _of_nobody(longest=3)
+
+
+@rejects("bad-frame-isolated")
+def a_request_that_nobody_has_sent_is_computed_and_leaves_no_room_for_an_answer() -> Builder:
+    return _of_nobody(longest=2)
 
 
 @rejects("bad-frame-isolated")

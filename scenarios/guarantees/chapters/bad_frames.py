@@ -109,6 +109,11 @@ def _judge_strangers(finding: Finding) -> None:
         for what, records in (("took", history.by_node("request")), ("freed", history.by_node("freed"))):
             if not any(record.data["request"] == name for record in records.get(core, ())):
                 finding.broke("{} never {} request {!r}, which came by itself", core, what, name, node=core)
+        longest = history.play.config.scheduler.max_model_len
+        if longest is not None and len(stranger.prompt_token_ids) >= longest and any(
+                came[0] == name for _, step in history.observed("step") for came in step.data["new"]):
+            finding.broke("{} computed {!r}, which came by itself and leaves no room for an answer", core, name,
+                          node=core)
         if stranger.client_index and not any(
                 record.data["edge"] == "outputs" for record in history.by_node("bad-frame").get(core, ())):
             finding.broke("{} has no client {} and did not say so", core, stranger.client_index, node=core)

@@ -63,6 +63,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "a ninth byte, which is 0, tells no two parents apart", "9", behind="parent_hash.to_bytes("),
     Equivalent("engine/core/drain.py", "Drain.over", "off-by-one", "now >= self.deadline",
                "the instant itself: a clock has moved on by the next look", "now > self.deadline"),
+    Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return True",
+               "the core has looked before, and does not ask whether it was taken"),
     Equivalent(_SCHEDULER, "Scheduler.add_request", "statement-gone", "return False",
                "None is as false as False, and the core asks for no more"),
     Equivalent("engine/core/life.py", "CoreLife.run", "branch-never-taken", "not self._parent_gone", _LOG),
