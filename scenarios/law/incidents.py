@@ -102,7 +102,8 @@ _LEAVING = ("dying", "bye", "parent-gone")
 def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
     found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
-             *_of_tables(history), *_of_silence(history), *_of_publishers(history), *_of_stumbles(history))
+             *_of_tables(history), *_of_silence(history), *_of_publishers(history), *_of_stumbles(history),
+             *_of_repeats(history))
     return sorted(found, key=_when)
 
 
@@ -118,6 +119,16 @@ def _of_publishers(history: History) -> Iterator[Incident]:
     for node, record in history.observed("thread-ended"):
         if record.data["thread"] in (PUBLISHER, REPLAYER):
             yield Incident(Sort.UNASKED, node, record.at, f"it ran {record.data['thread']}", record=record)
+
+
+def _of_repeats(history: History) -> Iterator[Incident]:
+    """Whatever befalls what a worker reads, it executes each call once. Else, `workers-in-step` speaks of that."""
+    for node, records in history.by_node("rpc").items() if history.faults.receipts else ():
+        calls = [record.data.get("call", -place) for place, record in enumerate(records, 1)]
+        if len(set(calls)) < len(calls):
+            again = next(record for place, record in enumerate(records) if calls[place] in calls[:place])
+            text = f"it executed call {again.data['call']} again"
+            yield Incident(Sort.UNASKED, node, again.at, text, record=again)
 
 
 def _of_stumbles(history: History) -> Iterator[Incident]:

@@ -296,3 +296,21 @@ def a_thread_of_a_core_falls_over_beside_its_end() -> Builder:
 def a_caller_is_told_of_an_error_that_nobody_wrote() -> Builder:
     h = history().started().called("a").fires("kill", "worker.1/mark:executing").ends("worker.1", exitcode=-9)
     return h.ended("a", "engine-dead", error="KeyError", reason="worker.1 died")
+
+
+def _damaged_calls(*calls: int) -> Builder:
+    """A rank reads a ring whose memory is written over; its engine ends."""
+    h = history().started().called("a").fires("corrupt", "core.0/rpc:store.data")
+    for call in calls:
+        h.observes("worker.0", "rpc", call=call, method="check_health")
+    return h.dies("a")
+
+
+@accepts(LAW)
+def a_rank_executes_what_it_can_read() -> Builder:
+    return _damaged_calls(0, 1, 3)
+
+
+@rejects(LAW)
+def a_rank_executes_once_more_what_it_has_read_before() -> Builder:
+    return _damaged_calls(0, 1, 1)
