@@ -413,7 +413,8 @@ def _of_nobody(client_index: int = 0, took: bool = True, freed: bool = True, tol
     """A request of two tokens comes that no client has sent, of one that there may be none of, and is computed."""
     frames = encode_add(EngineCoreRequest("nobody", [5, 6], SamplingParams(max_tokens=2), client_index))
     raw = {"kind": "raw", "args": [frame.hex() for frame in frames]}
-    h = history(scheduler=SchedulerConfig(max_model_len=longest)).started().request("a").promised(workload={**WORKLOAD, "phases": [{"actions": [raw]}]})
+    h = history(scheduler=SchedulerConfig(max_model_len=longest)).started().request("a")
+    h.promised(workload={**WORKLOAD, "phases": [{"actions": [raw]}]})
     if took:
         h.observes("core.0", "request", request="nobody", action="add", reason="")
         h.observes("worker.0", "step", call=0, new=[["nobody", [5, 6], 2, [0], 0]], scheduled={"nobody": 2})
