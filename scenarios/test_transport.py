@@ -143,7 +143,7 @@ def test_request_that_cannot_be_served(world):
     run = world.play(
         topology=tensor_parallel(2), config=lab_config(cache={"block_size": 77, "num_gpu_blocks": 1}),
         workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(
-            add(1), add(0, name="given up"), abort("given up"), steps=3).then(add(3, 0)))
+            add(1, 0), add(0, name="given up"), abort("given up"), steps=3).then(add(3), add(0, name="behind")))
     run.holds(bad_request_isolated, tokens_match_reference)
 
 
