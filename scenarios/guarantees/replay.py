@@ -72,8 +72,9 @@ class Served:
         if record.site == "blocks":
             self.books += [(record, text) for text in _differences(service, data)]
         elif record.site == "kv-cache":
-            if len(data["hashes"]) != len(service.blocks.found_in):
-                self.books.append((record, f"its cache has {len(data['hashes'])} hashes, its steps have left "
+            count = len(data["hashes"] or ())
+            if count != len(service.blocks.found_in):
+                self.books.append((record, f"its cache has {count} hashes, its steps have left "
                                            f"{len(service.blocks.found_in)}"))
             if self.handed_over != self.batches:
                 self.books.append((record, f"it has handed over {self.handed_over} batches of events, its cache has "

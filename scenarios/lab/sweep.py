@@ -20,7 +20,22 @@ from engine.config import EngineConfig
 from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
-from faults.plan import Fate, Fault, Plan, Until, drop, hang, kill, marked, plan, raises, stall, terminate, truncate
+from faults.plan import (
+    Fate,
+    Fault,
+    Plan,
+    Until,
+    corrupt,
+    drop,
+    hang,
+    kill,
+    marked,
+    plan,
+    raises,
+    stall,
+    terminate,
+    truncate,
+)
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
@@ -143,6 +158,8 @@ def phases() -> tuple[Phase, ...]:
                   stall("frontend.0", at=marked("worker.0", Mark.LOADING), until=Until(seconds=1.5)))),
         Phase(name="addresses that cannot be read", topology=_TWO, workload=short, calm=True, plan=plan(
             truncate("frontend.0->core.0/handshake"))),
+        Phase(name="a client of another number of ranks", topology=_TWO, workload=short, calm=True, plan=plan(
+            corrupt("frontend.0->core.0/handshake", byte=181))),  # of its `parallel_config`
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
