@@ -5,9 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 
-from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import Mark, tensor_parallel
-from engine.wire.codec import encode_add
 from faults.plan import corrupt, cut, delay, drop, duplicate, hang, marked, plan, reorder, stall, truncate, until
 from scenarios.guarantees.all import (
     abort_is_final,
@@ -26,7 +24,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import abort, add, asked, raw, recorded, utility
+from scenarios.workloads import abort, add, asked, of_nobody, raw, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -88,11 +86,6 @@ class _EndsWhoeverUnpickles:
         return sys.exit, ("a pickle was executed",)
 
 
-def stranger(name: str, *prompt: int, client_index: int = 0) -> list[bytes]:
-    """A request that no client of the core would send."""
-    return encode_add(EngineCoreRequest(name, list(prompt), SamplingParams(max_tokens=2), client_index))
-
-
 def test_frames_that_are_no_requests(world):
     """Too short, unknown, empty, a pickle, a map instead of a request: all dropped, everybody else is served."""
     hostile = pickle.dumps(_EndsWhoeverUnpickles())
@@ -111,8 +104,8 @@ def test_requests_of_nobody(world):
     run = world.play(
         topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 60}),
         workload=recorded("pair").then(
-            add(0), raw(*stranger("empty")), raw(*stranger("long", *[5] * 60)),
-            raw(*stranger("of-7", 5, client_index=7)), steps=4).then(add(1)))
+            add(0), of_nobody("empty"), of_nobody("long", *[5] * 60), of_nobody("of-7", 5, client_index=7),
+            steps=4).then(add(1)))
     run.holds(bad_frame_isolated, tokens_match_reference, blocks_conserved)
 
 

@@ -21,8 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from engine.frontend.input_processor import Prompt
-from engine.messages import SamplingParams
+from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import Engine
+from engine.wire.codec import encode_add
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
@@ -141,6 +142,11 @@ def utility(method: str, *args: Any, times: int = 1) -> Action:
 def raw(*frames: bytes) -> Action:
     """Send bytes that are no request."""
     return Action(kind="raw", args=[frame.hex() for frame in frames])
+
+
+def of_nobody(name: str, *prompt: int, client_index: int = 0) -> Action:
+    """Send a request that no client of the core has made."""
+    return raw(*encode_add(EngineCoreRequest(name, list(prompt), SamplingParams(max_tokens=2), client_index)))
 
 
 @lru_cache(maxsize=32)

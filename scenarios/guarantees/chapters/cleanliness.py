@@ -19,7 +19,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.closing import has_a_client, judge_closed, judge_words
+from scenarios.guarantees.chapters.closing import has_a_client, judge_closed, judge_lone_cores, judge_words
 from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
@@ -59,19 +59,8 @@ def check_no_orphans(history: History) -> Finding:
             if in_time and (death.planned or struck):
                 finding.witness("{} died ({}) and {} followed after {:.4f} s", parent, death.how, node, outlived,
                                 at=process.ended_at, node=node)
-    _judge_lone_cores(finding)
+    judge_lone_cores(finding)
     return finding
-
-
-def _judge_lone_cores(finding: Finding) -> None:
-    """A core that sees that its client is gone waits for nothing more."""
-    history = finding.history
-    for core, seen in history.by_node("parent-gone").items():
-        dying, since = history.by_node("dying").get(core), seen[0].at
-        until = min(dying[0].at if dying else FOREVER, history.ends.at(core))
-        if kind_of(core) == "core" and since < until < FOREVER:
-            finding.took("the time in which {} went on without its client", core, bound=history.bounds.detection_s,
-                         measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
 
 
 def _descends(kind: str, ancestor: str) -> bool:

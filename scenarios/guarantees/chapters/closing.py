@@ -1,4 +1,4 @@
-"""What a client does about processes that do not go by themselves, and tells of those that could not begin."""
+"""What a client does about processes that do not go by themselves, tells of those that could not begin, and leaves."""
 
 from __future__ import annotations
 
@@ -53,3 +53,14 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
+
+
+def judge_lone_cores(finding: Finding) -> None:
+    """A core that sees that its client is gone waits for nothing more."""
+    history = finding.history
+    for core, seen in history.by_node("parent-gone").items():
+        dying, since = history.by_node("dying").get(core), seen[0].at
+        until = min(dying[0].at if dying else FOREVER, history.ends.at(core))
+        if kind_of(core) == "core" and since < until < FOREVER:
+            finding.took("the time in which {} went on without its client", core, bound=history.bounds.detection_s,
+                         measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
