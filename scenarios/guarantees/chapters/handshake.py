@@ -141,8 +141,8 @@ def _judge_queues(finding: Finding, engine: EngineLife) -> None:
     called = history.by_node("rpc-call").get(core, ())
     for rank in range(history.tp_of(core)):
         worker = engine.worker(rank)
-        if worker not in history.by_node("born"):
-            continue  # it is the core itself
+        if worker not in history.by_node("born") or not history.play.says_why:
+            continue  # it is the core itself, or an engine of old, whose answers had no such word
         for node, other, work in ((core, worker, called), (worker, core, history.by_node("rpc").get(worker, ()))):
             heard = history.receives(f"{other}->{node}/{Channel.OVERFLOW.value}")
             if work and not (heard and heard[0].number < work[0].number):
