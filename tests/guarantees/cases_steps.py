@@ -330,12 +330,6 @@ def a_block_has_gone_from_the_books() -> Builder:
     return idle(a_is_served(both(), 1), 4, 1, requests=2, running=1, waiting=1, tables=1)
 
 
-@silent(BLOCKS)
-def the_books_are_those_of_another_request_than_was_sent() -> Builder:
-    h = both().fires("corrupt", "frontend.0->core.0/requests:receive")
-    return idle(a_is_served(h, 1), 4, 1, requests=2, running=1, waiting=1, tables=1)
-
-
 @rejects(BLOCKS)
 def the_books_are_wrong_where_an_answer_was_damaged() -> Builder:
     h = both().fires("corrupt", "core.0->frontend.0/outputs:receive")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.topology import Channel
-from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee
+from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee
 from scenarios.guarantees.replay import Served, replayed
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 
@@ -41,16 +40,10 @@ def _judge_freed(finding: Finding, node: str, idle: Record) -> None:
                       at=idle.at, node=node)
 
 
-def _was_asked_otherwise(history: History, engine: EngineLife) -> bool:
-    """Changed bytes may be another request: what its steps should have left nobody knows then."""
-    return any(history.engine_of(hit.node) == engine
-               for hit in history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value, operation=":receive"))
-
-
 def check_blocks_conserved(history: History) -> Finding:
     finding = Finding(history)
     for served in replayed(history):
-        for record, text in () if _was_asked_otherwise(history, served.engine) else served.books:
+        for record, text in served.books:
             finding.broke("{}: {}", served.engine.core, text, at=record.at, node=served.engine.core)
         _judge_silence(finding, served)
     for node, records in history.by_node("blocks").items():
