@@ -6,7 +6,8 @@ them to the event loop.
 
 Promises
 - Those of `engine.frontend.life`.
-- A program that ends without `shutdown`, or by an exception, shuts down on its way out.
+- A program that ends without `shutdown`, or by an exception, shuts down on its way out; so does a child of
+  `multiprocessing`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import atexit
 import os
 import secrets
+from multiprocessing.util import Finalize
 from typing import Any
 
 from engine.config import EngineConfig
@@ -55,6 +57,8 @@ class EngineCoreClient:
         self.life = ClientLife(self.ports.node, config, lambda: secrets.token_hex(4))
         self.run = self.process.run
         _open_clients.add(self)
+        #: `multiprocessing` asks its own children's exit handlers for nothing, and they, too, wait for theirs.
+        self._last = Finalize(None, end_client, (self,), exitpriority=0)
         try:
             self.run(self.life.start())
         except BaseException:
@@ -129,6 +133,7 @@ class EngineCoreClient:
             raise
         finally:
             _open_clients.discard(self)
+            self._last.cancel()
 
 
 class SyncMPClient(EngineCoreClient):

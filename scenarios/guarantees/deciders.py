@@ -94,4 +94,5 @@ DECIDERS: dict[str, Decider] = {
     "kv-ranks-apart": Decider("batches of each rank, and who took them", (_I, _L)),
     "memory-bounded": Decider("requests that a caller had open at once, refusals", (_C, _I)),
     "no-foreign-code": Decider("ends of processes after a pickle that ends whoever executes it", (_P, _B, _I)),
+    "programs-are-answered": Decider("what a program was answered, against what is documented", (_C,)),
 }

@@ -18,6 +18,7 @@ from scenarios.guarantees.chapters import (
     handshake,
     holdings,
     overload,
+    programs,
     requests,
     steps,
     text,
@@ -34,7 +35,7 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, ring, ring_waits, queue, rpc, death,
-                    cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload)
+                    cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload, programs)
     for guarantee in chapter.GUARANTEES
 }
 

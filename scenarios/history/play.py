@@ -36,6 +36,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     synchronous: bool = False  # a real client is a program without an event loop, which generates and waits
     polling: bool = False  # a real subscriber is a program that polls
     queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`
+    program: str = ""  # no engine of the lab's: a program that uses parts of one, a row of `scenarios.programs.program`
+
+    @property
+    def without_engine(self) -> bool:
+        """Who runs then is a program, and says what it did in words of its own."""
+        return bool(self.queue or self.program)
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,7 +220,7 @@ def _of_silence(history: History) -> Iterator[Incident]:
     its callers; each refusal of its own tells the load. Its callers have an answer to each call.
     """
     for node, records in history.by_node("bye").items():
-        if kind_of(node) != NodeKind.FRONTEND or history.play.options.queue:  # there it is no client of an engine
+        if kind_of(node) != NodeKind.FRONTEND or history.play.options.without_engine:  # there it is no client of one
             continue
         at, refused = records[-1].at, _refused_by_itself(history, node)
         dead = any(o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted for o in history.operations)

@@ -52,7 +52,7 @@ _ORPHANED = "the frontend is gone"
 
 def passed_by(history: History) -> Iterator[tuple[str, str]]:
     """(node, what it has passed by in silence) of each process that left on its own feet."""
-    if history.play.options.queue:
+    if history.play.options.without_engine:
         return  # there are other programs at work
     for node in history.by_node("bye"):
         kind = kind_of(node)

@@ -1,7 +1,8 @@
-"""What the lab does in a real play of the queue alone, in order (pure): see `scenarios.lab.queue_play`.
+"""What the lab does in a real play of programs alone, in order (pure).
 
-    start all | hand the writer's handle on | until each has done its part | let each look back, alone | close the
-    program, the readers, the writer | look for leftovers
+    of a queue      start all | hand the writer's handle on | until each has done its part | let each look back, alone |
+                    close the program, the readers, the writer | look for leftovers: see `scenarios.lab.queue_play`
+    of a program    start it | until it has done its part, and is gone | look for leftovers
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from scenarios.lab.script import CLOSE, DONE, GO, Actor, Script, Seen, Steps, Wa
 class QueueBench(Protocol):
     def start_part(self, node: Node) -> Actor:
         """One that plays this node's part. The writer says the handle first; each says DONE when it is done."""
+
+    def start_program(self, node: Node) -> Actor:
+        """One that plays this node's part and then leaves. It says DONE when it has asked all that it asks."""
 
     def living(self, engine: Engine) -> list[str]: ...
     def files(self, engine: Engine) -> set[str]: ...
@@ -37,6 +41,17 @@ def queue_script(bench: QueueBench, queue: str, topology: Topology, bounds: Boun
     for part in reversed(parts):
         part.tell(CLOSE)
         yield from _until_gone(part)
+    return (yield from _leftovers(bench, topology, bounds))
+
+
+def program_script(bench: QueueBench, topology: Topology, bounds: Bounds) -> Script:
+    part = bench.start_program(frontend())
+    yield from _until_done([part], 1)
+    yield from _until_gone(part)
+    return (yield from _leftovers(bench, topology, bounds))
+
+
+def _leftovers(bench: QueueBench, topology: Topology, bounds: Bounds) -> Script:
     (engine,) = topology.engines
 
     def left() -> list[str]:

@@ -40,8 +40,8 @@ from scenarios.lab.follower import following
 from scenarios.lab.queue_play import PLAYS
 from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_of
-from scenarios.programs import queue_user, sync_caller
-from scenarios.programs.queue_script import queue_script
+from scenarios.programs import program, queue_user, sync_caller
+from scenarios.programs.queue_script import program_script, queue_script
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds import caller, fork_server, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
@@ -196,8 +196,11 @@ class RealBench:
 
     def _perform(self) -> Seen:
         topology, bounds, queue = self._play.topology, self._config.bounds, self._options.queue
-        script = queue_script(self, queue, topology, bounds) if queue else Rehearsed(
-            self, topology, bounds, self._options).run()
+        if self._options.program:
+            script = program_script(self, topology, bounds)
+        else:
+            script = queue_script(self, queue, topology, bounds) if queue else Rehearsed(
+                self, topology, bounds, self._options).run()
         try:
             wait = next(script)
             while True:
@@ -232,6 +235,12 @@ class RealBench:
         return self._act(queue_user.main, queue_user.QueueRecipe(
             node=str(node), queue=self._options.queue, ring=self._config.ring, bounds=self._config.bounds,
             ports_factory=FACTORY, ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
+
+    def start_program(self, node: Node) -> RealActor:
+        return self._act(program.main, program.ProgramRecipe(
+            program=self._options.program, config=msgspec.structs.replace(
+                self._config, runtime_dir=str(self._scratch)), workload=self._workload, ports_factory=FACTORY,
+            ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
 
     def has_ended(self, node: Node) -> bool:
         watched = self._watched.get(node)

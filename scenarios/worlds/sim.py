@@ -27,6 +27,7 @@ from engine.effects import Loop
 from engine.frontend.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
 from engine.topology import Client, Engine, Node, frontend
+from faults.plan import PlanError
 from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab.follower import follow, following
@@ -78,6 +79,8 @@ class SimWorld(World):
     virtual_time = True
 
     def _play(self, play: Play) -> list[Path]:
+        if play.options.program:
+            raise PlanError(f"{play.scenario}: a program is played by real processes only")
         folders, began = [], time.perf_counter()
         for number, (_, (simulation, lab)) in enumerate(
                 enumerate_choices(lambda choices: play_once(play, choices), CHOICES)):

@@ -14,6 +14,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_law,
     cases_names,
     cases_passed,
+    cases_programs,
     cases_queue,
     cases_requests,
     cases_ring,

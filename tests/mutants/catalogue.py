@@ -8,12 +8,13 @@ from tests.mutants.table import WORLDS
 from tests.mutants.table_delivery import DELIVERY_MUTANTS
 from tests.mutants.table_ends import ENDS_MUTANTS
 from tests.mutants.table_kv import KV_MUTANTS
+from tests.mutants.table_programs import PROGRAM_MUTANTS
 from tests.mutants.table_requests import REQUEST_MUTANTS
 from tests.mutants.table_ring import RING_MUTANTS
 from tests.mutants.table_steps import STEPS_MUTANTS
 
 MUTANTS = (*table.MUTANTS, *DELIVERY_MUTANTS, *REQUEST_MUTANTS, *RING_MUTANTS, *KV_MUTANTS, *ENDS_MUTANTS,
-           *STEPS_MUTANTS)
+           *STEPS_MUTANTS, *PROGRAM_MUTANTS)
 
 
 def seen_red() -> dict[str, dict[str, tuple[str, ...] | str]]:

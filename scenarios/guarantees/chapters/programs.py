@@ -1,0 +1,46 @@
+"""Promises about parts of the engine that a program uses by themselves (`Options.program`)."""
+
+from __future__ import annotations
+
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.history.history import History
+from scenarios.history.play import Play
+
+CHAPTER = "Programs"
+
+
+def is_of_a_program(play: Play) -> bool:
+    return bool(play.options.program)
+
+
+def check_programs_are_answered(history: History) -> Finding:
+    finding = Finding(history)
+    for node, records in history.by_node("asked").items():
+        for record in records:
+            data = record.data
+            if data["answer"] != data["wanted"]:
+                finding.broke("{} asked {} and was answered {}, not {}", node, data["words"], data["answer"],
+                              data["wanted"], at=record.at, node=node)
+        if node in history.by_node("bye"):
+            finding.witness("{} asked {} things", node, len(records), at=records[-1].at, node=node)
+    return finding
+
+
+GUARANTEES: tuple[Guarantee, ...] = (
+    Guarantee(
+        id="programs-are-answered", chapter=CHAPTER, source="this project", applies=is_of_a_program,
+        check=check_programs_are_answered,
+        sentence="What a program may use by itself does as it is documented: publisher and subscriber of KV events, "
+                 "both ends of a queue, `LLM` and `AsyncLLM`. It rests while it waits, refuses what it must refuse, "
+                 "and leaves nothing open when it is closed, dropped or forgotten.",
+        wrong={
+            "events": "takes batches from who has shut its publisher down",
+            "queues": "lets two readers of one rank into a queue",
+            "generation": "goes on with a request whose stream was left",
+        },
+        witness="a program asked all that it asks, and left",
+        envelope=Envelope(),
+        blind_in={f"{half} in sim": "a program's threads, sockets and files are its own, and the twin has none of them"
+                  for half in ("events", "queues", "generation")},
+    ),
+)

@@ -1,0 +1,94 @@
+"""What a program asks of the parts of the engine, as any program may use them, and what it must be answered.
+
+Promises: what is asked is on record as soon as it is answered, an exception by its name; so a judge sees what a program
+saw, and one that hangs has said how far it came.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: For whatever must come about on a busy machine; how often it is looked for.
+PATIENCE_S, LOOK_S = 20.0, 0.002
+#: What a wait that sleeps takes of a processor, at most, and what is too late for one that was woken.
+MOST_OF_A_WAIT, LATE_S = 0.25, 0.06
+
+
+class Asking:
+    """`folder`: for files. `workload`: what a model is asked, and what it must answer."""
+
+    def __init__(self, ports: Any, folder: str, config: Any, workload: Any) -> None:
+        self._ports = ports
+        self.folder, self.config, self.workload = folder, config, workload
+
+    def __call__(self, words: str, ask: Callable[[], Any], wanted: Any) -> Any:
+        """`wanted`: an answer, or the class of an error. -> the answer, None for an error"""
+        answer = None
+        try:
+            answer = told = ask()
+        except Exception as error:
+            told = type(error).__name__
+        name = getattr(wanted, "__name__", wanted)
+        self._ports.observe("asked", words=words, answer=_plain(told), wanted=_plain(name))
+        return answer
+
+    def raised(self, words: str, ask: Callable[[], Any], wanted: Any, *parts: str) -> None:
+        """It must raise this, and say these."""
+        try:
+            ask()
+            told, missing = "nothing", list(parts)
+        except Exception as error:
+            told, missing = type(error).__name__, [part for part in parts if part not in str(error)]
+        self._ports.observe("asked", words=words, answer=[told, missing], wanted=[wanted.__name__, []])
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | list | dict) or value is None else repr(value)
+
+
+def until(condition: Callable[[], Any]) -> bool:
+    """Wait until then. -> whether it came"""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def held() -> list[int]:
+    """How many descriptors this process has open, and how many threads."""
+    gc.collect()
+    return [len(os.listdir("/proc/self/fd")), threading.active_count()]
+
+
+def no_more(before: list[int]) -> bool:
+    """Whether it has no more of anything than it had."""
+    return all(now <= then for now, then in zip(held(), before, strict=True))
+
+
+def is_mapped(name: str) -> bool:
+    """Whether this process has such a file in its memory."""
+    return name in Path("/proc/self/maps").read_text()
+
+
+def sleeps(wait: Callable[[], Any], seconds: float) -> bool:
+    """Whether this wait lasts so long, and this thread is not busy meanwhile."""
+    began, busy = time.monotonic(), time.thread_time()
+    wait()
+    lasted = time.monotonic() - began
+    return lasted >= seconds - 1e-3 and time.thread_time() - busy < MOST_OF_A_WAIT * seconds
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process, or nobody but its parent has still to hear of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

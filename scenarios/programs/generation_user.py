@@ -1,0 +1,317 @@
+"""A program that generates: by `LLM` where it has no event loop, by `AsyncLLM` where it has one, as README shows it.
+
+What it asks the model is its play's workload, whose answers `transformers` chose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from multiprocessing import get_context, process
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import engine
+from engine.config import EngineConfig
+from engine.errors import BadRequestError, ConfigError
+from engine.process.files import PREFIX
+from engine.process.runtime_dir import SHM
+from scenarios.programs.asking import PATIENCE_S, Asking, held, is_gone, no_more, until
+
+TEXT = " Bruno is our ring."
+NOWHERE = "/proc/nowhere"
+
+
+def ask_generation(ask: Asking) -> None:
+    config = msgspec.structs.replace(ask.config, skip_tokenizer_init=False, tensor_parallel_size=1)
+    _of_the_package(ask)
+    _without_a_loop(ask, config)
+    _on_a_loop(ask, config)
+    _forgets_to_shut_down(ask, config)
+    _cannot_start(ask, config)
+
+
+def _of_the_package(ask: Asking) -> None:
+    """Its names are imported when they are first used."""
+    for name in engine.__all__:
+        ask(f"the name {name}", lambda: getattr(engine, name).__name__, name)
+    ask.raised("a name that it does not have", lambda: engine.carrier_pigeon, AttributeError, "carrier_pigeon")
+
+
+def _prompts(ask: Asking) -> tuple[list[Any], list[Any], list[list[int]]]:
+    """-> prompts, parameters, answers"""
+    requests = ask.workload.requests
+    return ([request.prompt_token_ids for request in requests], [request.params for request in requests],
+            [request.reference_token_ids for request in requests])
+
+
+# -- without an event loop --------------------------------------------------------------------------------------------
+
+
+def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
+    prompts, params, answers = _prompts(ask)
+    few = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, max_requests=2))
+    with engine.LLM(config=few) as llm:
+        before, progress = held(), list[list[int]]()
+
+        def told(*counts: int) -> None:
+            progress.append(list(counts))
+
+        ask("one prompt", lambda: [one.token_ids for one in llm.generate(prompts[0], params[0])], answers[:1])
+        ask("more prompts than may be open at once",
+            lambda: [one.token_ids for one in llm.generate(prompts, params, told)] == answers, True)
+        ask("how it is told of its progress", lambda: progress, [
+            [done + 1, len(prompts)] for done in range(len(prompts))])
+        ask("the same for all of them", lambda: [one.token_ids for one in llm.generate(
+            prompts, engine.SamplingParams(max_tokens=3, ignore_eos=True))], [answer[:3] for answer in answers])
+        ask.raised("three parameters for two prompts", lambda: llm.generate(prompts[:2], params[:3]), ValueError, "2",
+                   "3")
+        ask("one that cannot be served", lambda: llm.generate([prompts[0], []], params[0]), BadRequestError)
+        ask("no prompt at all", lambda: llm.generate([]), [])
+        [one] = llm.generate(TEXT, params[0])
+        ask("what is said of it", lambda: [one.prompt, one.finished, one.finish_reason, len(one.token_ids) > 1],
+            [TEXT, True, "length", True])
+        for prompt in (one.prompt_token_ids, {"prompt": TEXT}, [TEXT], [one.prompt_token_ids]):
+            ask(f"the same, given as {type(prompt).__name__} of {len(prompt)}",
+                lambda: [same.token_ids == one.token_ids for same in llm.generate(prompt, params[0])], [True])
+        ask("a call", lambda: llm.call_utility("ping", "ab", 3), "ababab")
+        ask.raised("a call that there is none of", lambda: llm.call_utility("carrier_pigeon"), ValueError,
+                   "carrier_pigeon")
+        ask("its health", llm.check_health, None)
+        _is_interrupted(ask, llm, prompts, params)
+        ask("what a forked child's end does to it", lambda: [_in_a_child(), llm.call_utility("ping", 1)], [0, 1])
+        ask("what it holds when it is done", lambda: until(lambda: no_more(before)), True)
+    ask("to generate when it is shut down", lambda: llm.generate(prompts[0]), "EngineDeadError")
+    ask("its health then", llm.check_health, "EngineDeadError")
+    ask("how often it can be shut down", llm.shutdown, None)
+
+
+def _is_interrupted(ask: Asking, llm: Any, prompts: list[Any], params: list[Any]) -> None:
+    """By an exception out of a signal handler: what was asked for is given up, and the next call is answered."""
+    def handler(*_: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    llm.call_utility("pause_scheduler")
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    ask("to generate while a handler raises", lambda: llm.generate(prompts, params) and None, InterruptedError)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
+    llm.call_utility("resume_scheduler")
+
+
+def _is_idle(stats: list[int]) -> bool:
+    """None runs, none waits."""
+    return not any(stats[:2])
+
+
+def _in_a_child(work: Callable[[], Any] = lambda: None) -> int:
+    """As a program that ends in a forked child. -> its exit code"""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            process._children.clear()  # they are its parent's, and to be waited for by that
+            work()
+            atexit._run_exitfuncs()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _in_a_worker(work: Callable[[], Any]) -> int | None:
+    child = get_context("fork").Process(target=work)
+    child.start()
+    child.join(PATIENCE_S)
+    code = child.exitcode
+    child.kill()
+    child.join()
+    return code
+
+
+# -- on an event loop -------------------------------------------------------------------------------------------------
+
+
+def _on_a_loop(ask: Asking, config: EngineConfig) -> None:
+    before = held()
+    llm = engine.AsyncLLM(config)
+    ask("its blocks", lambda: llm.client.num_gpu_blocks, config.cache.num_gpu_blocks)
+    asyncio.run(_asks(ask, llm))
+    asyncio.run(_leaves_early(ask, llm))
+    asyncio.run(_loses_its_core(ask, llm, config))
+    llm.shutdown()
+    llm.shutdown()
+    ask("what is left of it", lambda: until(lambda: no_more(before) and not _children()), True)
+
+
+async def _asks(ask: Asking, llm: Any) -> None:
+    prompts, params, answers = _prompts(ask)
+    turns = 0
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    other = asyncio.create_task(beside())
+    outputs = [output async for output in llm.generate(prompts[0], params[0], "a")]
+    ask("what comes in the end", lambda: outputs[-1].token_ids, answers[0])
+    ask("whether each output goes on with the one before it", lambda: all(map(_goes_on, outputs, outputs[1:])), True)
+    ask("whether there was more than one, and others had their turn", lambda: [len(outputs) > 1, turns > 1],
+        [True, True])
+    other.cancel()
+
+    async def last(place: int) -> list[int]:
+        return [output async for output in llm.generate(prompts[place], params[place], f"b{place}")][-1].token_ids
+
+    at_once = await asyncio.gather(*map(last, range(len(prompts))))
+    ask("what is asked for at once", lambda: at_once == answers, True)
+    call = await llm.call_utility("ping", "ab", 2)
+    ask("a call on a loop", lambda: call, "abab")
+    failed = await _error(llm.call_utility("carrier_pigeon"))
+    ask("a call on a loop that there is none of", lambda: failed, "ValueError")
+    given_up = llm.start_utility("ping", "given up")
+    given_up.cancel()
+    call = await llm.call_utility("ping", "next")
+    ask("a call behind one that was given up", lambda: call, "next")
+    ask("its health on a loop", lambda: [llm.errored, llm.dead_error], [False, None])
+    healthy = await _error(llm.check_health())
+    ask("what it says of its health", lambda: healthy, "")
+
+
+def _goes_on(sooner: Any, later: Any) -> bool:
+    have = len(sooner.token_ids)
+    return later.token_ids[:have] == sooner.token_ids and len(later.token_ids) > have and not sooner.finished
+
+
+async def _error(asked: Any) -> str:
+    try:
+        await asked
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+async def _leaves_early(ask: Asking, llm: Any) -> None:
+    """Whoever leaves a stream is done with its request; this is another loop than before."""
+    prompts, params, answers = _prompts(ask)
+    async with aclosing(llm.generate(prompts[1], params[1], "left")) as outputs:
+        async for output in outputs:
+            ask("whether there is more of what it leaves", lambda: output.finished, False)
+            await llm.call_utility("pause_scheduler")  # it does not end by itself
+            break
+    stats = await _rests(llm)
+    ask("whether what it left is given up", lambda: _is_idle(stats), True)
+    await llm.call_utility("resume_scheduler")
+    again = [output async for output in llm.generate(prompts[1], params[1], "left")]
+    ask("the same by the same name", lambda: again[-1].token_ids, answers[1])
+    stream = llm.start("closed", prompts[2], params[2])
+    ask("whether the engine's name differs from its caller's", lambda: stream.internal_id not in ("", "closed"), True)
+    await stream.aclose()
+    rest = [output async for output in stream]
+    ask("what comes of a stream that was closed", lambda: len(rest), 0)
+    stream = llm.start("ended", prompts[3], params[3])
+    llm.abort("ended")
+    rest = [output async for output in stream]
+    ask("how one ends that was aborted", lambda: [rest[-1].finished, rest[-1].finish_reason], [True, "abort"])
+    await stream.aclose()
+    ask("how often it can be closed", lambda: stream.aclose().close(), None)
+
+
+async def _rests(llm: Any) -> Any:
+    """Until it has nothing to do. -> what it says of that"""
+    for _ in range(500):
+        stats = await llm.call_utility("get_stats")
+        if _is_idle(stats):
+            break
+        await asyncio.sleep(0.002)
+    return stats
+
+
+async def _loses_its_core(ask: Asking, llm: Any, config: EngineConfig) -> None:
+    """It is killed in the middle of a stream."""
+    prompts, params, _ = _prompts(ask)
+    [core] = _children()
+    stream = llm.start("lost", prompts[0], params[0])
+    first = await stream.__anext__()
+    ask("whether it has begun", lambda: first.finished, False)
+    os.kill(core, signal.SIGKILL)
+    began = time.monotonic()
+    error = await _error(_to_its_end(stream))
+    lasted = time.monotonic() - began
+    ask("what it is told of its core's death, in time", lambda: [error, lasted < config.bounds.detection_s],
+        ["EngineDeadError", True])
+    ask("what it says of its engine then", lambda: [llm.errored, type(llm.dead_error).__name__],
+        [True, "EngineDeadError"])
+    ask("what it says to who asks for more", lambda: llm.start("more", prompts[0], params[0]), "EngineDeadError")
+    dead = await _error(llm.check_health())
+    ask("what it says of its health then", lambda: dead, "EngineDeadError")
+
+
+async def _to_its_end(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+def _children() -> list[int]:
+    return [int(child) for task in Path("/proc/self/task").iterdir()
+            for child in (task / "children").read_text().split()]
+
+
+# -- how it begins and ends -------------------------------------------------------------------------------------------
+
+
+def _forgets_to_shut_down(ask: Asking, config: EngineConfig) -> None:
+    """A program that ends, or that drops its engine, leaves nothing."""
+    prompts, params, _ = _prompts(ask)
+    for words, run in (("a program", _in_a_child), ("a child of multiprocessing", _in_a_worker)):
+        read, write = os.pipe()
+
+        def generates() -> None:
+            llm = engine.LLM(config=config)
+            llm.generate(prompts[0], params[0])
+            os.write(write, b" ".join(b"%d" % child for child in _children()))
+
+        ask(f"the exit code of {words} that forgets to shut down", lambda: run(generates), 0)
+        os.close(write)
+        with os.fdopen(read, "rb") as said:
+            started = [int(child) for child in said.read().split()]
+        ask(f"whether what {words} had started is gone",
+            lambda: bool(started) and until(lambda: all(map(is_gone, started))), True)
+    llm: Any = engine.LLM(config=config)
+    ask("what it has started", lambda: len(_children()), 1)
+    del llm
+    gc.collect()
+    ask("what is left of one that was dropped", lambda: until(lambda: not _children()), True)
+
+
+def _cannot_start(ask: Asking, config: EngineConfig) -> None:
+    """It says what its user can mend, and leaves nothing."""
+    before = held()
+    for words, changes, parts in (
+            ("a model that is not there", {"model": NOWHERE}, (NOWHERE,)),
+            ("a directory that cannot be made", {"runtime_dir": NOWHERE}, (NOWHERE, "runtime_dir")),
+            ("a directory without a model", {"model": ask.folder}, (ask.folder,))):
+        ask.raised(f"to start with {words}", lambda: engine.LLM(config=msgspec.structs.replace(config, **changes)),
+                   ConfigError, *parts)
+    ask("what is left of those that did not start", lambda: until(lambda: no_more(before) and not _children()), True)
+    ask("what is left of them in shared memory", lambda: [
+        lock.name for lock in SHM.glob(f"{PREFIX}*.lock") if _is_of(lock, NOWHERE)], [])
+
+
+def _is_of(lock: Path, folder: str) -> bool:
+    try:
+        return lock.read_text().startswith(folder)
+    except OSError:  # another's, which is gone by now
+        return False

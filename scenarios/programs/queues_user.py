@@ -1,0 +1,395 @@
+"""A program that has a `MessageQueue` without an engine, both of its ends in one process: how they are opened, refused,
+waited at, broken off and ended.
+
+What goes through a queue is the matter of the plays of `scenarios.programs.queue_user`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import glob
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
+from engine.ipc.message_queue import MessageQueue
+from engine.ipc.notify import NotifySocket
+from engine.ipc.ring import EMPTY
+from engine.ipc.segment import FOLDER
+from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
+from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, is_mapped, no_more, sleeps, until
+
+LOOPBACK = "127.0.0.1"
+CHUNKS, CHUNK_BYTES = 3, 256
+#: For a wait that lasts, and for one that is ended from outside.
+WAIT_S, SOON_S = 0.2, 0.1
+#: Of an object that travels without a copy.
+LARGE = 100_000
+_WAYS: dict[str, Callable[[], Any]] = {
+    "sleeps": SpinThenSleep, "spins": Spin, "naps": lambda: SpinThenNap(busy_s=0.01), "is notified": NotifySocket}
+
+
+def ask_queues(ask: Asking) -> None:
+    with _opened(0, 1) as (writer, reader):  # what ZMQ keeps for a process, from its first large frame on
+        writer.enqueue(b"x" * LARGE, PATIENCE_S)
+        reader.dequeue(PATIENCE_S)
+    before = held()
+    _waits(ask)
+    _is_broken_off(ask)
+    _is_alone_with_its_end(ask)
+    _has_gone(ask)
+    _from_afar(ask)
+    _is_refused(ask)
+    _leaves_nothing(ask)
+    gc.collect()
+    ask("what is left of all queues", lambda: until(lambda: no_more(before)), True)
+
+
+@contextlib.contextmanager
+def _opened(local: int = 1, remote: int = 0, *, way: str = "sleeps", ip: str | None = LOOPBACK,
+            ) -> Iterator[list[MessageQueue]]:
+    """The writer, then its readers by rank; all are ready."""
+    with contextlib.ExitStack() as ends:
+        writer = MessageQueue(local + remote, local, max_chunk_bytes=CHUNK_BYTES, max_chunks=CHUNKS, connect_ip=ip,
+                              wait=_WAYS[way]())
+        ends.callback(writer.shutdown)
+        readers = []
+        for rank in range(local + remote):
+            readers.append(MessageQueue.create_from_handle(writer.export_handle(), rank, wait=_WAYS[way]()))
+            ends.callback(readers[-1].shutdown)
+        with _beside(lambda: writer.wait_until_ready(PATIENCE_S)):
+            for reader in readers:
+                reader.wait_until_ready(PATIENCE_S)
+        yield [writer, *readers]
+
+
+@contextlib.contextmanager
+def _beside(work: Callable[[], Any]) -> Iterator[None]:
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _after(seconds: float, work: Callable[[], Any]) -> contextlib.AbstractContextManager[None]:
+    def later() -> None:
+        time.sleep(seconds)
+        work()
+
+    return _beside(later)
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def _waits(ask: Asking) -> None:
+    """In each way an end waits as long as it may, wakes when there is something, and rests meanwhile."""
+    for way in _WAYS:
+        with _opened(way=way) as (writer, reader):
+            if way != "spins":
+                ask(f"whether a reader rests that {way}",
+                    lambda: sleeps(lambda: _nothing(reader, WAIT_S), WAIT_S), True)
+            ask(f"how late one is woken that {way}", lambda: _lateness(writer, reader) < LATE_S, True)
+            for number in range(CHUNKS):
+                writer.enqueue(number)
+            ask.raised(f"to put one more into a full queue that {way}", lambda: writer.enqueue(9, 0.0),
+                       QueueTimeoutError)
+            if way not in ("spins", "naps"):
+                ask(f"whether a writer rests that {way}", lambda: sleeps(lambda: _full(writer, WAIT_S), WAIT_S), True)
+            ask(f"how late a writer goes on that {way}", lambda: _lateness_of_room(writer, reader) < LATE_S, True)
+            ask(f"what is there then, of one that {way}", lambda: _all_of(reader)[-1], "room")
+
+
+def _nothing(reader: MessageQueue, seconds: float) -> None:
+    with contextlib.suppress(QueueTimeoutError):
+        reader.dequeue(seconds)
+
+
+def _full(writer: MessageQueue, seconds: float) -> None:
+    with contextlib.suppress(QueueTimeoutError):
+        writer.enqueue(0, seconds)
+
+
+def _lateness(writer: MessageQueue, reader: MessageQueue) -> float:
+    """How long after it was put in an object is there, for one that sleeps: the middle of some."""
+    late = []
+    for _ in range(5):
+        with _after(0.02, lambda: writer.enqueue(time.monotonic())):
+            late.append(-(reader.dequeue(PATIENCE_S) - time.monotonic()))
+    return statistics.median(late)
+
+
+def _lateness_of_room(writer: MessageQueue, reader: MessageQueue) -> float:
+    """The same of a writer whose ring is full."""
+    late = []
+    for _ in range(5):
+        took: list[float] = []
+
+        def take() -> None:
+            took.append(time.monotonic())
+            reader.dequeue(PATIENCE_S)
+
+        with _after(0.02, take):
+            writer.enqueue("room", PATIENCE_S)
+            late.append(time.monotonic() - took[0])
+    return statistics.median(late)
+
+
+def _all_of(reader: MessageQueue) -> list[Any]:
+    found = []
+    while (one := reader.try_dequeue()) is not EMPTY:
+        found.append(one)
+    return found
+
+
+# -- waits that are ended ---------------------------------------------------------------------------------------------
+
+
+def _is_broken_off(ask: Asking) -> None:
+    """By its caller's word, by a shutdown from another thread, by an exception out of a signal handler."""
+    with _opened() as (writer, reader):
+        stop = threading.Event()
+        with _after(SOON_S, stop.set):
+            ask("a wait that is cancelled", lambda: _ended(lambda: reader.dequeue(cancel=stop)), "QueueCancelledError")
+        ask("a wait that was cancelled before", lambda: reader.dequeue(cancel=stop), QueueCancelledError)
+        writer.enqueue("behind it")
+        ask("what comes behind it", lambda: reader.dequeue(PATIENCE_S, stop), "behind it")
+        ask("whether an old word cancels a new wait", lambda: reader.dequeue(0.05), QueueTimeoutError)
+        with _interrupting(SOON_S):
+            ask("a wait out of which a handler raises", lambda: _ended(lambda: reader.dequeue(PATIENCE_S)),
+                "InterruptedError")
+        writer.enqueue("behind that")
+        ask("what comes behind that", lambda: reader.dequeue(PATIENCE_S), "behind that")
+        with _interrupting(SOON_S, lambda: reader.dequeue(0.0)):
+            ask("whether a handler may use the end that it interrupts", lambda: _ended(lambda: reader.dequeue(2.0)),
+                "QueueError")
+        with _after(SOON_S, reader.shutdown):
+            ask("a wait at an end that is shut down", lambda: _ended(reader.dequeue), "QueueCancelledError")
+    with _opened() as (writer, reader):
+        for number in range(CHUNKS):
+            writer.enqueue(number)
+        with _after(SOON_S, writer.shutdown):
+            ask("a wait for room at an end that is shut down", lambda: _ended(lambda: writer.enqueue(9)),
+                "QueueCancelledError")
+
+
+def _ended(wait: Callable[[], Any]) -> str:
+    """By which error it ended, soon after it was to end."""
+    began = time.monotonic()
+    try:
+        wait()
+        name = "nothing"
+    except Exception as error:
+        name = type(error).__name__
+    lasted = time.monotonic() - began
+    return name if SOON_S - LATE_S <= lasted < 1.5 else f"{name} after {lasted:.2f} s"
+
+
+@contextlib.contextmanager
+def _interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Iterator[None]:
+    def handler(*_: object) -> None:
+        if work is not None:
+            work()
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _is_alone_with_its_end(ask: Asking) -> None:
+    """One thread at a time, and no forked child."""
+    with _opened() as (writer, reader):
+        with _beside(lambda: _nothing(reader, WAIT_S)):
+            time.sleep(SOON_S)
+            ask.raised("an end that another thread uses", lambda: reader.dequeue(0.0), QueueError, "another thread")
+        ask("what a forked child may do with it", lambda: _in_a_child(lambda: reader.dequeue(0.0)),
+            "QueueCancelledError")
+        ask("what one may put in", lambda: _in_a_child(lambda: writer.enqueue(1)), "QueueCancelledError")
+        writer.enqueue("after the child")
+        ask("what is there after the child", lambda: reader.dequeue(PATIENCE_S), "after the child")
+
+
+def _in_a_child(work: Callable[[], Any]) -> str:
+    """-> the error there"""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            os.write(write, b"nothing")
+        except BaseException as error:
+            os.write(write, type(error).__name__.encode())
+        finally:
+            gc.collect()
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with os.fdopen(read, "rb") as said:
+        return said.read().decode()
+
+
+# -- who has gone -----------------------------------------------------------------------------------------------------
+
+
+def _has_gone(ask: Asking) -> None:
+    """What was put in before its writer left is there; then its reader knows. A writer knows of a reader."""
+    with _opened() as (writer, reader):
+        writer.enqueue("last")
+        with _after(SOON_S, writer.shutdown):
+            ask("what its writer has put in", reader.dequeue, "last")
+            ask("a wait for a writer that leaves", reader.dequeue, PeerDeadError)
+    with _opened(local=2) as (writer, _, second):
+        for number in range(CHUNKS):
+            writer.enqueue(number)
+        with _after(SOON_S, second.shutdown):
+            ask("a wait for room by a reader that leaves", lambda: _ended(lambda: writer.enqueue(9)), "PeerDeadError")
+        ask.raised("a reader in the place of one that left",
+                   lambda: MessageQueue.create_from_handle(writer.export_handle(), 1), QueueError, "1")
+
+
+# -- other hosts ------------------------------------------------------------------------------------------------------
+
+
+def _from_afar(ask: Asking) -> None:
+    """As if on another host: by this host's address, or none that is given; with local readers beside, or alone."""
+    for ip in (None, LOOPBACK, "::1"):
+        with _opened(0, 1, ip=ip) as (writer, reader):
+            handle = writer.export_handle()
+            ask(f"the address by {ip}", lambda: [handle.remote_addr_ipv6, handle.buffer_handle is None,
+                                                 handle.remote_subscribe_addr.startswith("tcp://")],
+                [ip == "::1", True, True])
+            for size in (0, 3, CHUNK_BYTES, LARGE):
+                writer.enqueue(b"x" * size, PATIENCE_S)
+                ask(f"{size} bytes by {ip}", lambda: reader.dequeue(PATIENCE_S) == b"x" * size, True)
+            ask("what both count", lambda: [writer.position, reader.position, writer.stats().depth,
+                                            reader.stats().depth], [4, 4, 0, 0])
+            ask("what is wrong with either", lambda: writer.check_integrity() + reader.check_integrity(), [])
+            if ip is None:
+                ask("whether a reader rests that waits for a network", lambda: sleeps(
+                    lambda: _nothing(reader, WAIT_S), WAIT_S), True)
+                ask("how late one is", lambda: _lateness(writer, reader) < LATE_S, True)
+            second = MessageQueue.create_from_handle(handle, 0)
+            with _putting(writer):
+                ask.raised("a second reader of that rank", lambda: second.dequeue(PATIENCE_S), QueueError, "refused",
+                           "there already")
+            second.shutdown()
+            _all_of(reader)
+            writer.enqueue("last")
+            with _after(SOON_S, writer.shutdown):
+                ask("what a writer from afar has put in", lambda: until(lambda: reader.dequeue(PATIENCE_S) == "last"),
+                    True)
+                ask("a wait for a writer from afar that leaves", reader.dequeue, PeerDeadError)
+    with _opened(1, 1) as (writer, near, far):
+        writer.enqueue(["to both", b"y" * CHUNK_BYTES], PATIENCE_S)
+        ask("what both are told", lambda: [near.dequeue(PATIENCE_S)[0], far.dequeue(PATIENCE_S)[0]],
+            ["to both", "to both"])
+        far.shutdown()
+        ask("to put something in when one from afar has left", lambda: until(lambda: _fails_with(
+            lambda: (near.try_dequeue(), writer.enqueue(1, 0.1)), PeerDeadError)), True)
+    writer = MessageQueue(1, 0, connect_ip=LOOPBACK)
+    stranger = MessageQueue.create_from_handle(_with_another_key(writer.export_handle()), 0)
+    ask("who has another key", lambda: stranger.wait_until_ready(PATIENCE_S), PeerDeadError)
+    ask.raised("to wait for one that was not let in", lambda: writer.wait_until_ready(0.2), QueueTimeoutError, "[0]")
+    stranger.shutdown()
+    writer.shutdown()
+
+
+@contextlib.contextmanager
+def _putting(writer: MessageQueue) -> Iterator[None]:
+    """Objects are put in meanwhile."""
+    over = threading.Event()
+
+    def put() -> None:
+        while not over.is_set():
+            writer.enqueue("more", PATIENCE_S)
+            time.sleep(0.01)
+
+    with _beside(put):
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _fails_with(work: Callable[[], Any], error: type[Exception]) -> bool:
+    try:
+        work()
+    except error:
+        return True
+    return False
+
+
+def _with_another_key(handle: Any) -> Any:
+    import zmq
+
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return msgspec.structs.replace(handle, remote_keys=(handle.remote_keys[0], public, secret))
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def _is_refused(ask: Asking) -> None:
+    """At once, and nothing of it stays open."""
+    with _opened() as (writer, reader):
+        handle, before = writer.export_handle(), held()
+        buffer = handle.buffer_handle
+        for name in ("", ".", "..", "../x", "a/b", "n" * 256):
+            ask(f"a segment called {name[:9]!r}", lambda: _end_by(handle, buffer_handle=(*buffer[:3], name)),
+                ValueError)
+        ask.raised("a segment that is not there", lambda: _end_by(handle, buffer_handle=(*buffer[:3], "gone")),
+                   QueueError, "gone")
+        ask.raised("another queue's segment", lambda: _end_by(handle, epoch=handle.epoch + 1), QueueError, "another")
+        ask("a larger ring than its segment", lambda: _end_by(handle, buffer_handle=(1, 1 << 20, 9, buffer[3])),
+            QueueError)
+        ask("a second reader of its rank", lambda: MessageQueue.create_from_handle(handle, 0), QueueError)
+        ask.raised("notices of a writer that publishes none", lambda: MessageQueue.create_from_handle(
+            handle, 0, wait=NotifySocket()), QueueError, "notices")
+        ask("what is open of those that were refused", lambda: until(lambda: no_more(before)), True)
+        ask("what the first reader is told then", lambda: (writer.enqueue(7), reader.dequeue(PATIENCE_S))[1], 7)
+        ask("whether it is ready again at once", lambda: (writer.wait_until_ready(0.0), reader.wait_until_ready(0.0)),
+            repr((None, None)))
+    for sizes in ((0, 0), (2, 3), (1, 2)):
+        ask(f"a queue of {sizes} readers", lambda: MessageQueue(*sizes), QueueError)
+    ask("two readers of one rank", lambda: MessageQueue(2, 2, [0, 0]), QueueError)
+    ask("a rank here and elsewhere", lambda: MessageQueue(2, 1, [0], remote_reader_ranks=[0]), QueueError)
+    early = MessageQueue(1, 1, max_chunk_bytes=CHUNK_BYTES, max_chunks=CHUNKS)
+    ask("a large object before anybody is there", lambda: early.enqueue(b"x" * CHUNK_BYTES, 0.1), QueueError)
+    ask("a small one", lambda: early.enqueue(1, 0.1), None)
+    early.shutdown()
+
+
+def _end_by(handle: Any, **changes: Any) -> None:
+    MessageQueue.create_from_handle(msgspec.structs.replace(handle, **changes), 0).shutdown()
+
+
+def _leaves_nothing(ask: Asking) -> None:
+    """Shut down, or dropped by its program: no segment, no mapping, no socket file."""
+    for way in ("shut down", "dropped"):
+        with contextlib.ExitStack() as ends:
+            queues = ends.enter_context(_opened())
+            name = queues[0].export_handle().buffer_handle[3]
+            path = queues[0].export_handle().local_subscribe_addr.removeprefix("ipc://")
+            ask(f"what is there before it is {way}",
+                lambda: [is_mapped(name), os.path.exists(path), len(glob.glob(f"{FOLDER}/{name}*"))], [True, True, 1])
+            if way == "dropped":
+                ends.pop_all()
+            queues.clear()
+        gc.collect()
+        ask(f"what is there when it was {way}",
+            lambda: [is_mapped(name), os.path.exists(path), glob.glob(f"{FOLDER}/{name}*")], [False, False, []])

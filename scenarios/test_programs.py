@@ -1,0 +1,32 @@
+"""Parts of the engine that other programs use by themselves."""
+
+from __future__ import annotations
+
+from engine.topology import tensor_parallel
+from scenarios.guarantees.all import programs_are_answered
+from scenarios.history.play import Options
+from scenarios.lab.catalogue import only
+from scenarios.workloads import recorded
+
+_NO_TWIN = "its programs are threads, sockets and files of their own, of which the twin has none"
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_publishes_events_and_follows_them(world):
+    """It opens, iterates, leaves, closes and ends a publisher and its subscribers as their documentation has it."""
+    world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="events")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_has_queues_of_its_own(world):
+    """Both ends of a queue, near and from afar: waits that rest and are ended, what is refused, and what is left."""
+    world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="queues")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_generates(world):
+    """By `LLM` and by `AsyncLLM`, with one prompt and with many, to the end and not; it loses its core, and leaves."""
+    world.play(topology=tensor_parallel(1), workload=recorded("long"), options=Options(program="generation")).holds(
+        programs_are_answered)

@@ -1,0 +1,29 @@
+"""Bugs that programs meet which use parts of the engine by themselves."""
+
+from __future__ import annotations
+
+from tests.mutants.plant import Edit
+from tests.mutants.table import Mutant, these
+
+_NO_TWIN = {"sim": "the twin plays no program of its own"}
+
+PUBLISHES_AFTER_ITS_END = Mutant(
+    id="publishes-after-its-end", scenario="test_a_program_publishes_events_and_follows_them",
+    bug="Who publishes through a publisher that was shut down is told nothing.",
+    breaks=these("programs-are-answered/events"), not_in=_NO_TWIN,
+    edits=(Edit("engine/kv_events/publisher/process.py", 'raise RuntimeError("Publisher is closed")', "return"),))
+
+TWO_OF_A_RANK = Mutant(
+    id="two-of-a-rank", scenario="test_a_program_has_queues_of_its_own",
+    bug="A second reader of a rank is let in while the first one is there.",
+    breaks=these("programs-are-answered/queues"), not_in=_NO_TWIN,
+    edits=(Edit("engine/ipc/end.py", "(before := self.process.run(presence.state(reader))) != UNKNOWN:",
+                "(before := self.process.run(presence.state(reader))) not in (UNKNOWN, ALIVE):"),))
+
+LEFT_AND_NOT_ABORTED = Mutant(
+    id="left-and-not-aborted", scenario="test_a_program_generates",
+    bug="Who leaves a stream early leaves its request running.",
+    breaks=these("programs-are-answered/generation"), not_in=_NO_TWIN,
+    edits=(Edit("engine/frontend/async_llm.py", "        if not self._stream.ended:\n", "        if False:\n"),))
+
+PROGRAM_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
