@@ -26,7 +26,21 @@ def test_a_program_has_queues_of_its_own(world):
 
 
 @only("engine", reason=_NO_TWIN)
+def test_a_program_shares_a_queue_among_the_ranks_of_its_group(world):
+    """Some on this host and some elsewhere, or with a writer outside; a group without a writer is refused."""
+    world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="groups")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
 def test_a_program_generates(world):
     """By `LLM` and by `AsyncLLM`, with one prompt and with many, to the end and not; it loses its core, and leaves."""
     world.play(topology=tensor_parallel(1), workload=recorded("long"), options=Options(program="generation")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_serves_what_a_directory_says(world):
+    """Directories that say the same model otherwise, some that fit nothing, and the collectives of its ranks."""
+    world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="models")).holds(
         programs_are_answered)

@@ -39,13 +39,15 @@ class Asking:
         return answer
 
     def raised(self, words: str, ask: Callable[[], Any], wanted: Any, *parts: str) -> None:
-        """It must raise this, and say these."""
+        """It must raise this, or one of these, and say the parts."""
+        any_of = wanted if isinstance(wanted, tuple) else (wanted,)
+        name, missing = "nothing", list(parts)
         try:
             ask()
-            told, missing = "nothing", list(parts)
         except Exception as error:
-            told, missing = type(error).__name__, [part for part in parts if part not in str(error)]
-        self._ports.observe("asked", words=words, answer=[told, missing], wanted=[wanted.__name__, []])
+            name, missing = type(error).__name__, [part for part in parts if part not in str(error)]
+        right = name if name in [one.__name__ for one in any_of] else any_of[0].__name__
+        self._ports.observe("asked", words=words, answer=[name, missing], wanted=[right, []])
 
 
 def _plain(value: Any) -> Any:
@@ -76,6 +78,11 @@ def no_more(before: list[int]) -> bool:
 def is_mapped(name: str) -> bool:
     """Whether this process has such a file in its memory."""
     return name in Path("/proc/self/maps").read_text()
+
+
+def is_near(lasted: float, seconds: float) -> bool:
+    """Whether what was to last so long did, and soon ended then."""
+    return seconds - 1e-2 <= lasted < seconds + 1.0
 
 
 def sleeps(wait: Callable[[], Any], seconds: float) -> bool:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from engine.config import KVEventsConfig
+from engine.kv_events.mirror import KVCacheMirror
 from engine.kv_events.publisher.life import DEFAULT_ENDPOINT
 from engine.kv_events.publisher.process import EventPublisherFactory, NullEventPublisher, ZmqEventPublisher
 from engine.kv_events.reports import Applied, Report, Unrecoverable
 from engine.kv_events.subscriber.process import KVEventSubscriber
 from engine.messages import BlockStored, KVEventBatch
+from engine.process.real_ports import RealPorts
+from engine.topology import core
 from scenarios.programs.asking import Asking, held, no_more, sleeps, until
 
 ANY_PORT = "tcp://127.0.0.1:*"
@@ -26,6 +29,8 @@ SILENT_S, ANSWER_S = 0.1, 5.0
 
 def ask_events(ask: Asking) -> None:
     _publishes(ask)
+    _is_told(ask)
+    _is_broken_off(ask)
     _iterates(ask)
     _iterates_without_waiting(ask)
     _of_ranks(ask)
@@ -89,6 +94,55 @@ def _publishes(ask: Asking) -> None:
             _read(one, 1)
             live = [report for report in other.poll(0.1) if isinstance(report, Applied) and report.source == "live"]
             ask("what another topic hears of it", lambda: live, [])
+
+
+class _Heard(RealPorts):
+    """Ports of a program that wants to know what happens."""
+
+    def __init__(self) -> None:
+        super().__init__(core())
+        self.heard: list[str] = []
+
+    def observe(self, name: str, **data: Any) -> None:
+        self.heard.append(name)
+
+
+def _is_told(ask: Asking) -> None:
+    """Who brings ports is told of each batch, and closes them itself."""
+    ports = _Heard()
+    with closing_all(ports, publisher := _publisher(ports=ports), _subscriber(publisher)) as (*_, one):
+        for number in range(3):
+            publisher.publish(_batch(number))
+        ask("what its ports are told", lambda: _numbers(_read(one, 3)) and ports.heard.count("kv-published"), 3)
+
+
+class _Interrupted(KVCacheMirror):
+    """As one into which a signal handler breaks, once."""
+
+    broken = False
+
+    def apply(self, number: int, batch: Any) -> None:
+        if number == 3 and not self.broken:
+            self.broken = True
+            raise InterruptedError
+        super().apply(number, batch)
+
+
+def _is_broken_off(ask: Asking) -> None:
+    """Nothing that was read is lost by an exception, and nothing is told twice."""
+    with closing_all(publisher := _publisher(batches=6), _subscriber(publisher)) as (_, one):
+        one.mirror = _Interrupted()
+        told: list[Report] = []
+
+        def polled() -> bool:
+            with suppress(InterruptedError):
+                told.extend(one.poll(0.05))
+            return len(_numbers(told)) >= 6
+
+        ask("whether all is told of what was broken off", lambda: [until(polled), _numbers(told)],
+            [True, [0, 1, 2, 3, 4, 5]])
+        ask("what its mirror knows then", lambda: [one.mirror.next_seq, len(one.mirror.blocks), one.mirror.broken],
+            [6, 6, True])
 
 
 def _iterates(ask: Asking) -> None:

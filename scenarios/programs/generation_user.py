@@ -35,6 +35,7 @@ def ask_generation(ask: Asking) -> None:
     _of_the_package(ask)
     _without_a_loop(ask, config)
     _on_a_loop(ask, config)
+    _is_at_a_terminal(ask, config)
     _forgets_to_shut_down(ask, config)
     _cannot_start(ask, config)
 
@@ -264,9 +265,13 @@ async def _to_its_end(stream: Any) -> None:
         pass
 
 
-def _children() -> list[int]:
-    return [int(child) for task in Path("/proc/self/task").iterdir()
+def _children(pid: int | str = "self") -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
             for child in (task / "children").read_text().split()]
+
+
+def _descendants(pid: int) -> list[int]:
+    return [found for child in _children(pid) for found in (child, *_descendants(child))]
 
 
 # -- how it begins and ends -------------------------------------------------------------------------------------------
@@ -294,6 +299,23 @@ def _forgets_to_shut_down(ask: Asking, config: EngineConfig) -> None:
     del llm
     gc.collect()
     ask("what is left of one that was dropped", lambda: until(lambda: not _children()), True)
+
+
+def _is_at_a_terminal(ask: Asking, config: EngineConfig) -> None:
+    """Ctrl-C reaches all that a program has started, and is for the program alone."""
+    prompts, params, answers = _prompts(ask)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    masked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with engine.LLM(config=msgspec.structs.replace(config, tensor_parallel_size=2)) as llm:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        signal.signal(signal.SIGINT, before)
+        started = _descendants(os.getpid())
+        for pid in started:
+            os.kill(pid, signal.SIGINT)
+        ask("how many it has started", lambda: len(started), 3)
+        ask("what it generates when they were interrupted", lambda: llm.generate(prompts[0], params[0])[0].token_ids,
+            answers[0])
+        ask("who is there then", lambda: _descendants(os.getpid()), started)
 
 
 def _cannot_start(ask: Asking, config: EngineConfig) -> None:

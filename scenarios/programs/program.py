@@ -15,18 +15,21 @@ import msgspec
 from engine.config import EngineConfig
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
-from engine.topology import frontend
+from engine.topology import Mark, frontend
 from scenarios.lab.script import DONE
 from scenarios.programs.asking import Asking
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
+from scenarios.programs.groups_user import ask_groups
+from scenarios.programs.models_user import ask_models
 from scenarios.programs.queues_user import ask_queues
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.caller import log_to
 
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
-    "events": ask_events, "queues": ask_queues, "generation": ask_generation}
+    "events": ask_events, "queues": ask_queues, "groups": ask_groups, "generation": ask_generation,
+    "models": ask_models}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,7 @@ def main(recipe: bytes, connection: Connection) -> None:
     log_to(asked.log)
     tempfile.tempdir = asked.folder
     ports = open_ports(frontend(), asked.ports_factory, asked.ports_argument)
+    ports.mark(Mark.BORN)
     PROGRAMS[asked.program](Asking(ports, asked.folder, asked.config, asked.workload))
     connection.send_bytes(DONE)
     ports.observe("bye", reason="done")

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from glob import glob
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
@@ -27,7 +28,8 @@ from engine.ipc.handle import Handle
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import EMPTY
-from engine.ipc.segment import attach_segment
+from engine.ipc.segment import FOLDER, attach_segment
+from engine.ipc.spill import SPILL_BYTES
 from engine.ipc.wait import Spin, SpinThenNap
 from engine.ports import RingSpec, SocketSpec
 from engine.process.children import set_process_title
@@ -126,10 +128,12 @@ class User:
         dist.init_process_group("gloo", init_method=f"file://{self.folder}/group", rank=rank,
                                 world_size=self.play.readers + 1, timeout=timedelta(seconds=PATIENCE_S))
         try:
-            return from_process_group(EndsOf(self), None, self.ring.max_chunk_bytes, self.ring.max_chunks,
-                                      self.play.readers, wait=self.way())
+            queue = from_process_group(EndsOf(self), None, self.ring.max_chunk_bytes, self.ring.max_chunks,
+                                       self.play.readers, wait=self.way())
         finally:
             dist.destroy_process_group()
+        self.ask("whether it is ready when it has joined", lambda: queue.wait_until_ready(0.0), None)
+        return queue
 
     def is_ready(self, queue: MessageQueue, readers: int) -> None:
         for seconds in (FIRST_S, self.bounds.rpc_s) if self.play.late else (self.bounds.rpc_s,):
@@ -221,6 +225,9 @@ class Program(User):
 class Writer(User):
     """It puts all objects in, one after the other."""
 
+    #: In bytes, of those that it has put in.
+    largest = 0
+
     def run(self) -> None:
         queue = self.joined() if self.play.grouped else MessageQueue(
             self.play.readers, self.local, max_chunk_bytes=self.ring.max_chunk_bytes, max_chunks=self.ring.max_chunks,
@@ -246,11 +253,14 @@ class Writer(User):
         self.ask("to wait for -1 s", lambda: queue.enqueue(1, -1.0), QueueError)
         self.ask("to put in what cannot be pickled", lambda: queue.enqueue(Lock(), 1.0), TypeError)
         self.ask("how many objects were put in then", lambda: queue.position - before, 0)
+        self.ask("whether payloads lay in shared memory", lambda: bool(
+            glob(f"{FOLDER}/{queue.handle.buffer_handle[3]}-spill*")), self.largest >= SPILL_BYTES)
 
     def _put(self, queue: MessageQueue, sent: Sent, patience_s: float | None) -> None:
         obj = sent.make()
         encoded = encode_chunk(obj)
         packed = [encoded] if isinstance(encoded, bytes) else pack(encoded)
+        self.largest = max(self.largest, sum(map(len, packed)))
         self.observe("queue-put", face=face(obj), beside=len(parts_of(packed)) - 1, wanted=sent.beside,
                      chunk=sum(map(len, packed)), readable=sent.readable)
         try:

@@ -389,7 +389,7 @@ def _leaves_nothing(ask: Asking) -> None:
                 lambda: [is_mapped(name), os.path.exists(path), len(glob.glob(f"{FOLDER}/{name}*"))], [True, True, 1])
             if way == "dropped":
                 ends.pop_all()
-            queues.clear()
+                queues.clear()
         gc.collect()
-        ask(f"what is there when it was {way}",
+        ask(f"what is there when it was {way}, of {len(queues)} that its program keeps",
             lambda: [is_mapped(name), os.path.exists(path), glob.glob(f"{FOLDER}/{name}*")], [False, False, []])

@@ -1,0 +1,200 @@
+"""A program that serves a model as its directory says: the lab's own, told otherwise, and directories that fit nothing.
+
+Whatever says the same gives the same answers. It asks the collectives of several ranks, too, for what a model needs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, StartupError
+from engine.frontend.llm import LLM
+from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_device
+from scenarios.programs.asking import PATIENCE_S, Asking, is_near
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+#: As many elements go through one rank at the most.
+SMALL = STAR_BYTES // 4
+RANKS, SOURCE = 3, 1
+
+_Weights = dict[str, torch.Tensor]
+
+
+def ask_models(ask: Asking) -> None:
+    _says_the_same(ask)
+    _does_not_fit(ask)
+    _collects(ask)
+
+
+class _Model:
+    """A copy of the lab's model, changed."""
+
+    def __init__(self, ask: Asking, name: str) -> None:
+        self.folder = Path(ask.folder) / name
+        shutil.copytree(ask.config.model, self.folder)
+        self._settings, self.weights = self.folder / "config.json", load_file(self.folder / WEIGHTS)
+
+    def says(self, **changes: Any) -> None:
+        self._settings.write_text(json.dumps(json.loads(self._settings.read_text()) | changes))
+
+    def has(self, weights: _Weights, file: str = WEIGHTS) -> None:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, self.folder / file)
+
+
+def _served(ask: Asking, model: _Model, ranks: int) -> list[list[int]]:
+    config: EngineConfig = msgspec.structs.replace(ask.config, model=str(model.folder), tensor_parallel_size=ranks)
+    requests = ask.workload.requests
+    with LLM(config=config) as llm:
+        outputs = llm.generate([request.prompt_token_ids for request in requests],
+                               [request.params for request in requests])
+        return [output.token_ids for output in outputs]
+
+
+def _says_the_same(ask: Asking) -> None:
+    answers = [request.reference_token_ids for request in ask.workload.requests]
+    for name, (change, ranks) in _SAME.items():
+        model = _Model(ask, name.replace(" ", "-"))
+        change(model)
+        ask(f"a model {name}, on {ranks} ranks", lambda: _served(ask, model, ranks), answers)
+
+
+def _in_two_files(model: _Model) -> None:
+    names = sorted(model.weights)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, mine in parts.items():
+        model.has({name: model.weights[name] for name in mine}, file)
+    model.has({name: torch.zeros_like(tensor) for name, tensor in model.weights.items()})  # which the index leaves out
+    (model.folder / INDEX).write_text(json.dumps({"weight_map": {
+        name: file for file, mine in parts.items() for name in mine}}))
+
+
+def _in_two_files_without_an_index(model: _Model) -> None:
+    names = sorted(model.weights)
+    model.has({name: model.weights[name] for name in names[::2]})
+    model.has({name: model.weights[name] for name in names[1::2]}, "more.safetensors")
+
+
+def _with_a_head_of_its_own(model: _Model) -> None:
+    model.says(tie_word_embeddings=False)
+    model.has(model.weights | {"lm_head.weight": model.weights["model.embed_tokens.weight"].clone()})
+
+
+def _with_biases(model: _Model) -> None:
+    """That are zero but where they change nothing: a softmax does not see what all keys have in common."""
+    model.says(attention_bias=True, mlp_bias=True)
+    biases = {name.replace(".weight", ".bias"): torch.zeros(tensor.shape[0]) for name, tensor in model.weights.items()
+              if "_proj" in name}
+    model.has(model.weights | biases)
+
+
+def _turned(**scaling: Any) -> Callable[[_Model], None]:
+    return lambda model: model.says(rope_parameters={"rope_theta": 500_000.0, **scaling})
+
+
+_SAME: dict[str, tuple[Callable[[_Model], None], int]] = {
+    "in two files with an index": (_in_two_files, 1),
+    "in two files without an index": (_in_two_files_without_an_index, 1),
+    "with a head of its own": (_with_a_head_of_its_own, 2),
+    "with biases": (_with_biases, 2),
+    "turned evenly": (_turned(rope_type="linear", factor=1.0), 1),
+    "turned as a longer one": (_turned(**LLAMA3, factor=1.0, original_max_position_embeddings=64), 1),
+    "turned as one that was long": (_turned(**LLAMA3, factor=8.0, original_max_position_embeddings=1 << 40), 1),
+    "with fewer heads than ranks": (lambda model: None, 8),
+}
+
+
+def _does_not_fit(ask: Asking) -> None:
+    """Each is refused, and says what is wrong."""
+    for name, change, parts in (
+            ("lacks a tensor", lambda model: model.has({
+                name: tensor for name, tensor in model.weights.items() if name != "model.norm.weight"}),
+             ("model.norm.weight",)),
+            ("has a tensor of another shape", lambda model: model.has(
+                model.weights | {"model.norm.weight": torch.zeros(63)}), ("model.norm.weight", "[63]", "[64]")),
+            ("has weights that are none", lambda model: (model.folder / WEIGHTS).write_bytes(b"none"), (WEIGHTS,)),
+            ("has an index that is none", lambda model: (model.folder / INDEX).write_text("[]"), (INDEX,)),
+            ("names files in its index that are not there", lambda model: (model.folder / INDEX).write_text(
+                '{"weight_map": {"a": "gone.safetensors"}}'), ("gone.safetensors",)),
+            ("has no weights", lambda model: (model.folder / WEIGHTS).unlink(), (str(ask.folder),)),
+            ("is another architecture", lambda model: model.says(model_type="other"), ("config.json",))):
+        model = _Model(ask, name.replace(" ", "-"))
+        change(model)
+        ask.raised(f"a directory that {name}", lambda: _served(ask, model, 1), (ConfigError, StartupError), *parts)
+    model = _Model(ask, "tokens")
+    (model.folder / "tokenizer.json").write_text("none")
+    with_text = msgspec.structs.replace(ask.config, model=str(model.folder), skip_tokenizer_init=False)
+    ask.raised("a tokenizer that is none", lambda: LLM(config=with_text), ConfigError, str(model.folder))
+
+
+# -- collectives ------------------------------------------------------------------------------------------------------
+
+
+def _collects(ask: Asking) -> None:
+    """Of some ranks, and of one alone; tensors go through one rank, or round the ring where they are large."""
+    context, ranks = get_context("fork"), []
+    for rank in range(RANKS):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_rank, args=(rank, f"file://{ask.folder}/group", theirs))
+        process.start()
+        ranks.append((process, ours))
+    for rank, (process, ours) in enumerate(ranks):
+        told = ours.recv() if ours.poll(PATIENCE_S) else {}
+        process.join(PATIENCE_S)
+        process.kill()
+        for words, wanted in _WANTED.items():
+            ask(f"{words}, on rank {rank}", lambda: told.get(words), wanted)
+    alone = ProcessGroup(0, 1, "", "cpu", PATIENCE_S)
+    ask("what one alone has of all of them", lambda: [
+        alone.all_reduce(torch.tensor([3])).tolist(), alone.all_gather(torch.tensor([4])).tolist(),
+        alone.broadcast(torch.tensor([5])).tolist(), alone.barrier(), alone.close()], [[3], [4], [5], None, None])
+    ask("its backend", lambda: [alone.backend, torch.distributed.is_initialized()], ["none", False])
+    ask("the device of who wants none", lambda: choose_device("cpu", 0, 2), "cpu")
+    if not torch.cuda.device_count():
+        ask("the device where there is none", lambda: choose_device("auto", 1, 2), "cpu")
+        ask.raised("a device that is not there", lambda: choose_device("cuda", 0), ConfigError, "cuda")
+
+
+#: What each of three ranks is to have: rank r gives r + 1, in tensors of these sizes.
+_WANTED: dict[str, Any] = {
+    **{f"the sum of {size} elements": [6.0, 6.0, size] for size in (2, SMALL, SMALL + 1)},
+    **{f"{size} elements of all": [[1.0, 2.0, 3.0], [1, RANKS * size]] for size in (2, SMALL, SMALL + 1)},
+    "rows of all": [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]],
+    "what one of them has": [SOURCE + 1.0] * 2,
+    "what the first of them has": [1.0] * 2,
+    "how long it waits for the last": True,
+    "how often it can leave": None,
+}
+
+
+def _rank(rank: int, meet: str, connection: Connection) -> None:
+    group, told, mine = ProcessGroup(rank, RANKS, meet, "cpu", PATIENCE_S), dict[str, Any](), rank + 1.0
+    for size in (2, SMALL, SMALL + 1):
+        total = group.all_reduce(torch.full((size,), mine))
+        told[f"the sum of {size} elements"] = [total[0].item(), total[-1].item(), total.numel()]
+        joined = group.all_gather(torch.full((1, size), mine))
+        told[f"{size} elements of all"] = [joined[0, ::size].tolist(), list(joined.shape)]
+    told["rows of all"] = group.all_gather(torch.full((1, 2), mine), dim=0).tolist()
+    told["what one of them has"] = group.broadcast(torch.full((2,), mine), SOURCE).tolist()
+    told["what the first of them has"] = group.broadcast(torch.full((2,), mine)).tolist()
+    group.barrier()
+    began = time.monotonic()
+    if rank == RANKS - 1:
+        time.sleep(0.2)
+    group.barrier()
+    told["how long it waits for the last"] = is_near(time.monotonic() - began, 0.2)
+    group.close()
+    told["how often it can leave"] = group.close()
+    connection.send(told)
