@@ -20,8 +20,15 @@ def test_a_program_publishes_events_and_follows_them(world):
 
 @only("engine", reason=_NO_TWIN)
 def test_a_program_has_queues_of_its_own(world):
-    """Both ends of a queue, near and from afar: waits that rest and are ended, what is refused, and what is left."""
+    """Both ends of a queue: waits that rest and are ended, what is refused, and what is left."""
     world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="queues")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_reads_from_another_host(world):
+    """As far as its queue knows: by three addresses, further behind than it may be, without the key, and to the end."""
+    world.play(topology=tensor_parallel(1), workload=recorded("pair"), options=Options(program="afar")).holds(
         programs_are_answered)
 
 

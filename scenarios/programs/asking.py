@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +17,8 @@ from typing import Any
 
 #: For whatever must come about on a busy machine; how often it is looked for.
 PATIENCE_S, LOOK_S = 20.0, 0.002
-#: What a wait that sleeps takes of a processor, at most, and what is too late for one that was woken.
-MOST_OF_A_WAIT, LATE_S = 0.25, 0.06
+#: What a wait that sleeps takes of a processor at most, how often it wakes, and what is too late for one that was rung.
+MOST_OF_A_WAIT, MOST_WAKES_PER_S, LATE_S = 0.25, 200, 0.06
 
 
 class Asking:
@@ -48,6 +49,10 @@ class Asking:
             name, missing = type(error).__name__, [part for part in parts if part not in str(error)]
         right = name if name in [one.__name__ for one in any_of] else any_of[0].__name__
         self._ports.observe("asked", words=words, answer=[name, missing], wanted=[right, []])
+
+    def took(self, words: str, seconds: float, bound: float) -> None:
+        """How long that may take: a machine that starves is excused."""
+        self._ports.observe("took", words=words, measured=seconds, bound=bound)
 
 
 def _plain(value: Any) -> Any:
@@ -85,12 +90,19 @@ def is_near(lasted: float, seconds: float) -> bool:
     return seconds - 1e-2 <= lasted < seconds + 1.0
 
 
-def sleeps(wait: Callable[[], Any], seconds: float) -> bool:
-    """Whether this wait lasts so long, and this thread is not busy meanwhile."""
-    began, busy = time.monotonic(), time.thread_time()
+def sleeps(wait: Callable[[], Any], seconds: float, *, naps: bool = False) -> bool:
+    """Whether this wait lasts so long, and this thread is not busy meanwhile: nor does it look up again and again, but
+    for one that `naps`."""
+    began, busy, woken = time.monotonic(), time.thread_time(), _wakes()
     wait()
     lasted = time.monotonic() - began
-    return lasted >= seconds - 1e-3 and time.thread_time() - busy < MOST_OF_A_WAIT * seconds
+    rests = naps or _wakes() - woken < MOST_WAKES_PER_S * seconds
+    return rests and lasted >= seconds - 1e-3 and time.thread_time() - busy < MOST_OF_A_WAIT * seconds
+
+
+def _wakes() -> int:
+    """How often this thread has slept so far."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def is_gone(pid: int) -> bool:

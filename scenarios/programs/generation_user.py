@@ -11,9 +11,9 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import aclosing
-from multiprocessing import get_context, process
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from multiprocessing import active_children, get_context, process
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ import engine
 from engine.config import EngineConfig
 from engine.errors import BadRequestError, ConfigError
 from engine.process.files import PREFIX
-from engine.process.runtime_dir import SHM
-from scenarios.programs.asking import PATIENCE_S, Asking, held, is_gone, no_more, until
+from engine.process.runtime_dir import SHM, sweep
+from scenarios.programs.asking import PATIENCE_S, Asking, held, is_gone, is_near, no_more, until
 
 TEXT = " Bruno is our ring."
 NOWHERE = "/proc/nowhere"
@@ -36,6 +36,8 @@ def ask_generation(ask: Asking) -> None:
     _without_a_loop(ask, config)
     _on_a_loop(ask, config)
     _is_at_a_terminal(ask, config)
+    _is_impatient(ask, config)
+    _is_spawned(ask, config)
     _forgets_to_shut_down(ask, config)
     _cannot_start(ask, config)
 
@@ -97,17 +99,25 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
 
 def _is_interrupted(ask: Asking, llm: Any, prompts: list[Any], params: list[Any]) -> None:
     """By an exception out of a signal handler: what was asked for is given up, and the next call is answered."""
+    llm.call_utility("pause_scheduler")
+    with _interrupting(0.05):
+        ask("to generate while a handler raises", lambda: llm.generate(prompts, params) and None, InterruptedError)
+    ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
+    llm.call_utility("resume_scheduler")
+
+
+@contextmanager
+def _interrupting(seconds: float) -> Iterator[None]:
     def handler(*_: object) -> None:
         raise InterruptedError
 
     before = signal.signal(signal.SIGALRM, handler)
-    llm.call_utility("pause_scheduler")
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    ask("to generate while a handler raises", lambda: llm.generate(prompts, params) and None, InterruptedError)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-    ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
-    llm.call_utility("resume_scheduler")
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _is_idle(stats: list[int]) -> bool:
@@ -251,8 +261,8 @@ async def _loses_its_core(ask: Asking, llm: Any, config: EngineConfig) -> None:
     began = time.monotonic()
     error = await _error(_to_its_end(stream))
     lasted = time.monotonic() - began
-    ask("what it is told of its core's death, in time", lambda: [error, lasted < config.bounds.detection_s],
-        ["EngineDeadError", True])
+    ask("what it is told of its core's death", lambda: error, "EngineDeadError")
+    ask.took("telling it of its core's death", lasted, config.bounds.detection_s)
     ask("what it says of its engine then", lambda: [llm.errored, type(llm.dead_error).__name__],
         [True, "EngineDeadError"])
     ask("what it says to who asks for more", lambda: llm.start("more", prompts[0], params[0]), "EngineDeadError")
@@ -316,6 +326,32 @@ def _is_at_a_terminal(ask: Asking, config: EngineConfig) -> None:
         ask("what it generates when they were interrupted", lambda: llm.generate(prompts[0], params[0])[0].token_ids,
             answers[0])
         ask("who is there then", lambda: _descendants(os.getpid()), started)
+
+
+def _is_impatient(ask: Asking, config: EngineConfig) -> None:
+    """A core that stands still takes its time to go; who does not wait for that leaves nothing all the same."""
+    before = held()
+    llm: Any = engine.LLM(config=config)
+    [core] = _children()
+    os.kill(core, signal.SIGSTOP)
+    began = time.monotonic()
+    with _interrupting(0.1):
+        ask("to be interrupted in the middle of a shutdown", llm.shutdown, InterruptedError)
+    ask("whether it ends then", lambda: is_near(time.monotonic() - began, 0.1), True)
+    ask("whether its core is gone", lambda: until(lambda: is_gone(core)), True)
+    ask("how often it can be shut down then", llm.shutdown, None)
+    llm = None
+    ask("what it holds then", lambda: until(lambda: not active_children() and no_more(before)), True)
+
+
+def _is_spawned(ask: Asking, config: EngineConfig) -> None:
+    """As on a machine with a GPU: nothing is inherited, and who sweeps takes nothing of it."""
+    prompts, params, answers = _prompts(ask)
+    with engine.LLM(config=msgspec.structs.replace(config, start_method="spawn")) as llm:
+        ask("what one generates that was spawned", lambda: llm.generate(prompts[0], params[0])[0].token_ids, answers[0])
+        ask("what a sweep takes of it", lambda: [path for path in sweep() if config.runtime_dir in path], [])
+        ask("what it generates then", lambda: llm.generate(prompts[1], params[1])[0].token_ids, answers[1])
+    ask("what is left of it", lambda: until(lambda: not _children()), True)
 
 
 def _cannot_start(ask: Asking, config: EngineConfig) -> None:

@@ -71,6 +71,7 @@ def ask_groups(ask: Asking) -> None:
         for end in ends:
             end.shutdown()
     _by_a_writer_outside(ask)
+    _breaks(ask)
     gc.collect()
     ask("what is left of their queues", lambda: until(lambda: no_more(before)), True)
     for size, place in ((1, 0), (2, 2), (2, -1)):
@@ -78,6 +79,20 @@ def ask_groups(ask: Asking) -> None:
         ask(f"a writer {place} in a group of {size}",
             lambda: group.run(lambda rank: MessageQueue.create_from_process_group(
                 group, CHUNK_BYTES, CHUNKS, place)), ["QueueError"] * size)
+
+
+class _Broken(_Group):
+    def broadcast_obj(self, obj: Any, src: int) -> Any:
+        raise ConnectionError
+
+
+def _breaks(ask: Asking) -> None:
+    """What the group raises comes out, and the queue that was to be handed out is gone."""
+    group, before = _Broken(2), held()
+    ask("a group that breaks", lambda: group.run(lambda rank: MessageQueue.create_from_process_group(
+        group, CHUNK_BYTES, CHUNKS)), ["ConnectionError"] * 2)
+    gc.collect()
+    ask("what is left of its queue", lambda: no_more(before), True)
 
 
 def _by_a_writer_outside(ask: Asking) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,13 +24,15 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
 from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_device
+from engine.worker.worker import Worker
 from scenarios.programs.asking import PATIENCE_S, Asking, is_near
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-#: As many elements go through one rank at the most.
-SMALL = STAR_BYTES // 4
-RANKS, SOURCE = 3, 1
+#: Elements of tensors: the second are as many as go through one rank.
+SIZES = (2, STAR_BYTES // 4, STAR_BYTES // 4 + 1)
+#: The rank that one broadcast comes from.
+SOURCE = 1
 
 _Weights = dict[str, torch.Tensor]
 
@@ -36,6 +40,7 @@ _Weights = dict[str, torch.Tensor]
 def ask_models(ask: Asking) -> None:
     _says_the_same(ask)
     _does_not_fit(ask)
+    _is_a_rank(ask)
     _collects(ask)
 
 
@@ -139,23 +144,123 @@ def _does_not_fit(ask: Asking) -> None:
     ask.raised("a tokenizer that is none", lambda: LLM(config=with_text), ConfigError, str(model.folder))
 
 
+# -- a rank by itself -------------------------------------------------------------------------------------------------
+
+
+def _is_a_rank(ask: Asking) -> None:
+    """It holds as many blocks as its memory does: that of a CPU as configured, that of a GPU what is left of it."""
+    length = 1001
+    needed = -(-length // ask.config.cache.block_size)
+    block = 2 * 2 * 4 * 8 * 4 * ask.config.cache.block_size  # keys and values, layers, heads, their size, bytes of each
+    for spare in (0, block - 1, block, -1):
+        config = _with_memory(ask.config, length, needed * block + spare)
+        worker = _worker(config)
+        if spare < 0:
+            ask.raised("less memory than one request takes", worker.get_num_blocks, ConfigError, "max_model_len",
+                       str(needed))
+        else:
+            ask(f"the blocks of {spare} bytes more than one request takes", worker.get_num_blocks,
+                needed + spare // block)
+    with LLM(config=_with_memory(ask.config, length, (needed + 3) * block)) as llm:
+        ask("the blocks of a whole engine", lambda: llm.client.num_gpu_blocks, needed + 3)
+    _is_on_a_device(ask, _with_memory(ask.config, length, 0))
+    worker = Worker(ask.config)
+    ask("the health of a rank without a model", worker.check_health, RuntimeError)
+    ask("how many requests it knows", worker.num_requests, 0)
+    worker = _worker(ask.config)
+    ask("the health of a rank that has one", worker.check_health, None)
+    ask("its blocks where they are configured", worker.get_num_blocks, ask.config.cache.num_gpu_blocks)
+    ask("a cache without a block", lambda: worker.initialize_cache(0), ConfigError)
+    ask("how often it can be shut down", lambda: [worker.shutdown(), worker.shutdown(), worker.group], [None] * 3)
+    ask("its health then", worker.check_health, RuntimeError)
+
+
+def _with_memory(config: EngineConfig, length: int, count: int) -> EngineConfig:
+    cache, scheduler = config.cache, config.scheduler
+    return msgspec.structs.replace(
+        config, device="cpu", cache=msgspec.structs.replace(cache, num_gpu_blocks=None, cpu_cache_bytes=count),
+        scheduler=msgspec.structs.replace(scheduler, max_model_len=length))
+
+
+def _worker(config: EngineConfig) -> Worker:
+    worker = Worker(config)
+    worker.init_device()
+    worker.load_model()
+    return worker
+
+
+def _is_on_a_device(ask: Asking, config: EngineConfig) -> None:
+    """Whose memory is told by a stand-in, for there may be none. The largest step is run to see what it takes."""
+    tokens, requests = 2500, 16
+    scheduler = msgspec.structs.replace(config.scheduler, max_num_batched_tokens=tokens, max_num_seqs=requests)
+    for most, sizes in ((requests, [1001, 1001, 498]), (2, [1001, 1001])):
+        worker = _worker(msgspec.structs.replace(
+            config, scheduler=msgspec.structs.replace(scheduler, max_num_seqs=most)))
+        worker.device, worker.world_size = "cuda:0", 3  # of two ranks that share one of two
+        steps, runner = list[Any](), worker.runner
+        assert runner is not None
+        run = runner.execute_model
+
+        def told(step: Any, run: Any = run, steps: list[Any] = steps) -> Any:
+            steps.append(step)
+            return run(step)
+
+        runner.execute_model = told  # type: ignore[method-assign]
+        with _device(total=1 << 30, count=2, peak=1 << 20) as asked:
+            ask(f"the memory of a device for {most} requests", worker.determine_available_memory,
+                int((1 << 30) * config.cache.memory_fraction / 2) - (1 << 20))
+        ask("the order in which it is asked for it", lambda: asked, ["reset", "peak", "empty"])
+        ask("the largest step", lambda: list(steps[0].num_scheduled_tokens.values()), sizes)
+        ask("whether each of its requests has blocks of its own", lambda: _are_apart(steps[0].new), True)
+        ask("what is left of it", lambda: [len(runner.requests), len(runner.caches)], [0, 0])
+        with _device(total=1 << 20, count=2, peak=1 << 20):
+            ask("the memory of a device that is full", worker.determine_available_memory, 0)
+
+
+def _are_apart(requests: list[Any]) -> bool:
+    """Whether each has what its tokens need, and nobody else's."""
+    blocks = [block for request in requests for block in request.block_ids]
+    return len(blocks) == len(set(blocks)) and all(
+        len(request.block_ids) == -(-len(request.token_ids) // 8) for request in requests)
+
+
+@contextmanager
+def _device(total: int, count: int, peak: int) -> Iterator[list[str]]:
+    """-> what it is asked for"""
+    asked: list[str] = []
+    answers = {
+        "reset_peak_memory_stats": lambda: asked.append("reset"), "empty_cache": lambda: asked.append("empty"),
+        "max_memory_allocated": lambda: asked.append("peak") or peak, "device_count": lambda: count,
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=total)}
+    before = {name: getattr(torch.cuda, name) for name in answers}
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    try:
+        yield asked
+    finally:
+        for name, answer in before.items():
+            setattr(torch.cuda, name, answer)
+
+
 # -- collectives ------------------------------------------------------------------------------------------------------
 
 
 def _collects(ask: Asking) -> None:
     """Of some ranks, and of one alone; tensors go through one rank, or round the ring where they are large."""
-    context, ranks = get_context("fork"), []
-    for rank in range(RANKS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_rank, args=(rank, f"file://{ask.folder}/group", theirs))
-        process.start()
-        ranks.append((process, ours))
-    for rank, (process, ours) in enumerate(ranks):
-        told = ours.recv() if ours.poll(PATIENCE_S) else {}
-        process.join(PATIENCE_S)
-        process.kill()
-        for words, wanted in _WANTED.items():
-            ask(f"{words}, on rank {rank}", lambda: told.get(words), wanted)
+    context = get_context("fork")
+    for size in (2, 3):
+        ranks = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_rank, args=(rank, size, f"file://{ask.folder}/group-{size}", theirs))
+            process.start()
+            ranks.append((process, ours))
+        for rank, (process, ours) in enumerate(ranks):
+            told = ours.recv() if ours.poll(PATIENCE_S) else {}
+            process.join(PATIENCE_S)
+            process.kill()
+            for words, wanted in _wanted(size).items():
+                ask(f"{words}, on rank {rank} of {size}", lambda: told.get(words), wanted)
     alone = ProcessGroup(0, 1, "", "cpu", PATIENCE_S)
     ask("what one alone has of all of them", lambda: [
         alone.all_reduce(torch.tensor([3])).tolist(), alone.all_gather(torch.tensor([4])).tolist(),
@@ -167,21 +272,23 @@ def _collects(ask: Asking) -> None:
         ask.raised("a device that is not there", lambda: choose_device("cuda", 0), ConfigError, "cuda")
 
 
-#: What each of three ranks is to have: rank r gives r + 1, in tensors of these sizes.
-_WANTED: dict[str, Any] = {
-    **{f"the sum of {size} elements": [6.0, 6.0, size] for size in (2, SMALL, SMALL + 1)},
-    **{f"{size} elements of all": [[1.0, 2.0, 3.0], [1, RANKS * size]] for size in (2, SMALL, SMALL + 1)},
-    "rows of all": [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]],
-    "what one of them has": [SOURCE + 1.0] * 2,
-    "what the first of them has": [1.0] * 2,
-    "how long it waits for the last": True,
-    "how often it can leave": None,
-}
+def _wanted(ranks: int) -> dict[str, Any]:
+    """What each of them is to have, where rank r gives r + 1."""
+    given = [rank + 1.0 for rank in range(ranks)]
+    return {
+        **{f"the sum of {size} elements": [sum(given), sum(given), size] for size in SIZES},
+        **{f"{size} elements of all": [given, [1, ranks * size]] for size in SIZES},
+        "rows of all": [[one, one] for one in given],
+        "what one of them has": [SOURCE + 1.0] * 2,
+        "what the first of them has": [1.0] * 2,
+        "whether it waits for the last": True,
+        "whether it has left, and may again": [False, None],
+    }
 
 
-def _rank(rank: int, meet: str, connection: Connection) -> None:
-    group, told, mine = ProcessGroup(rank, RANKS, meet, "cpu", PATIENCE_S), dict[str, Any](), rank + 1.0
-    for size in (2, SMALL, SMALL + 1):
+def _rank(rank: int, ranks: int, meet: str, connection: Connection) -> None:
+    group, told, mine = ProcessGroup(rank, ranks, meet, "cpu", PATIENCE_S), dict[str, Any](), rank + 1.0
+    for size in SIZES:
         total = group.all_reduce(torch.full((size,), mine))
         told[f"the sum of {size} elements"] = [total[0].item(), total[-1].item(), total.numel()]
         joined = group.all_gather(torch.full((1, size), mine))
@@ -191,10 +298,10 @@ def _rank(rank: int, meet: str, connection: Connection) -> None:
     told["what the first of them has"] = group.broadcast(torch.full((2,), mine)).tolist()
     group.barrier()
     began = time.monotonic()
-    if rank == RANKS - 1:
+    if rank == ranks - 1:
         time.sleep(0.2)
     group.barrier()
-    told["how long it waits for the last"] = is_near(time.monotonic() - began, 0.2)
+    told["whether it waits for the last"] = is_near(time.monotonic() - began, 0.2)
     group.close()
-    told["how often it can leave"] = group.close()
+    told["whether it has left, and may again"] = [torch.distributed.is_initialized(), group.close()]
     connection.send(told)

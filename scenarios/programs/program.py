@@ -17,6 +17,7 @@ from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.topology import Mark, frontend
 from scenarios.lab.script import DONE
+from scenarios.programs.afar_user import ask_from_afar
 from scenarios.programs.asking import Asking
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
@@ -28,8 +29,8 @@ from scenarios.worlds.caller import log_to
 
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
-    "events": ask_events, "queues": ask_queues, "groups": ask_groups, "generation": ask_generation,
-    "models": ask_models}
+    "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
+    "generation": ask_generation, "models": ask_models}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):

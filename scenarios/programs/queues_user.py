@@ -1,5 +1,5 @@
-"""A program that has a `MessageQueue` without an engine, both of its ends in one process: how they are opened, refused,
-waited at, broken off and ended.
+"""A program that has a `MessageQueue` without an engine, its ends in one process: how they are opened, refused, waited
+at, broken off and ended.
 
 What goes through a queue is the matter of the plays of `scenarios.programs.queue_user`.
 """
@@ -10,6 +10,7 @@ import contextlib
 import gc
 import glob
 import os
+import resource
 import signal
 import statistics
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError
+from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError, SpaceError
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import EMPTY
@@ -38,7 +39,7 @@ _WAYS: dict[str, Callable[[], Any]] = {
 
 
 def ask_queues(ask: Asking) -> None:
-    with _opened(0, 1) as (writer, reader):  # what ZMQ keeps for a process, from its first large frame on
+    with opened() as (writer, reader):  # what ZMQ keeps for a process, from its first large frame on
         writer.enqueue(b"x" * LARGE, PATIENCE_S)
         reader.dequeue(PATIENCE_S)
     before = held()
@@ -46,15 +47,14 @@ def ask_queues(ask: Asking) -> None:
     _is_broken_off(ask)
     _is_alone_with_its_end(ask)
     _has_gone(ask)
-    _from_afar(ask)
     _is_refused(ask)
-    _leaves_nothing(ask)
+    _leavesnothing(ask)
     gc.collect()
     ask("what is left of all queues", lambda: until(lambda: no_more(before)), True)
 
 
 @contextlib.contextmanager
-def _opened(local: int = 1, remote: int = 0, *, way: str = "sleeps", ip: str | None = LOOPBACK,
+def opened(local: int = 1, remote: int = 0, *, way: str = "sleeps", ip: str | None = LOOPBACK,
             ) -> Iterator[list[MessageQueue]]:
     """The writer, then its readers by rank; all are ready."""
     with contextlib.ExitStack() as ends:
@@ -65,14 +65,14 @@ def _opened(local: int = 1, remote: int = 0, *, way: str = "sleeps", ip: str | N
         for rank in range(local + remote):
             readers.append(MessageQueue.create_from_handle(writer.export_handle(), rank, wait=_WAYS[way]()))
             ends.callback(readers[-1].shutdown)
-        with _beside(lambda: writer.wait_until_ready(PATIENCE_S)):
+        with beside(lambda: writer.wait_until_ready(PATIENCE_S)):
             for reader in readers:
                 reader.wait_until_ready(PATIENCE_S)
         yield [writer, *readers]
 
 
 @contextlib.contextmanager
-def _beside(work: Callable[[], Any]) -> Iterator[None]:
+def beside(work: Callable[[], Any]) -> Iterator[None]:
     thread = threading.Thread(target=work)
     thread.start()
     try:
@@ -81,12 +81,12 @@ def _beside(work: Callable[[], Any]) -> Iterator[None]:
         thread.join()
 
 
-def _after(seconds: float, work: Callable[[], Any]) -> contextlib.AbstractContextManager[None]:
+def after(seconds: float, work: Callable[[], Any]) -> contextlib.AbstractContextManager[None]:
     def later() -> None:
         time.sleep(seconds)
         work()
 
-    return _beside(later)
+    return beside(later)
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -95,22 +95,22 @@ def _after(seconds: float, work: Callable[[], Any]) -> contextlib.AbstractContex
 def _waits(ask: Asking) -> None:
     """In each way an end waits as long as it may, wakes when there is something, and rests meanwhile."""
     for way in _WAYS:
-        with _opened(way=way) as (writer, reader):
+        with opened(way=way) as (writer, reader):
             if way != "spins":
                 ask(f"whether a reader rests that {way}",
-                    lambda: sleeps(lambda: _nothing(reader, WAIT_S), WAIT_S), True)
-            ask(f"how late one is woken that {way}", lambda: _lateness(writer, reader) < LATE_S, True)
+                    lambda: sleeps(lambda: nothing(reader, WAIT_S), WAIT_S, naps=way == "naps"), True)
+            ask.took(f"waking one that {way}", lateness(writer, reader), LATE_S)
             for number in range(CHUNKS):
                 writer.enqueue(number)
             ask.raised(f"to put one more into a full queue that {way}", lambda: writer.enqueue(9, 0.0),
                        QueueTimeoutError)
             if way not in ("spins", "naps"):
                 ask(f"whether a writer rests that {way}", lambda: sleeps(lambda: _full(writer, WAIT_S), WAIT_S), True)
-            ask(f"how late a writer goes on that {way}", lambda: _lateness_of_room(writer, reader) < LATE_S, True)
-            ask(f"what is there then, of one that {way}", lambda: _all_of(reader)[-1], "room")
+            ask.took(f"waking a writer that {way}", _lateness_of_room(writer, reader), LATE_S)
+            ask(f"what is there then, of one that {way}", lambda: all_of(reader)[-1], "room")
 
 
-def _nothing(reader: MessageQueue, seconds: float) -> None:
+def nothing(reader: MessageQueue, seconds: float) -> None:
     with contextlib.suppress(QueueTimeoutError):
         reader.dequeue(seconds)
 
@@ -120,11 +120,11 @@ def _full(writer: MessageQueue, seconds: float) -> None:
         writer.enqueue(0, seconds)
 
 
-def _lateness(writer: MessageQueue, reader: MessageQueue) -> float:
+def lateness(writer: MessageQueue, reader: MessageQueue) -> float:
     """How long after it was put in an object is there, for one that sleeps: the middle of some."""
     late = []
     for _ in range(5):
-        with _after(0.02, lambda: writer.enqueue(time.monotonic())):
+        with after(0.02, lambda: writer.enqueue(time.monotonic())):
             late.append(-(reader.dequeue(PATIENCE_S) - time.monotonic()))
     return statistics.median(late)
 
@@ -139,13 +139,13 @@ def _lateness_of_room(writer: MessageQueue, reader: MessageQueue) -> float:
             took.append(time.monotonic())
             reader.dequeue(PATIENCE_S)
 
-        with _after(0.02, take):
+        with after(0.02, take):
             writer.enqueue("room", PATIENCE_S)
             late.append(time.monotonic() - took[0])
     return statistics.median(late)
 
 
-def _all_of(reader: MessageQueue) -> list[Any]:
+def all_of(reader: MessageQueue) -> list[Any]:
     found = []
     while (one := reader.try_dequeue()) is not EMPTY:
         found.append(one)
@@ -157,33 +157,33 @@ def _all_of(reader: MessageQueue) -> list[Any]:
 
 def _is_broken_off(ask: Asking) -> None:
     """By its caller's word, by a shutdown from another thread, by an exception out of a signal handler."""
-    with _opened() as (writer, reader):
+    with opened() as (writer, reader):
         stop = threading.Event()
-        with _after(SOON_S, stop.set):
-            ask("a wait that is cancelled", lambda: _ended(lambda: reader.dequeue(cancel=stop)), "QueueCancelledError")
+        with after(SOON_S, stop.set):
+            ask("a wait that is cancelled", lambda: ended(lambda: reader.dequeue(cancel=stop)), "QueueCancelledError")
         ask("a wait that was cancelled before", lambda: reader.dequeue(cancel=stop), QueueCancelledError)
         writer.enqueue("behind it")
         ask("what comes behind it", lambda: reader.dequeue(PATIENCE_S, stop), "behind it")
         ask("whether an old word cancels a new wait", lambda: reader.dequeue(0.05), QueueTimeoutError)
         with _interrupting(SOON_S):
-            ask("a wait out of which a handler raises", lambda: _ended(lambda: reader.dequeue(PATIENCE_S)),
+            ask("a wait out of which a handler raises", lambda: ended(lambda: reader.dequeue(PATIENCE_S)),
                 "InterruptedError")
         writer.enqueue("behind that")
         ask("what comes behind that", lambda: reader.dequeue(PATIENCE_S), "behind that")
         with _interrupting(SOON_S, lambda: reader.dequeue(0.0)):
-            ask("whether a handler may use the end that it interrupts", lambda: _ended(lambda: reader.dequeue(2.0)),
+            ask("whether a handler may use the end that it interrupts", lambda: ended(lambda: reader.dequeue(2.0)),
                 "QueueError")
-        with _after(SOON_S, reader.shutdown):
-            ask("a wait at an end that is shut down", lambda: _ended(reader.dequeue), "QueueCancelledError")
-    with _opened() as (writer, reader):
+        with after(SOON_S, reader.shutdown):
+            ask("a wait at an end that is shut down", lambda: ended(reader.dequeue), "QueueCancelledError")
+    with opened() as (writer, reader):
         for number in range(CHUNKS):
             writer.enqueue(number)
-        with _after(SOON_S, writer.shutdown):
-            ask("a wait for room at an end that is shut down", lambda: _ended(lambda: writer.enqueue(9)),
+        with after(SOON_S, writer.shutdown):
+            ask("a wait for room at an end that is shut down", lambda: ended(lambda: writer.enqueue(9)),
                 "QueueCancelledError")
 
 
-def _ended(wait: Callable[[], Any]) -> str:
+def ended(wait: Callable[[], Any]) -> str:
     """By which error it ended, soon after it was to end."""
     began = time.monotonic()
     try:
@@ -213,8 +213,8 @@ def _interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Iter
 
 def _is_alone_with_its_end(ask: Asking) -> None:
     """One thread at a time, and no forked child."""
-    with _opened() as (writer, reader):
-        with _beside(lambda: _nothing(reader, WAIT_S)):
+    with opened() as (writer, reader):
+        with beside(lambda: nothing(reader, WAIT_S)):
             time.sleep(SOON_S)
             ask.raised("an end that another thread uses", lambda: reader.dequeue(0.0), QueueError, "another thread")
         ask("what a forked child may do with it", lambda: _in_a_child(lambda: reader.dequeue(0.0)),
@@ -248,97 +248,18 @@ def _in_a_child(work: Callable[[], Any]) -> str:
 
 def _has_gone(ask: Asking) -> None:
     """What was put in before its writer left is there; then its reader knows. A writer knows of a reader."""
-    with _opened() as (writer, reader):
+    with opened() as (writer, reader):
         writer.enqueue("last")
-        with _after(SOON_S, writer.shutdown):
+        with after(SOON_S, writer.shutdown):
             ask("what its writer has put in", reader.dequeue, "last")
             ask("a wait for a writer that leaves", reader.dequeue, PeerDeadError)
-    with _opened(local=2) as (writer, _, second):
+    with opened(local=2) as (writer, _, second):
         for number in range(CHUNKS):
             writer.enqueue(number)
-        with _after(SOON_S, second.shutdown):
-            ask("a wait for room by a reader that leaves", lambda: _ended(lambda: writer.enqueue(9)), "PeerDeadError")
+        with after(SOON_S, second.shutdown):
+            ask("a wait for room by a reader that leaves", lambda: ended(lambda: writer.enqueue(9)), "PeerDeadError")
         ask.raised("a reader in the place of one that left",
                    lambda: MessageQueue.create_from_handle(writer.export_handle(), 1), QueueError, "1")
-
-
-# -- other hosts ------------------------------------------------------------------------------------------------------
-
-
-def _from_afar(ask: Asking) -> None:
-    """As if on another host: by this host's address, or none that is given; with local readers beside, or alone."""
-    for ip in (None, LOOPBACK, "::1"):
-        with _opened(0, 1, ip=ip) as (writer, reader):
-            handle = writer.export_handle()
-            ask(f"the address by {ip}", lambda: [handle.remote_addr_ipv6, handle.buffer_handle is None,
-                                                 handle.remote_subscribe_addr.startswith("tcp://")],
-                [ip == "::1", True, True])
-            for size in (0, 3, CHUNK_BYTES, LARGE):
-                writer.enqueue(b"x" * size, PATIENCE_S)
-                ask(f"{size} bytes by {ip}", lambda: reader.dequeue(PATIENCE_S) == b"x" * size, True)
-            ask("what both count", lambda: [writer.position, reader.position, writer.stats().depth,
-                                            reader.stats().depth], [4, 4, 0, 0])
-            ask("what is wrong with either", lambda: writer.check_integrity() + reader.check_integrity(), [])
-            if ip is None:
-                ask("whether a reader rests that waits for a network", lambda: sleeps(
-                    lambda: _nothing(reader, WAIT_S), WAIT_S), True)
-                ask("how late one is", lambda: _lateness(writer, reader) < LATE_S, True)
-            second = MessageQueue.create_from_handle(handle, 0)
-            with _putting(writer):
-                ask.raised("a second reader of that rank", lambda: second.dequeue(PATIENCE_S), QueueError, "refused",
-                           "there already")
-            second.shutdown()
-            _all_of(reader)
-            writer.enqueue("last")
-            with _after(SOON_S, writer.shutdown):
-                ask("what a writer from afar has put in", lambda: until(lambda: reader.dequeue(PATIENCE_S) == "last"),
-                    True)
-                ask("a wait for a writer from afar that leaves", reader.dequeue, PeerDeadError)
-    with _opened(1, 1) as (writer, near, far):
-        writer.enqueue(["to both", b"y" * CHUNK_BYTES], PATIENCE_S)
-        ask("what both are told", lambda: [near.dequeue(PATIENCE_S)[0], far.dequeue(PATIENCE_S)[0]],
-            ["to both", "to both"])
-        far.shutdown()
-        ask("to put something in when one from afar has left", lambda: until(lambda: _fails_with(
-            lambda: (near.try_dequeue(), writer.enqueue(1, 0.1)), PeerDeadError)), True)
-    writer = MessageQueue(1, 0, connect_ip=LOOPBACK)
-    stranger = MessageQueue.create_from_handle(_with_another_key(writer.export_handle()), 0)
-    ask("who has another key", lambda: stranger.wait_until_ready(PATIENCE_S), PeerDeadError)
-    ask.raised("to wait for one that was not let in", lambda: writer.wait_until_ready(0.2), QueueTimeoutError, "[0]")
-    stranger.shutdown()
-    writer.shutdown()
-
-
-@contextlib.contextmanager
-def _putting(writer: MessageQueue) -> Iterator[None]:
-    """Objects are put in meanwhile."""
-    over = threading.Event()
-
-    def put() -> None:
-        while not over.is_set():
-            writer.enqueue("more", PATIENCE_S)
-            time.sleep(0.01)
-
-    with _beside(put):
-        try:
-            yield
-        finally:
-            over.set()
-
-
-def _fails_with(work: Callable[[], Any], error: type[Exception]) -> bool:
-    try:
-        work()
-    except error:
-        return True
-    return False
-
-
-def _with_another_key(handle: Any) -> Any:
-    import zmq
-
-    public, secret = (key.decode() for key in zmq.curve_keypair())
-    return msgspec.structs.replace(handle, remote_keys=(handle.remote_keys[0], public, secret))
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -346,7 +267,7 @@ def _with_another_key(handle: Any) -> Any:
 
 def _is_refused(ask: Asking) -> None:
     """At once, and nothing of it stays open."""
-    with _opened() as (writer, reader):
+    with opened() as (writer, reader):
         handle, before = writer.export_handle(), held()
         buffer = handle.buffer_handle
         for name in ("", ".", "..", "../x", "a/b", "n" * 256):
@@ -364,6 +285,7 @@ def _is_refused(ask: Asking) -> None:
         ask("what the first reader is told then", lambda: (writer.enqueue(7), reader.dequeue(PATIENCE_S))[1], 7)
         ask("whether it is ready again at once", lambda: (writer.wait_until_ready(0.0), reader.wait_until_ready(0.0)),
             repr((None, None)))
+    _has_no_room(ask)
     for sizes in ((0, 0), (2, 3), (1, 2)):
         ask(f"a queue of {sizes} readers", lambda: MessageQueue(*sizes), QueueError)
     ask("two readers of one rank", lambda: MessageQueue(2, 2, [0, 0]), QueueError)
@@ -374,15 +296,41 @@ def _is_refused(ask: Asking) -> None:
     early.shutdown()
 
 
+def _has_no_room(ask: Asking) -> None:
+    """Too little shared memory is an error that says how to get more; a payload goes by the socket then."""
+    before, there = held(), set(glob.glob(f"{FOLDER}/*"))
+    with _no_file_beyond(1 << 20):
+        ask.raised("a ring for which there is no room", lambda: MessageQueue(1, 1), SpaceError, "240.0 MiB",
+                   "--shm-size", "free of", "max_chunk_bytes")
+        ask.raised("one for which there is almost", lambda: MessageQueue(1, 1, None, (1 << 19) + 8, 2), SpaceError,
+                   "1.0 MiB")
+    ask("what is open of those", lambda: until(lambda: no_more(before)), True)
+    ask("what lies about of those", lambda: [name for name in glob.glob(f"{FOLDER}/*-ring") if name not in there], [])
+    with opened() as (writer, reader), _no_file_beyond(1 << 20):
+        writer.enqueue(b"x" * (2 << 20), PATIENCE_S)
+        ask("a payload for which there is no room", lambda: reader.dequeue(PATIENCE_S) == b"x" * (2 << 20), True)
+
+
+@contextlib.contextmanager
+def _no_file_beyond(size: int) -> Iterator[None]:
+    """As where shared memory is scarce."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def _end_by(handle: Any, **changes: Any) -> None:
     MessageQueue.create_from_handle(msgspec.structs.replace(handle, **changes), 0).shutdown()
 
 
-def _leaves_nothing(ask: Asking) -> None:
+def _leavesnothing(ask: Asking) -> None:
     """Shut down, or dropped by its program: no segment, no mapping, no socket file."""
     for way in ("shut down", "dropped"):
         with contextlib.ExitStack() as ends:
-            queues = ends.enter_context(_opened())
+            queues = ends.enter_context(opened())
             name = queues[0].export_handle().buffer_handle[3]
             path = queues[0].export_handle().local_subscribe_addr.removeprefix("ipc://")
             ask(f"what is there before it is {way}",

@@ -25,6 +25,18 @@ def a_program_that_never_leaves_was_answered_otherwise() -> Builder:
     return _asks(None, 0)
 
 
+@accepts("programs-are-answered")
+def a_program_is_woken_in_time() -> Builder:
+    return _asks(0, 0).observes("frontend.0", "took", words="waking it", measured=0.06, bound=0.06).observes(
+        "frontend.0", "bye", reason="done")
+
+
+@rejects("programs-are-answered")
+def a_program_is_woken_late() -> Builder:
+    return _asks(0, 0).observes("frontend.0", "took", words="waking it", measured=0.1, bound=0.06).observes(
+        "frontend.0", "bye", reason="done")
+
+
 @silent("programs-are-answered")
 def a_program_does_not_come_to_its_end() -> Builder:
     return _asks(0, 0)

@@ -21,6 +21,9 @@ def check_programs_are_answered(history: History) -> Finding:
             if data["answer"] != data["wanted"]:
                 finding.broke("{} asked {} and was answered {}, not {}", node, data["words"], data["answer"],
                               data["wanted"], at=record.at, node=node)
+        for record in history.by_node("took").get(node, ()):
+            finding.took("{} of {}", record.data["words"], node, bound=record.data["bound"], at=record.at, node=node,
+                         measured=record.data["measured"])
         if node in history.by_node("bye"):
             finding.witness("{} asked {} things", node, len(records), at=records[-1].at, node=node)
     return finding
