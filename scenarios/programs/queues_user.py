@@ -25,6 +25,7 @@ from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
 from engine.ipc.ring import EMPTY
 from engine.ipc.segment import FOLDER
+from engine.ipc.spill import KEPT_FREE, KEPT_OPEN, SPILL_BYTES
 from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
 from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, is_mapped, no_more, sleeps, until
 
@@ -47,8 +48,9 @@ def ask_queues(ask: Asking) -> None:
     _is_broken_off(ask)
     _is_alone_with_its_end(ask)
     _has_gone(ask)
+    _spills(ask)
     _is_refused(ask)
-    _leavesnothing(ask)
+    _leaves_nothing(ask)
     gc.collect()
     ask("what is left of all queues", lambda: until(lambda: no_more(before)), True)
 
@@ -262,6 +264,42 @@ def _has_gone(ask: Asking) -> None:
                    lambda: MessageQueue.create_from_handle(writer.export_handle(), 1), QueueError, "1")
 
 
+# -- payloads in shared memory ----------------------------------------------------------------------------------------
+
+
+def _spills(ask: Asking) -> None:
+    """Each lies in a segment of its own until its readers have it; few that nobody uses are kept."""
+    with opened(local=2) as (writer, *readers):
+        prefix = f"{writer.export_handle().buffer_handle[3]}-spill"
+
+        def count() -> list[int]:
+            """Of segments, and of places where they lie in this process."""
+            with open("/proc/self/maps") as maps:
+                return [len(glob.glob(f"{FOLDER}/{prefix}*")), sum(prefix in line for line in maps)]
+
+        def goes(number: int, size: int) -> None:
+            payload = bytes([number]) * size
+            writer.enqueue(payload, PATIENCE_S)
+            ask(f"a payload of {size} bytes", lambda: [reader.dequeue(PATIENCE_S) == payload for reader in readers],
+                [True, True])
+
+        goes(0, SPILL_BYTES - 100)
+        ask("how many segments there are for a smaller one", count, [0, 0])
+        for number in range(3):
+            goes(number, SPILL_BYTES)
+        ask("how many there are for some of one size", count, [1, 3])
+        for number in range(CHUNKS):
+            writer.enqueue(bytes([number]) * SPILL_BYTES, PATIENCE_S)
+        ask("how many there are while nobody has read", lambda: count()[0], CHUNKS)
+        for reader in readers:
+            ask("what is read then", lambda: [reader.dequeue(PATIENCE_S)[-1] for _ in range(CHUNKS)],
+                list(range(CHUNKS)))
+        for number in range(6):
+            goes(number, SPILL_BYTES + number * (SPILL_BYTES // 4))
+        ask("how many are kept of many sizes", count, [KEPT_FREE + 1, KEPT_FREE + 1 + 2 * KEPT_OPEN])
+    ask("how many there are in the end", count, [0, 0])
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -326,7 +364,7 @@ def _end_by(handle: Any, **changes: Any) -> None:
     MessageQueue.create_from_handle(msgspec.structs.replace(handle, **changes), 0).shutdown()
 
 
-def _leavesnothing(ask: Asking) -> None:
+def _leaves_nothing(ask: Asking) -> None:
     """Shut down, or dropped by its program: no segment, no mapping, no socket file."""
     for way in ("shut down", "dropped"):
         with contextlib.ExitStack() as ends:

@@ -11,6 +11,10 @@ _AGAIN = "what was given back is given back again, which does nothing"
 _BY_SOCKET = "a payload that does not go by shared memory goes by the socket, as it is, and takes longer"
 _NOTICE = "who does not see the bell at once sleeps until its notice comes, which follows it"
 
+_IMMUTABLE = "bytes never change: whether they are copied, kept here or kept by ZMQ's own bindings, the same arrives"
+_SIZES = "a ring, a heartbeat and a payload that goes beside a ring have more than a byte each"
+
+_SOCKETS, _SEGMENT = "engine/wire/sockets.py", "engine/ipc/segment.py"
 _END, _SPILL, _NOTIFY = "engine/ipc/end.py", "engine/ipc/spill.py", "engine/ipc/notify.py"
 
 SHELLS: tuple[Equivalent, ...] = (
@@ -30,6 +34,16 @@ SHELLS: tuple[Equivalent, ...] = (
                _NOTICE),
     Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return True", _UNASKED),
     Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return self._bell.seen() != seen", _UNASKED),
+    Equivalent(_SOCKETS, "ZmqSocket.send", "condition-turned", "type(frame) is bytes and len(frame) < ZERO_COPY_BYTES",
+               _IMMUTABLE, "((type(frame) is bytes) or (len(frame) < ZERO_COPY_BYTES))"),
+    Equivalent(_SOCKETS, "ZmqSocket.send", "off-by-one", "len(frame) < ZERO_COPY_BYTES", _IMMUTABLE),
+    Equivalent(_SOCKETS, "ZmqSocket._as_frame", "off-by-one", "memoryview(data).nbytes < ZERO_COPY_BYTES",
+               "what is copied at once arrives as it was"),
+    Equivalent(_SEGMENT, "create_segment", "branch-never-taken", "size < 1", _SIZES),
+    Equivalent(_SEGMENT, "create_segment", "off-by-one", "size < 1", _SIZES),
+    Equivalent(_SEGMENT, "create_segment", "off-by-one", "1", _SIZES),
+    Equivalent(_SEGMENT, "create_segment", "statement-gone",
+               'raise ValueError(f"a segment needs at least one byte, got {size}")', _SIZES),
     Equivalent("engine/kv_events/publisher/handover.py", "NappingQueue.__init__", "statement-gone",
                "self._wake.acquire()", "the first nap of all ends at once"),
 )
