@@ -49,7 +49,7 @@ def ask_from_afar(ask: Asking) -> None:
     _is_left(ask)
     _is_not_let_in(ask)
     gc.collect()
-    ask("what is left of all who were afar", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of all who were afar", lambda: no_more(before), True)
 
 
 def _has_ipv6() -> bool:
@@ -135,7 +135,7 @@ def _is_not_let_in(ask: Asking) -> None:
     ask.raised("a handle without keys", lambda: MessageQueue.create_from_handle(without_keys, 0), QueueError, "CURVE")
     before = held()
     ask("an address that is not this host's", lambda: MessageQueue(1, 0, connect_ip="192.0.2.1"), "ZMQError")
-    ask("what is left of it", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of it", lambda: no_more(before), True)
 
 
 @contextlib.contextmanager

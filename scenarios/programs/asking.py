@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: For whatever must come about on a busy machine; how often it is looked for.
-PATIENCE_S, LOOK_S = 20.0, 0.002
+#: For whatever must come about on a busy machine, and for what only has to go; how often it is looked for.
+PATIENCE_S, GONE_S, LOOK_S = 20.0, 5.0, 0.002
 #: What a wait that sleeps takes of a processor at most, how often it wakes, and what is too late for one that was rung.
 MOST_OF_A_WAIT, MOST_WAKES_PER_S, LATE_S = 0.25, 200, 0.06
 
@@ -59,9 +59,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | list | dict) or value is None else repr(value)
 
 
-def until(condition: Callable[[], Any]) -> bool:
+def until(condition: Callable[[], Any], most_s: float = PATIENCE_S) -> bool:
     """Wait until then. -> whether it came"""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + most_s
     while not condition():
         if time.monotonic() > end:
             return False
@@ -76,8 +76,8 @@ def held() -> list[int]:
 
 
 def no_more(before: list[int]) -> bool:
-    """Whether it has no more of anything than it had."""
-    return all(now <= then for now, then in zip(held(), before, strict=True))
+    """Whether it comes to have no more of anything than it had."""
+    return until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), GONE_S)
 
 
 def is_mapped(name: str) -> bool:

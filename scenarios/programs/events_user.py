@@ -301,7 +301,7 @@ def _ends(ask: Asking) -> None:
             with closing(_subscriber(publisher)) as one:
                 until(lambda: one.poll(0.02) or publisher.publish(_batch(0)))
         ask("whether what was lost is unknown", lambda: one.mirror.unknown_since, 0)
-    ask("what is left of all of them", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of all of them", lambda: no_more(before), True)
 
 
 def _fails(ask: Asking) -> None:
@@ -311,7 +311,7 @@ def _fails(ask: Asking) -> None:
         ask(f"to publish at {place}", lambda: ZmqEventPublisher(0, place, bind=True), "ZMQError")
         ask(f"to follow {place}", lambda: KVEventSubscriber(place), "ZMQError")
     ask.raised("an epoch that is none", lambda: ZmqEventPublisher(0, ANY_PORT, epoch=-1), ValueError)
-    ask("what is left of those that failed", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of those that failed", lambda: no_more(before), True)
     with closing_all(publisher := _publisher(max_queue_size=2), _subscriber(publisher)) as (_, one):
         publisher.publish(_batch(0))
         told = _read(one, 1)

@@ -24,7 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import BadRequestError, ConfigError
 from engine.process.files import PREFIX
 from engine.process.runtime_dir import SHM, sweep
-from scenarios.programs.asking import PATIENCE_S, Asking, held, is_gone, is_near, no_more, until
+from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, is_gone, is_near, no_more, until
 
 TEXT = " Bruno is our ring."
 NOWHERE = "/proc/nowhere"
@@ -91,7 +91,7 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
         ask("its health", llm.check_health, None)
         _is_interrupted(ask, llm, prompts, params)
         ask("what a forked child's end does to it", lambda: [_in_a_child(), llm.call_utility("ping", 1)], [0, 1])
-        ask("what it holds when it is done", lambda: until(lambda: no_more(before)), True)
+        ask("what it holds when it is done", lambda: no_more(before), True)
     ask("to generate when it is shut down", lambda: llm.generate(prompts[0]), "EngineDeadError")
     ask("its health then", llm.check_health, "EngineDeadError")
     ask("how often it can be shut down", llm.shutdown, None)
@@ -162,7 +162,7 @@ def _on_a_loop(ask: Asking, config: EngineConfig) -> None:
     asyncio.run(_loses_its_core(ask, llm, config))
     llm.shutdown()
     llm.shutdown()
-    ask("what is left of it", lambda: until(lambda: no_more(before) and not _children()), True)
+    ask("what is left of it", lambda: no_more(before) and until(lambda: not _children(), GONE_S), True)
 
 
 async def _asks(ask: Asking, llm: Any) -> None:
@@ -308,7 +308,7 @@ def _forgets_to_shut_down(ask: Asking, config: EngineConfig) -> None:
     ask("what it has started", lambda: len(_children()), 1)
     del llm
     gc.collect()
-    ask("what is left of one that was dropped", lambda: until(lambda: not _children()), True)
+    ask("what is left of one that was dropped", lambda: until(lambda: not _children(), GONE_S), True)
 
 
 def _is_at_a_terminal(ask: Asking, config: EngineConfig) -> None:
@@ -341,7 +341,7 @@ def _is_impatient(ask: Asking, config: EngineConfig) -> None:
     ask("whether its core is gone", lambda: until(lambda: is_gone(core)), True)
     ask("how often it can be shut down then", llm.shutdown, None)
     llm = None
-    ask("what it holds then", lambda: until(lambda: not active_children() and no_more(before)), True)
+    ask("what it holds then", lambda: until(lambda: not active_children(), GONE_S) and no_more(before), True)
 
 
 def _is_spawned(ask: Asking, config: EngineConfig) -> None:
@@ -351,7 +351,7 @@ def _is_spawned(ask: Asking, config: EngineConfig) -> None:
         ask("what one generates that was spawned", lambda: llm.generate(prompts[0], params[0])[0].token_ids, answers[0])
         ask("what a sweep takes of it", lambda: [path for path in sweep() if config.runtime_dir in path], [])
         ask("what it generates then", lambda: llm.generate(prompts[1], params[1])[0].token_ids, answers[1])
-    ask("what is left of it", lambda: until(lambda: not _children()), True)
+    ask("what is left of it", lambda: until(lambda: not _children(), GONE_S), True)
 
 
 def _cannot_start(ask: Asking, config: EngineConfig) -> None:
@@ -363,7 +363,8 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
             ("a directory without a model", {"model": ask.folder}, (ask.folder,))):
         ask.raised(f"to start with {words}", lambda: engine.LLM(config=msgspec.structs.replace(config, **changes)),
                    ConfigError, *parts)
-    ask("what is left of those that did not start", lambda: until(lambda: no_more(before) and not _children()), True)
+    ask("what is left of those that did not start", lambda: no_more(before) and until(lambda: not _children(), GONE_S),
+        True)
     ask("what is left of them in shared memory", lambda: [
         lock.name for lock in SHM.glob(f"{PREFIX}*.lock") if _is_of(lock, NOWHERE)], [])
 

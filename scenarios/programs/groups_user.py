@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.ipc.message_queue import MessageQueue
-from scenarios.programs.asking import PATIENCE_S, Asking, held, no_more, until
+from scenarios.programs.asking import PATIENCE_S, Asking, held, no_more
 from scenarios.programs.queues_user import CHUNK_BYTES, CHUNKS, LOOPBACK
 
 
@@ -73,7 +73,7 @@ def ask_groups(ask: Asking) -> None:
     _by_a_writer_outside(ask)
     _breaks(ask)
     gc.collect()
-    ask("what is left of their queues", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of their queues", lambda: no_more(before), True)
     for size, place in ((1, 0), (2, 2), (2, -1)):
         group = _Group(size)
         ask(f"a writer {place} in a group of {size}",

@@ -40,8 +40,8 @@ _Weights = dict[str, torch.Tensor]
 def ask_models(ask: Asking) -> None:
     _says_the_same(ask)
     _does_not_fit(ask)
-    _is_a_rank(ask)
     _collects(ask)
+    _is_a_rank(ask)
 
 
 class _Model:

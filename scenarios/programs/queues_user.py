@@ -27,7 +27,7 @@ from engine.ipc.ring import EMPTY
 from engine.ipc.segment import FOLDER
 from engine.ipc.spill import KEPT_FREE, KEPT_OPEN, SPILL_BYTES
 from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
-from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, is_mapped, no_more, sleeps, until
+from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, is_mapped, no_more, sleeps
 
 LOOPBACK = "127.0.0.1"
 CHUNKS, CHUNK_BYTES = 3, 256
@@ -52,7 +52,7 @@ def ask_queues(ask: Asking) -> None:
     _is_refused(ask)
     _leaves_nothing(ask)
     gc.collect()
-    ask("what is left of all queues", lambda: until(lambda: no_more(before)), True)
+    ask("what is left of all queues", lambda: no_more(before), True)
 
 
 @contextlib.contextmanager
@@ -319,7 +319,7 @@ def _is_refused(ask: Asking) -> None:
         ask("a second reader of its rank", lambda: MessageQueue.create_from_handle(handle, 0), QueueError)
         ask.raised("notices of a writer that publishes none", lambda: MessageQueue.create_from_handle(
             handle, 0, wait=NotifySocket()), QueueError, "notices")
-        ask("what is open of those that were refused", lambda: until(lambda: no_more(before)), True)
+        ask("what is open of those that were refused", lambda: no_more(before), True)
         ask("what the first reader is told then", lambda: (writer.enqueue(7), reader.dequeue(PATIENCE_S))[1], 7)
         ask("whether it is ready again at once", lambda: (writer.wait_until_ready(0.0), reader.wait_until_ready(0.0)),
             repr((None, None)))
@@ -342,7 +342,7 @@ def _has_no_room(ask: Asking) -> None:
                    "--shm-size", "free of", "max_chunk_bytes")
         ask.raised("one for which there is almost", lambda: MessageQueue(1, 1, None, (1 << 19) + 8, 2), SpaceError,
                    "1.0 MiB")
-    ask("what is open of those", lambda: until(lambda: no_more(before)), True)
+    ask("what is open of those", lambda: no_more(before), True)
     ask("what lies about of those", lambda: [name for name in glob.glob(f"{FOLDER}/*-ring") if name not in there], [])
     with opened() as (writer, reader), _no_file_beyond(1 << 20):
         writer.enqueue(b"x" * (2 << 20), PATIENCE_S)

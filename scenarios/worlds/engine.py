@@ -237,9 +237,11 @@ class RealBench:
             ports_factory=FACTORY, ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
 
     def start_program(self, node: Node) -> RealActor:
+        """Its own engines run on a CPU, and are forked: it asks for what no device changes."""
         return self._act(program.main, program.ProgramRecipe(
             program=self._options.program, config=msgspec.structs.replace(
-                self._config, runtime_dir=str(self._scratch)), workload=self._workload, ports_factory=FACTORY,
+                self._config, runtime_dir=str(self._scratch), device="cpu",
+                start_method=self._play.config.start_method), workload=self._workload, ports_factory=FACTORY,
             ports_argument=self._argument, folder=str(self._scratch), log=self._log), str(node))
 
     def has_ended(self, node: Node) -> bool:
