@@ -23,10 +23,12 @@ from safetensors.torch import load_file, save_file
 from engine.config import EngineConfig
 from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
+from engine.frontend.tokenizer import load_tokenizer
 from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_device
 from engine.worker.worker import Worker
 from scenarios.programs.asking import PATIENCE_S, Asking, is_near
 
+TEXT = " Bruno is our ring."
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 #: Elements of tensors: the second are as many as go through one rank.
@@ -74,6 +76,20 @@ def _says_the_same(ask: Asking) -> None:
         model = _Model(ask, name.replace(" ", "-"))
         change(model)
         ask(f"a model {name}, on {ranks} ranks", lambda: _served(ask, model, ranks), answers)
+    _cuts_and_fills(ask)
+
+
+def _cuts_and_fills(ask: Asking) -> None:
+    """A tokenizer that was saved by who cut texts, and filled them up, is asked for whole ones."""
+    plain, cut = _Model(ask, "plain"), _Model(ask, "cut")
+    file = cut.folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {
+        "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                    "pad_type_id": 0, "pad_token": "<pad>"}}))
+    whole, same = (load_tokenizer(str(model.folder))(TEXT)["input_ids"] for model in (plain, cut))
+    ask("the tokens of a text", lambda: [len(whole) > 2, len(whole) < 40], [True, True])
+    ask("those of a tokenizer that cuts and fills", lambda: same, whole)
 
 
 def _in_two_files(model: _Model) -> None:

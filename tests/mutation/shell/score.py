@@ -25,6 +25,8 @@ from tests.mutation.shell.plays import EngineScene, Said, play_until_red
 MOST_PLAYS, MUTANT_S = 12, 150.0
 #: The scenario in which nobody does anything for a while.
 AT_REST = "test_an_idle_engine_rests"
+#: How those are called in which a program asks for what is documented, and how many of them are played at most.
+PROGRAMS, MOST_PROGRAMS = "test_a_program_", 3
 
 
 @contextmanager
@@ -58,7 +60,8 @@ def _telling(file: str, scenes: list[EngineScene]) -> list[EngineScene]:
     by_lines = sorted(scenes, key=lambda scene: -len(scene.lines.get(file, ())))
     by_turns = [scene for pair in zip(by_lines, scenes, strict=True) for scene in pair]
     first = [scene for name in (CALM, AT_REST) for scene in scenes if scene.name == name]
-    return list({scene.name: scene for scene in (*first, *by_turns)}.values())[:MOST_PLAYS]
+    programs = [scene for scene in by_lines if scene.name.startswith(PROGRAMS)][:MOST_PROGRAMS]
+    return list({scene.name: scene for scene in (*first, *programs, *by_turns)}.values())[:MOST_PLAYS]
 
 
 def _plant(tree: Path, file: str, source: bytes) -> None:
