@@ -6,6 +6,7 @@ Whatever says the same gives the same answers. It asks the collectives of severa
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 #: Elements of tensors: the second are as many as go through one rank.
 SIZES = (2, STAR_BYTES // 4, STAR_BYTES // 4 + 1)
+#: Of a cache that a laptop has room for.
+LARGE_BYTES = 256 << 20
 #: The rank that one broadcast comes from.
 SOURCE = 1
 
@@ -183,12 +186,22 @@ def _is_a_rank(ask: Asking) -> None:
     worker = Worker(ask.config)
     ask("the health of a rank without a model", worker.check_health, RuntimeError)
     ask("how many requests it knows", worker.num_requests, 0)
+    torch.set_num_threads(2)
     worker = _worker(ask.config)
+    ask("how many threads a small model computes with", torch.get_num_threads, 1)
     ask("the health of a rank that has one", worker.check_health, None)
     ask("its blocks where they are configured", worker.get_num_blocks, ask.config.cache.num_gpu_blocks)
     ask("a cache without a block", lambda: worker.initialize_cache(0), ConfigError)
+    before = _resident_bytes()
+    worker.initialize_cache(LARGE_BYTES // block)
+    ask("whether a large cache takes memory before it is used", lambda: _resident_bytes() - before > LARGE_BYTES // 4,
+        False)
     ask("how often it can be shut down", lambda: [worker.shutdown(), worker.shutdown(), worker.group], [None] * 3)
     ask("its health then", worker.check_health, RuntimeError)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _with_memory(config: EngineConfig, length: int, count: int) -> EngineConfig:

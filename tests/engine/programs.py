@@ -61,6 +61,16 @@ def never_shut_down(*arguments: Any) -> None:
     say(done=True)
 
 
+def never_shut_down_by_a_worker(*arguments: Any) -> None:
+    """The engine is a child's of `multiprocessing`, which runs no exit handler of its own accord."""
+    import multiprocessing
+
+    worker = multiprocessing.get_context("fork").Process(target=never_shut_down, args=arguments)
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+
+
 def raises(*arguments: Any) -> None:
     KEPT.append(open_llm(*arguments))
     raise ValueError("the program's own mistake")
@@ -117,7 +127,8 @@ def killed_while_starting(*arguments: Any) -> None:
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {f.__name__: f for f in (
-    interrupted, interrupted_in_with, never_shut_down, raises, forks_a_child_of_its_own, forks_a_child_that_ends,
+    interrupted, interrupted_in_with, never_shut_down, never_shut_down_by_a_worker, raises, forks_a_child_of_its_own,
+    forks_a_child_that_ends,
     killed_while_starting)}
 
 
