@@ -41,8 +41,15 @@ def test_a_program_shares_a_queue_among_the_ranks_of_its_group(world):
 
 @only("engine", reason=_NO_TWIN)
 def test_a_program_generates(world):
-    """By `LLM` and by `AsyncLLM`, with one prompt and with many, to the end and not; it loses its core, and leaves."""
+    """By `LLM` and by `AsyncLLM`, with one prompt and with many, to the end and not, and until its core is lost."""
     world.play(topology=tensor_parallel(1), workload=recorded("long"), options=Options(program="generation")).holds(
+        programs_are_answered)
+
+
+@only("engine", reason=_NO_TWIN)
+def test_a_program_begins_engines_and_ends_them(world):
+    """It loses one, forgets one, drops one, is interrupted at a terminal and on its way out, and cannot start one."""
+    world.play(topology=tensor_parallel(1), workload=recorded("long"), options=Options(program="engines")).holds(
         programs_are_answered)
 
 

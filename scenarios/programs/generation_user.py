@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import gc
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
-from multiprocessing import active_children, get_context, process
+from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ import msgspec
 
 import engine
 from engine.config import EngineConfig
-from engine.errors import BadRequestError, ConfigError
-from engine.process.files import PREFIX
-from engine.process.runtime_dir import SHM, sweep
-from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, is_gone, is_near, no_more, until
+from engine.errors import BadRequestError
+from scenarios.programs.asking import GONE_S, Asking, held, no_more, until
 
 TEXT = " Bruno is our ring."
-NOWHERE = "/proc/nowhere"
 
 
 def ask_generation(ask: Asking) -> None:
@@ -35,11 +31,6 @@ def ask_generation(ask: Asking) -> None:
     _of_the_package(ask)
     _without_a_loop(ask, config)
     _on_a_loop(ask, config)
-    _is_at_a_terminal(ask, config)
-    _is_impatient(ask, config)
-    _is_spawned(ask, config)
-    _forgets_to_shut_down(ask, config)
-    _cannot_start(ask, config)
 
 
 def _of_the_package(ask: Asking) -> None:
@@ -49,7 +40,7 @@ def _of_the_package(ask: Asking) -> None:
     ask.raised("a name that it does not have", lambda: engine.carrier_pigeon, AttributeError, "carrier_pigeon")
 
 
-def _prompts(ask: Asking) -> tuple[list[Any], list[Any], list[list[int]]]:
+def prompts_of(ask: Asking) -> tuple[list[Any], list[Any], list[list[int]]]:
     """-> prompts, parameters, answers"""
     requests = ask.workload.requests
     return ([request.prompt_token_ids for request in requests], [request.params for request in requests],
@@ -60,7 +51,7 @@ def _prompts(ask: Asking) -> tuple[list[Any], list[Any], list[list[int]]]:
 
 
 def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
-    prompts, params, answers = _prompts(ask)
+    prompts, params, answers = prompts_of(ask)
     few = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, max_requests=2))
     with engine.LLM(config=few) as llm:
         before, progress = held(), list[list[int]]()
@@ -90,7 +81,7 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
                    "carrier_pigeon")
         ask("its health", llm.check_health, None)
         _is_interrupted(ask, llm, prompts, params)
-        ask("what a forked child's end does to it", lambda: [_in_a_child(), llm.call_utility("ping", 1)], [0, 1])
+        ask("what a forked child's end does to it", lambda: [in_a_child(), llm.call_utility("ping", 1)], [0, 1])
         ask("what it holds when it is done", lambda: no_more(before), True)
     ask("to generate when it is shut down", lambda: llm.generate(prompts[0]), "EngineDeadError")
     ask("its health then", llm.check_health, "EngineDeadError")
@@ -100,14 +91,14 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
 def _is_interrupted(ask: Asking, llm: Any, prompts: list[Any], params: list[Any]) -> None:
     """By an exception out of a signal handler: what was asked for is given up, and the next call is answered."""
     llm.call_utility("pause_scheduler")
-    with _interrupting(0.05):
+    with interrupting(0.05):
         ask("to generate while a handler raises", lambda: llm.generate(prompts, params) and None, InterruptedError)
     ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
     llm.call_utility("resume_scheduler")
 
 
 @contextmanager
-def _interrupting(seconds: float) -> Iterator[None]:
+def interrupting(seconds: float) -> Iterator[None]:
     def handler(*_: object) -> None:
         raise InterruptedError
 
@@ -125,7 +116,7 @@ def _is_idle(stats: list[int]) -> bool:
     return not any(stats[:2])
 
 
-def _in_a_child(work: Callable[[], Any] = lambda: None) -> int:
+def in_a_child(work: Callable[[], Any] = lambda: None) -> int:
     """As a program that ends in a forked child. -> its exit code"""
     pid = os.fork()
     if not pid:
@@ -140,16 +131,6 @@ def _in_a_child(work: Callable[[], Any] = lambda: None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _in_a_worker(work: Callable[[], Any]) -> int | None:
-    child = get_context("fork").Process(target=work)
-    child.start()
-    child.join(PATIENCE_S)
-    code = child.exitcode
-    child.kill()
-    child.join()
-    return code
-
-
 # -- on an event loop -------------------------------------------------------------------------------------------------
 
 
@@ -162,11 +143,11 @@ def _on_a_loop(ask: Asking, config: EngineConfig) -> None:
     asyncio.run(_loses_its_core(ask, llm, config))
     llm.shutdown()
     llm.shutdown()
-    ask("what is left of it", lambda: no_more(before) and until(lambda: not _children(), GONE_S), True)
+    ask("what is left of it", lambda: no_more(before) and until(lambda: not children(), GONE_S), True)
 
 
 async def _asks(ask: Asking, llm: Any) -> None:
-    prompts, params, answers = _prompts(ask)
+    prompts, params, answers = prompts_of(ask)
     turns = 0
 
     async def beside() -> None:
@@ -216,7 +197,7 @@ async def _error(asked: Any) -> str:
 
 async def _leaves_early(ask: Asking, llm: Any) -> None:
     """Whoever leaves a stream is done with its request; this is another loop than before."""
-    prompts, params, answers = _prompts(ask)
+    prompts, params, answers = prompts_of(ask)
     async with aclosing(llm.generate(prompts[1], params[1], "left")) as outputs:
         async for output in outputs:
             ask("whether there is more of what it leaves", lambda: output.finished, False)
@@ -252,8 +233,8 @@ async def _rests(llm: Any) -> Any:
 
 async def _loses_its_core(ask: Asking, llm: Any, config: EngineConfig) -> None:
     """It is killed in the middle of a stream."""
-    prompts, params, _ = _prompts(ask)
-    [core] = _children()
+    prompts, params, _ = prompts_of(ask)
+    [core] = children()
     stream = llm.start("lost", prompts[0], params[0])
     first = await stream.__anext__()
     ask("whether it has begun", lambda: first.finished, False)
@@ -275,102 +256,6 @@ async def _to_its_end(stream: Any) -> None:
         pass
 
 
-def _children(pid: int | str = "self") -> list[int]:
+def children(pid: int | str = "self") -> list[int]:
     return [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
             for child in (task / "children").read_text().split()]
-
-
-def _descendants(pid: int) -> list[int]:
-    return [found for child in _children(pid) for found in (child, *_descendants(child))]
-
-
-# -- how it begins and ends -------------------------------------------------------------------------------------------
-
-
-def _forgets_to_shut_down(ask: Asking, config: EngineConfig) -> None:
-    """A program that ends, or that drops its engine, leaves nothing."""
-    prompts, params, _ = _prompts(ask)
-    for words, run in (("a program", _in_a_child), ("a child of multiprocessing", _in_a_worker)):
-        read, write = os.pipe()
-
-        def generates() -> None:
-            llm = engine.LLM(config=config)
-            llm.generate(prompts[0], params[0])
-            os.write(write, b" ".join(b"%d" % child for child in _children()))
-
-        ask(f"the exit code of {words} that forgets to shut down", lambda: run(generates), 0)
-        os.close(write)
-        with os.fdopen(read, "rb") as said:
-            started = [int(child) for child in said.read().split()]
-        ask(f"whether what {words} had started is gone",
-            lambda: bool(started) and until(lambda: all(map(is_gone, started))), True)
-    llm: Any = engine.LLM(config=config)
-    ask("what it has started", lambda: len(_children()), 1)
-    del llm
-    gc.collect()
-    ask("what is left of one that was dropped", lambda: until(lambda: not _children(), GONE_S), True)
-
-
-def _is_at_a_terminal(ask: Asking, config: EngineConfig) -> None:
-    """Ctrl-C reaches all that a program has started, and is for the program alone."""
-    prompts, params, answers = _prompts(ask)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    masked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with engine.LLM(config=msgspec.structs.replace(config, tensor_parallel_size=2)) as llm:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        signal.signal(signal.SIGINT, before)
-        started = _descendants(os.getpid())
-        for pid in started:
-            os.kill(pid, signal.SIGINT)
-        ask("how many it has started", lambda: len(started), 3)
-        ask("what it generates when they were interrupted", lambda: llm.generate(prompts[0], params[0])[0].token_ids,
-            answers[0])
-        ask("who is there then", lambda: _descendants(os.getpid()), started)
-
-
-def _is_impatient(ask: Asking, config: EngineConfig) -> None:
-    """A core that stands still takes its time to go; who does not wait for that leaves nothing all the same."""
-    before = held()
-    llm: Any = engine.LLM(config=config)
-    [core] = _children()
-    os.kill(core, signal.SIGSTOP)
-    began = time.monotonic()
-    with _interrupting(0.1):
-        ask("to be interrupted in the middle of a shutdown", llm.shutdown, InterruptedError)
-    ask("whether it ends then", lambda: is_near(time.monotonic() - began, 0.1), True)
-    ask("whether its core is gone", lambda: until(lambda: is_gone(core)), True)
-    ask("how often it can be shut down then", llm.shutdown, None)
-    llm = None
-    ask("what it holds then", lambda: until(lambda: not active_children(), GONE_S) and no_more(before), True)
-
-
-def _is_spawned(ask: Asking, config: EngineConfig) -> None:
-    """As on a machine with a GPU: nothing is inherited, and who sweeps takes nothing of it."""
-    prompts, params, answers = _prompts(ask)
-    with engine.LLM(config=msgspec.structs.replace(config, start_method="spawn")) as llm:
-        ask("what one generates that was spawned", lambda: llm.generate(prompts[0], params[0])[0].token_ids, answers[0])
-        ask("what a sweep takes of it", lambda: [path for path in sweep() if config.runtime_dir in path], [])
-        ask("what it generates then", lambda: llm.generate(prompts[1], params[1])[0].token_ids, answers[1])
-    ask("what is left of it", lambda: until(lambda: not _children(), GONE_S), True)
-
-
-def _cannot_start(ask: Asking, config: EngineConfig) -> None:
-    """It says what its user can mend, and leaves nothing."""
-    before = held()
-    for words, changes, parts in (
-            ("a model that is not there", {"model": NOWHERE}, (NOWHERE,)),
-            ("a directory that cannot be made", {"runtime_dir": NOWHERE}, (NOWHERE, "runtime_dir")),
-            ("a directory without a model", {"model": ask.folder}, (ask.folder,))):
-        ask.raised(f"to start with {words}", lambda: engine.LLM(config=msgspec.structs.replace(config, **changes)),
-                   ConfigError, *parts)
-    ask("what is left of those that did not start", lambda: no_more(before) and until(lambda: not _children(), GONE_S),
-        True)
-    ask("what is left of them in shared memory", lambda: [
-        lock.name for lock in SHM.glob(f"{PREFIX}*.lock") if _is_of(lock, NOWHERE)], [])
-
-
-def _is_of(lock: Path, folder: str) -> bool:
-    try:
-        return lock.read_text().startswith(folder)
-    except OSError:  # another's, which is gone by now
-        return False

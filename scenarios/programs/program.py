@@ -19,6 +19,7 @@ from engine.topology import Mark, frontend
 from scenarios.lab.script import DONE
 from scenarios.programs.afar_user import ask_from_afar
 from scenarios.programs.asking import Asking
+from scenarios.programs.engines_user import ask_engines
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
 from scenarios.programs.groups_user import ask_groups
@@ -30,7 +31,7 @@ from scenarios.worlds.caller import log_to
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
     "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
-    "generation": ask_generation, "models": ask_models}
+    "generation": ask_generation, "engines": ask_engines, "models": ask_models}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):

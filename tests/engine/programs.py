@@ -128,8 +128,7 @@ def killed_while_starting(*arguments: Any) -> None:
 
 PROGRAMS: dict[str, Callable[..., None]] = {f.__name__: f for f in (
     interrupted, interrupted_in_with, never_shut_down, never_shut_down_by_a_worker, raises, forks_a_child_of_its_own,
-    forks_a_child_that_ends,
-    killed_while_starting)}
+    forks_a_child_that_ends, killed_while_starting)}
 
 
 class Program:
