@@ -87,7 +87,7 @@ def is_mapped(name: str) -> bool:
 
 def is_near(lasted: float, seconds: float) -> bool:
     """Whether what was to last so long did, and soon ended then."""
-    return seconds - 1e-2 <= lasted < seconds + 1.0
+    return seconds - 1e-2 <= lasted < seconds + 1.8
 
 
 def sleeps(wait: Callable[[], Any], seconds: float, *, naps: bool = False) -> bool:

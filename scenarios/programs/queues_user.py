@@ -194,7 +194,7 @@ def ended(wait: Callable[[], Any]) -> str:
     except Exception as error:
         name = type(error).__name__
     lasted = time.monotonic() - began
-    return name if SOON_S - LATE_S <= lasted < 1.5 else f"{name} after {lasted:.2f} s"
+    return name if SOON_S - LATE_S <= lasted < 5.0 else f"{name} after {lasted:.2f} s"
 
 
 @contextlib.contextmanager
