@@ -25,7 +25,9 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
 from engine.frontend.tokenizer import load_tokenizer
+from engine.messages import SamplingParams
 from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_device
+from engine.worker.sampler import Draw, sample, seed_of
 from engine.worker.worker import Worker
 from scenarios.programs.asking import PATIENCE_S, Asking, is_near
 
@@ -47,6 +49,7 @@ def ask_models(ask: Asking) -> None:
     _does_not_fit(ask)
     _collects(ask)
     _is_a_rank(ask)
+    _draws(ask)
 
 
 class _Model:
@@ -220,9 +223,9 @@ def _worker(config: EngineConfig) -> Worker:
 
 def _is_on_a_device(ask: Asking, config: EngineConfig) -> None:
     """Whose memory is told by a stand-in, for there may be none. The largest step is run to see what it takes."""
-    tokens, requests = 2500, 16
+    tokens, requests = 2003, 16
     scheduler = msgspec.structs.replace(config.scheduler, max_num_batched_tokens=tokens, max_num_seqs=requests)
-    for most, sizes in ((requests, [1001, 1001, 498]), (2, [1001, 1001])):
+    for most, sizes in ((requests, [1001, 1001, 1]), (2, [1001, 1001])):
         worker = _worker(msgspec.structs.replace(
             config, scheduler=msgspec.structs.replace(scheduler, max_num_seqs=most)))
         worker.device, worker.world_size = "cuda:0", 3  # of two ranks that share one of two
@@ -269,6 +272,40 @@ def _device(total: int, count: int, peak: int) -> Iterator[list[str]]:
     finally:
         for name, answer in before.items():
             setattr(torch.cuda, name, answer)
+
+
+# -- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def _draws(ask: Asking) -> None:
+    """As often as it is probable, by what is left of that; whoever is drawn beside it, and whenever."""
+    chances = [0.15, 0.5, 0.05, 0.3]
+    for wanted, params, banned in (
+            (chances, {}, ()), ([0.0, 0.625, 0.0, 0.375], {"top_k": 2}, ()),
+            ([0.0, 0.625, 0.0, 0.375], {"top_p": 0.75}, ()),
+            ([0.0, 1.0, 0.0, 0.0], {"top_p": 0.5}, ()), ([0.0, 1.0, 0.0, 0.0], {"top_p": 0.9, "top_k": 1}, ()),
+            ([0.25] * 4, {"temperature": 1e9}, ()), ([0.3, 0.0, 0.1, 0.6], {}, (1,))):
+        ask(f"how often each of four is drawn by {params} without {list(banned)}",
+            lambda: _is_as_probable(chances, wanted, params, banned), True)
+    logits = torch.linspace(-1.0, 1.0, 50).repeat(12, 1)
+    draws = [Draw(SamplingParams(temperature=0.5 + number % 4, top_k=5 * (number % 3)), 3 + number, number)
+             for number in range(12)] + [Draw(SamplingParams(temperature=0.0), 0, 0)]
+    logits = torch.cat([logits, logits[:1]])
+    ask("whether all are drawn together as each alone", lambda: sample(logits.clone(), draws) == [
+        sample(logits[row:row + 1].clone(), draws[row:row + 1])[0] for row in range(13)], True)
+    seeds = [seed_of(SamplingParams(seed=seed), name, engine) for seed, name, engine in (
+        (None, "a", 0), (None, "a", 0), (None, "b", 0), (None, "a", 1), (5, "a", 0), (5, "b", 1))]
+    ask("how many of six have seeds of their own", lambda: [len(set(seeds)), seeds[0] == seeds[1], seeds[4:]],
+        [4, True, [5, 5]])
+
+
+def _is_as_probable(chances: list[float], wanted: list[float], params: dict[str, Any], banned: tuple[int, ...]) -> bool:
+    count = 2000
+    asked = SamplingParams(**{"temperature": 1.0, **params})
+    tokens = sample(torch.tensor(chances).log().repeat(count, 1), [
+        Draw(asked, 7, position, banned) for position in range(count)])
+    return all(abs(tokens.count(token) / count - chance) < (0.03 if chance else 1e-9)
+               for token, chance in enumerate(wanted))
 
 
 # -- collectives ------------------------------------------------------------------------------------------------------
