@@ -16,7 +16,7 @@ from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import CALM, ROOT
 from tests.mutation.score import Fate
 from tests.mutation.shell.plays import HERE, EngineScene, engine_scenes
-from tests.mutation.shell.score import bed, judged_on_engine
+from tests.mutation.shell.score import MOST_PLAYS, PROGRAMS, _telling, bed, judged_on_engine
 
 needs_engine = pytest.mark.skipif(can_play("engine") is not None, reason=str(can_play("engine")))
 
@@ -48,6 +48,13 @@ def test_a_bug_of_a_shell_is_seen_by_a_promise_and_what_changes_nothing_is_not(
 def test_what_no_play_runs_is_played_by_none(tree: Path) -> None:
     mutant = _mutant("engine/process/children.py", "set_process_title", "off-by-one", "15")
     assert judged_on_engine(mutant, [EngineScene(name=CALM)], tree).fate is Fate.UNPLAYED
+
+
+def test_the_programs_that_run_its_line_are_played_however_long_they_take() -> None:
+    scenes = [EngineScene(name=f"test_{number}", seconds=number, lines={"f.py": {1}}) for number in range(20)]
+    scenes.append(EngineScene(name=f"{PROGRAMS}asks", seconds=90.0, lines={"f.py": {1}}))
+    chosen = [scene.name for scene in _telling("f.py", scenes)]
+    assert chosen[0] == f"{PROGRAMS}asks" and len(set(chosen)) == len(chosen) == MOST_PLAYS
 
 
 def test_pure_files_and_shells_are_all_of_the_engine_that_can_be_changed() -> None:
