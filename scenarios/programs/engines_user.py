@@ -134,6 +134,10 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
             ("a directory without a model", {"model": ask.folder}, (ask.folder,))):
         ask.raised(f"to start with {words}", lambda: LLM(config=msgspec.structs.replace(config, **changes)),
                    ConfigError, *parts)
+    ask.raised("to start with a config and a model beside it", lambda: LLM(config.model, config=config), ConfigError,
+               "model")
+    ask.raised("to start with what there is none of", lambda: LLM(config.model, carrier_pigeon=1), ConfigError,
+               "carrier_pigeon")
     ask("what is left of those that did not start", lambda: no_more(before) and until(lambda: not children(), GONE_S),
         True)
     ask("what is left of them in shared memory", lambda: [

@@ -179,7 +179,7 @@ def _is_a_rank(ask: Asking) -> None:
         worker = _worker(config)
         if spare < 0:
             ask.raised("less memory than one request takes", worker.get_num_blocks, ConfigError, "max_model_len",
-                       str(needed))
+                       str(needed * block), str(needed * block + spare))
         else:
             ask(f"the blocks of {spare} bytes more than one request takes", worker.get_num_blocks,
                 needed + spare // block)
