@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn import functional
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, StartupError
@@ -127,6 +128,15 @@ def _with_biases(model: _Model) -> None:
     model.has(model.weights | biases)
 
 
+def _with_a_neuron_more(model: _Model) -> None:
+    """That does nothing."""
+    wide = model.weights["model.layers.0.mlp.up_proj.weight"].shape[0]
+    model.says(intermediate_size=wide + 1)
+    padding = {"gate_proj": (0, 0, 0, 1), "up_proj": (0, 0, 0, 1), "down_proj": (0, 1, 0, 0)}  # a row, or a column
+    model.has({name: functional.pad(tensor, padding[name.split(".")[-2]]) if ".mlp." in name else tensor
+               for name, tensor in model.weights.items()})
+
+
 def _turned(**scaling: Any) -> Callable[[_Model], None]:
     return lambda model: model.says(rope_parameters={"rope_theta": 500_000.0, **scaling})
 
@@ -136,6 +146,7 @@ _SAME: dict[str, tuple[Callable[[_Model], None], int]] = {
     "in two files without an index": (_in_two_files_without_an_index, 1),
     "with a head of its own": (_with_a_head_of_its_own, 2),
     "with biases": (_with_biases, 2),
+    "with a neuron more": (_with_a_neuron_more, 1),
     "turned evenly": (_turned(rope_type="linear", factor=1.0), 1),
     "turned as a longer one": (_turned(**LLAMA3, factor=1.0, original_max_position_embeddings=64), 1),
     "turned as one that was long": (_turned(**LLAMA3, factor=8.0, original_max_position_embeddings=1 << 40), 1),
@@ -160,6 +171,9 @@ def _does_not_fit(ask: Asking) -> None:
         model = _Model(ask, name.replace(" ", "-"))
         change(model)
         ask.raised(f"a directory that {name}", lambda: _served(ask, model, 1), (ConfigError, StartupError), *parts)
+    model = _Model(ask, "odd")
+    _with_a_neuron_more(model)
+    ask.raised("more ranks than shares of one size", lambda: _served(ask, model, 2), ConfigError, "177", "2")
     model = _Model(ask, "tokens")
     (model.folder / "tokenizer.json").write_text("none")
     with_text = msgspec.structs.replace(ask.config, model=str(model.folder), skip_tokenizer_init=False)

@@ -34,6 +34,8 @@ SHELLS: tuple[Equivalent, ...] = (
                _NOTICE),
     Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return True", _UNASKED),
     Equivalent(_NOTIFY, "NotifiedBell.wait", "statement-gone", "return self._bell.seen() != seen", _UNASKED),
+    Equivalent("engine/ipc/remote.py", "NoBell.seen", "statement-gone", "return 0",
+               "what was seen of it is told to it alone, and it looks at no word"),
     Equivalent(_END, "QueueEnd._release", "statement-gone", "self.memory = self.presence = None",
                "who comes later is refused by its turn, and what its ports have released cannot be read"),
     Equivalent(_SOCKETS, "ZmqSocket.send", "condition-turned", "type(frame) is bytes and len(frame) < ZERO_COPY_BYTES",

@@ -43,6 +43,7 @@ _ROWS: tuple[tuple[str, str, str, str | None, str], ...] = (
     (_GUESS, "off-by-one", _REGULAR, None, _PACE),
     (_GUESS, "off-by-one", "6", None, _PACE),
     (_GUESS, "statement-gone", "self.windows = self._unknown[0], low - WAKE_S, high + WAKE_S", None, _PACE),
+    (_BELL_WAIT, "branch-never-taken", "line[0] != seen or timeout_s <= 0", None, _TWICE),
     (_BELL_WAIT, "branch-never-taken", "self._spin_s", None, _PACE),
     (_BELL_WAIT, "condition-turned", "self._spin_s", None, _PACE),
     (_BELL_WAIT, "branch-never-taken", "not rang and again", None, _PACE),
