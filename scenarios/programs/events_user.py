@@ -28,6 +28,7 @@ SILENT_S, ANSWER_S = 0.1, 5.0
 
 
 def ask_events(ask: Asking) -> None:
+    before = held()
     _publishes(ask)
     _is_told(ask)
     _is_broken_off(ask)
@@ -37,6 +38,7 @@ def ask_events(ask: Asking) -> None:
     _by_its_factory(ask)
     _ends(ask)
     _fails(ask)
+    ask("what is left of everything", lambda: no_more(before), True)
 
 
 def _batch(number: int) -> KVEventBatch:

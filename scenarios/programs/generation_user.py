@@ -156,6 +156,8 @@ async def _asks(ask: Asking, llm: Any) -> None:
             turns += 1
             await asyncio.sleep(0.001)
 
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
     other = asyncio.create_task(beside())
     outputs = [output async for output in llm.generate(prompts[0], params[0], "a")]
     ask("what comes in the end", lambda: outputs[-1].token_ids, answers[0])
@@ -177,6 +179,7 @@ async def _asks(ask: Asking, llm: Any) -> None:
     given_up.cancel()
     call = await llm.call_utility("ping", "next")
     ask("a call behind one that was given up", lambda: call, "next")
+    ask("what its loop complains of", lambda: complaints, [])
     ask("its health on a loop", lambda: [llm.errored, llm.dead_error], [False, None])
     healthy = await _error(llm.check_health())
     ask("what it says of its health", lambda: healthy, "")
