@@ -9,12 +9,10 @@ import json
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -199,7 +197,6 @@ def _is_a_rank(ask: Asking) -> None:
                 needed + spare // block)
     with LLM(config=_with_memory(ask.config, length, (needed + 3) * block)) as llm:
         ask("the blocks of a whole engine", lambda: llm.client.num_gpu_blocks, needed + 3)
-    _is_on_a_device(ask, _with_memory(ask.config, length, 0))
     worker = Worker(ask.config)
     ask("the health of a rank without a model", worker.check_health, RuntimeError)
     ask("how many requests it knows", worker.num_requests, 0)
@@ -233,59 +230,6 @@ def _worker(config: EngineConfig) -> Worker:
     worker.init_device()
     worker.load_model()
     return worker
-
-
-def _is_on_a_device(ask: Asking, config: EngineConfig) -> None:
-    """Whose memory is told by a stand-in, for there may be none. The largest step is run to see what it takes."""
-    tokens, requests = 2003, 16
-    scheduler = msgspec.structs.replace(config.scheduler, max_num_batched_tokens=tokens, max_num_seqs=requests)
-    for most, sizes in ((requests, [1001, 1001, 1]), (2, [1001, 1001])):
-        worker = _worker(msgspec.structs.replace(
-            config, scheduler=msgspec.structs.replace(scheduler, max_num_seqs=most)))
-        worker.device, worker.world_size = "cuda:0", 3  # of two ranks that share one of two
-        steps, runner = list[Any](), worker.runner
-        assert runner is not None
-        run = runner.execute_model
-
-        def told(step: Any, run: Any = run, steps: list[Any] = steps) -> Any:
-            steps.append(step)
-            return run(step)
-
-        runner.execute_model = told  # type: ignore[method-assign]
-        with _device(total=1 << 30, count=2, peak=1 << 20) as asked:
-            ask(f"the memory of a device for {most} requests", worker.determine_available_memory,
-                int((1 << 30) * config.cache.memory_fraction / 2) - (1 << 20))
-        ask("the order in which it is asked for it", lambda: asked, ["reset", "peak", "empty"])
-        ask("the largest step", lambda: list(steps[0].num_scheduled_tokens.values()), sizes)
-        ask("whether each of its requests has blocks of its own", lambda: _are_apart(steps[0].new), True)
-        ask("what is left of it", lambda: [len(runner.requests), len(runner.caches)], [0, 0])
-        with _device(total=1 << 20, count=2, peak=1 << 20):
-            ask("the memory of a device that is full", worker.determine_available_memory, 0)
-
-
-def _are_apart(requests: list[Any]) -> bool:
-    """Whether each has what its tokens need, and nobody else's."""
-    blocks = [block for request in requests for block in request.block_ids]
-    return len(blocks) == len(set(blocks)) and all(
-        len(request.block_ids) == -(-len(request.token_ids) // 8) for request in requests)
-
-
-@contextmanager
-def _device(total: int, count: int, peak: int) -> Iterator[list[str]]:
-    """-> what it is asked for"""
-    asked: list[str] = []
-    answers = {
-        "reset_peak_memory_stats": lambda: asked.append("reset"), "empty_cache": lambda: asked.append("empty"),
-        "max_memory_allocated": lambda: asked.append("peak") or peak, "device_count": lambda: count,
-        "get_device_properties": lambda device: SimpleNamespace(total_memory=total)}
-    before = {name: getattr(torch.cuda, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, answer)
-    try:
-        yield asked
-    finally:
-        for name, answer in before.items():
-            setattr(torch.cuda, name, answer)
 
 
 # -- what is drawn ----------------------------------------------------------------------------------------------------

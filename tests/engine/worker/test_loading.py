@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -224,6 +225,21 @@ def test_a_cache_of_which_nobody_says_how_large_fits_the_machine(monkeypatch, le
     monkeypatch.setattr(worker_module, "free_memory_bytes", lambda: free)
     worker = ready_worker(config_of(cache=CacheConfig()))
     assert worker.get_num_blocks() * worker.runner.block_bytes() == bytes_
+
+
+@pytest.mark.parametrize(("total", "left"), [(1 << 30, int((1 << 30) * 0.9 / 2) - (1 << 20)), (1 << 20, 0)])
+def test_the_memory_of_a_device_is_its_share_less_what_the_largest_step_takes(monkeypatch, total, left) -> None:
+    """Two of three ranks share one of two devices, which are told of by a stand-in."""
+    worker, asked = ready_worker(config_of(cache=CacheConfig(num_gpu_blocks=None))), []
+    for name, answer in {
+            "reset_peak_memory_stats": lambda: asked.append("reset"), "empty_cache": lambda: asked.append("empty"),
+            "max_memory_allocated": lambda: asked.append("peak") or 1 << 20, "device_count": lambda: 2,
+            "get_device_properties": lambda device: SimpleNamespace(total_memory=total)}.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    worker.device, worker.world_size = "cuda:0", 3
+    assert worker.determine_available_memory() == left
+    assert asked == ["reset", "peak", "empty"]
+    assert (worker.runner.requests, worker.runner.caches) == ({}, [])
 
 
 def test_the_cache_takes_the_bytes_it_may() -> None:
