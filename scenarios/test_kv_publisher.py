@@ -59,6 +59,23 @@ globals().update(family(__name__, (
          "A subscriber hears messages that are none before the true ones of each socket: it drops each, and says so.",
          plan(drop(KV, nth=5)), (bad_frame_isolated, kv_gap_seen, kv_replay_complete, kv_mirror_true),
          play={"options": Options(noisy_publisher=True), "config": lab_config(kv_events={**EVENTS, "topic": "kv"})}),
+    Case("test_subscriber_leaves_amid_its_answer",
+         "Who asked has left when the rest of its answer is due: that is told, and the engine goes on.",
+         plan(drop(KV, nth=31), terminate("subscriber.0", at=f"{ANSWERS}:receive", nth=2),
+              hang("core.0", at=f"{ANSWERS}:send", nth=3, until=until(seconds=0.5))), (kv_sent_once,)),
+    Case("test_publisher_tells_what_cannot_be",
+         "A batch tells of blocks that no cache has: the mirror says which they are, and holds the others as they are.",
+         plan(drop(KV, nth=8)), (kv_mirror_true, kv_replay_complete),
+         play={"options": Options(impossible_events=True)}),
+    Case("test_state_makes_up_for_what_cannot_be",
+         "The publisher's whole state has none of those blocks: behind it the mirror neither holds nor names one.",
+         plan(drop(KV, nth=20, times=3), drop(QUESTIONS, nth=2)), (kv_mirror_true, kv_gap_too_old),
+         play={"options": Options(impossible_events=True),
+               "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+    Case("test_batch_has_a_wrong_number",
+         "A batch comes by a number that nobody has given: an answer gives it away, and what it hid is healed.",
+         plan(drop(KV, nth=5), drop(QUESTIONS, nth=2)), (kv_mirror_true, kv_replay_complete),
+         play={"options": Options(misnumbered_batch=True)}),
 ), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (

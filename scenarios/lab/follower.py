@@ -13,7 +13,7 @@ from engine.kv_events.subscriber.life import SubscriberRecipe, subscriber_life
 from engine.wire.wiring import identity_of
 from faults.malformed import IDENTITY, amid_noise, rudely
 from scenarios.history.play import Options
-from scenarios.lab.plain import without_epochs
+from scenarios.lab.publishers import impossible, misnumbered, without_epochs
 from scenarios.worlds.addresses import address_of_rank
 
 
@@ -23,6 +23,8 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
     rude: bool = False  # it asks what no subscriber asks, too
     without_epochs: bool = False  # it hears its publisher as the original's
     noise: bool = False  # it hears what no publisher says, too
+    impossible: bool = False  # it hears of blocks that no cache has
+    misnumbered: bool = False  # it hears a batch by a number that nobody has given
     polls: bool = False  # a real one is a program that polls a `KVEventSubscriber`
 
 
@@ -38,7 +40,8 @@ def following(config: EngineConfig, engine: int, index: int, options: Options) -
     rude = options.rude_subscriber and index == 0
     return Following(recipe=recipe, identity=IDENTITY if rude else identity_of(index), rude=rude,
                      without_epochs=options.without_epochs, noise=options.noisy_publisher and index == 0,
-                     polls=options.polling)
+                     impossible=options.impossible_events and index == 0,
+                     misnumbered=options.misnumbered_batch and index == 0, polls=options.polling)
 
 
 def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Callable[[], None]) -> Loop[None]:
@@ -47,6 +50,10 @@ def follow(what: Following, life: int, told: Callable[[], bool], is_ready: Calla
     loop = subscriber_life(what.recipe, what.identity, lambda: life * TAGS_OF_A_LIFE, until=until)
     if what.without_epochs:
         loop = without_epochs(loop)
+    if what.impossible:
+        loop = impossible(loop)
+    if what.misnumbered:
+        loop = misnumbered(loop)
     if what.noise:
         loop = amid_noise(loop, what.recipe.topic.encode())
     yield from rudely(loop) if what.rude else loop

@@ -26,6 +26,7 @@ from faults.plan import (
     Plan,
     Until,
     corrupt,
+    delay,
     drop,
     hang,
     kill,
@@ -81,7 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 _TWO, _ONE, _FOUR = tensor_parallel(2), tensor_parallel(1), tensor_parallel(4)
 _HEARD, _KV = tensor_parallel(2, subscribers=1), "core.0->subscriber.0/kv"
-_ASKED = "subscriber.0->core.0/replay"
+_ASKED, _ANSWERS = "subscriber.0->core.0/replay", "core.0->subscriber.0/replay"
 _EVENTS = {"enable_kv_cache_events": True}
 _FEW = add(0, 1)
 
@@ -141,6 +142,19 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
               plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
+        Phase(name="events that cannot be", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
+              workload=recorded("eight-mixed"), options=Options(
+                  impossible_events=True, misnumbered_batch=True, kill_all_then_restart=True)),
+        Phase(name="plain events of a life that only answers tell of", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+                  without_epochs=True, kill_all_then_restart=True, await_death_s=0.5), plan=plan(
+                  drop(_KV, nth=33, times=34), drop(_ASKED, nth=2), *(drop(_ANSWERS, nth=nth) for nth in (2, 5, 8)))),
+        Phase(name="plain events that come a life too late", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  drop(_KV, nth=31), delay(_KV, nth=33, until=Until(seconds=0.22)), drop(_KV, nth=49),
+                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=0.23)) for nth in (2, 3, 4)),
+                  drop(_ANSWERS, nth=39, times=3), delay(_ANSWERS, nth=42, until=Until(seconds=0.1)))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,

@@ -230,7 +230,8 @@ class Teller:
                 self._broke("told batch {} as missing, which it had or had told before", number, at=at)
                 break
             told.missing[number] = at
-            told.asked[number] = self.questions if number in came.passed else 0  # an answer told of it before
+            # An answer told of it before, or it is passed by, and asked for in this moment.
+            told.asked[number] = self.questions - self._asks_now(at) if number in came.passed else 0
         quiet_s = at - max(came.live_at, came.end_at)
         if last not in came.passed and quiet_s < QUIET_S - self.slack_s and self.exact and not self._is_over(at):
             self._broke("told batch {} as missing {:.4f} s after it could still come", last, quiet_s, at=at)
@@ -282,6 +283,8 @@ class Teller:
         self._close(told, at)
         self.rumoured, self.strange_at, self.misses, self.state = 0, FOREVER, 0, None
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
+        if self.plain and self.epoch != self.met:  # its answers gave it away: what they held is asked for again
+            self.met, self.came[self.epoch] = self.epoch, Came(not self.plain)
         self.told, self.settled = None, None
 
     def _doubts(self, moment: Moment, told: Told) -> None:
