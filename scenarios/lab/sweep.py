@@ -152,9 +152,10 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events that come a life too late", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
-                  drop(_KV, nth=31), delay(_KV, nth=33, until=Until(seconds=0.22)), drop(_KV, nth=49),
-                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=0.23)) for nth in (2, 3, 4)),
-                  drop(_ANSWERS, nth=39, times=3), delay(_ANSWERS, nth=42, until=Until(seconds=0.1)))),
+                  drop(_KV, nth=21), delay(_KV, nth=33, until=Until(seconds=0.232)), drop(_KV, nth=40),
+                  drop(_KV, nth=42), drop(_ANSWERS, nth=4), drop(_ANSWERS, nth=41),
+                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=held_s)) for nth, held_s in (
+                      (2, 0.24), (3, 0.24), (39, 0.014), (40, 0.0142), (42, 0.0145))))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,

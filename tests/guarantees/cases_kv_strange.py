@@ -185,3 +185,33 @@ def a_life_that_only_answers_tell_of_is_begun_from_its_first_batch() -> Builder:
 @rejects("kv-tells-what-came")
 def of_a_life_that_only_answers_tell_of_the_first_batch_is_left_out() -> Builder:
     return _told_of_by_answers(1)
+
+
+def _late(seq: int, *asked: Line) -> Builder:
+    """Of a publisher without epochs a batch of an earlier life comes late; batch 1 comes behind it."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes(CORE, "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0, epoch=2)), (2.2, "kv-batch", _batch(0)),
+                       (2.3, "live", _came(seq, epoch=1)), *asked, (2.35, "live", _came(1, epoch=2)),
+                       (2.35, "kv-batch", _batch(1)), (2.85, "asked", {"start": 1}), (2.86, "end", {"end": True})])
+
+
+@accepts("kv-asks-in-time")
+def who_may_have_come_back_is_asked() -> Builder:
+    return _late(1, (2.3, "asked", {"start": 0}), (2.31, "end", {"end": True}))
+
+
+@rejects("kv-asks-in-time")
+def who_may_have_come_back_is_not_asked() -> Builder:
+    return _late(1)
+
+
+@rejects("kv-asks-in-time")
+def who_may_have_come_back_is_asked_too_late() -> Builder:
+    return _late(1, (2.32, "asked", {"start": 0}), (2.33, "end", {"end": True}))
+
+
+@accepts("kv-asks-in-time")
+def an_earlier_life_that_says_nothing_new_asks_for_nothing() -> Builder:
+    return _late(0)

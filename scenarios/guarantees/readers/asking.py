@@ -97,9 +97,13 @@ class Asker:
 
     def _live(self, moment: Moment) -> None:
         epoch, seq, at = moment.said["epoch"], moment.said["seq"], moment.at
+        if self.hurried and self.under is None:
+            self._in_time(at, "nothing")  # what it had to ask at once
         if self.epoch not in (None, epoch):
-            if self.epoch is not None and epoch < self.epoch:
-                return  # late, of a life that is over
+            if self.epoch is not None and epoch < self.epoch:  # late, of a life that is over
+                if self.plain and seq >= self.known and self.under is None:
+                    self.due_at, self.hurried = at, True  # it may be the next one's: who answers is asked
+                return
             # Who was reconnected asks before it reads what came.
             self.of_the_old = self.first_missing(at) - self.plain, at
             self.begin(epoch)
