@@ -215,3 +215,28 @@ def who_may_have_come_back_is_asked_too_late() -> Builder:
 @accepts("kv-asks-in-time")
 def an_earlier_life_that_says_nothing_new_asks_for_nothing() -> Builder:
     return _late(0)
+
+
+def _polled(told: int, took: float) -> Builder:
+    return _story("at last", polled=(2.82, "polled", {"told": told, "took": took, "most": 0.1}),
+                  mirror=(2.82, "kv-mirror", _holds(3)))
+
+
+@accepts("kv-tells-what-came")
+def who_polls_waits_as_long_as_it_said() -> Builder:
+    return _polled(0, 0.1)
+
+
+@accepts("kv-tells-what-came")
+def who_polls_has_at_once_what_there_is() -> Builder:
+    return _polled(1, 0.0)
+
+
+@rejects("kv-tells-what-came")
+def who_polls_is_sent_away_too_early() -> Builder:
+    return _polled(0, 0.05)
+
+
+@rejects("kv-tells-what-came")
+def who_polls_is_kept_for_too_long() -> Builder:
+    return _polled(0, 0.2)
