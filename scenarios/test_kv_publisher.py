@@ -63,6 +63,11 @@ globals().update(family(__name__, (
          "Who asked has left when the rest of its answer is due: that is told, and the engine goes on.",
          plan(drop(KV, nth=31), terminate("subscriber.0", at=f"{ANSWERS}:receive", nth=2),
               hang("core.0", at=f"{ANSWERS}:send", nth=3, until=until(seconds=0.5))), (kv_sent_once,)),
+    Case("test_state_is_passed_by",
+         "The state is late, and its place lies in a second hole that is lost, too: the next state is asked for.",
+         plan(drop(KV, nth=5, times=3), delay(QUESTIONS, nth=3, until=until(f"{KV}:send", 12)),
+              drop(KV, nth=11, times=5)), (kv_mirror_true, kv_gap_too_old),
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_publisher_tells_what_cannot_be",
          "A batch tells of blocks that no cache has: the mirror says which they are, and holds the others as they are.",
          plan(drop(KV, nth=8)), (kv_mirror_true, kv_replay_complete),
@@ -73,8 +78,8 @@ globals().update(family(__name__, (
          play={"options": Options(impossible_events=True),
                "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_batch_has_a_wrong_number",
-         "A batch comes by a number that nobody has given: an answer gives it away, and what it hid is healed.",
-         plan(drop(KV, nth=5), drop(QUESTIONS, nth=2)), (kv_mirror_true, kv_replay_complete),
+         "Batches come by numbers that nobody has given: answers give them away, and what they hid is healed.",
+         plan(drop(KV, nth=24), drop(QUESTIONS, nth=3)), (kv_mirror_true, kv_replay_complete),
          play={"options": Options(misnumbered_batch=True)}),
 ), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 

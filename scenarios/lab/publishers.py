@@ -3,7 +3,7 @@
     without_epochs   as the original's (vLLM's): no epoch in a batch, no report at the end of an answer; a question with
                      a tag it does not answer, so none reaches ours
     impossible       batch 2 of the first life that is heard tells of blocks that no cache has
-    misnumbered      batch 1 is heard once more, by a number that nobody has given
+    misnumbered      batches 1 and 20 are heard once more, by numbers that nobody has given
 
 Nothing on the wire is damaged: what is heard is changed before the subscriber has it, and put on record.
 """
@@ -69,7 +69,9 @@ EVENTS: list[BlockStored | BlockRemoved | AllBlocksCleared] = [
 #: stores too few tokens is one of its own.
 TOLD = {"hashes": [_SHORT, _ONE, _OTHER, _BEHIND, _OWN, _TWICE],
         "named": [_SHORT, _ONE, _OTHER, _OWN, _TWICE, _NEVER], "sentences": 7}
-IMPOSSIBLE, SAID_AGAIN, NEVER_GIVEN = 2, 1, 1001
+IMPOSSIBLE = 2
+#: Which batches are heard again, and by which numbers.
+NEVER_GIVEN = {number_frame(1): number_frame(1001), number_frame(20): number_frame(2020)}
 
 
 def impossible(loop: Loop[None]) -> Loop[None]:
@@ -96,21 +98,20 @@ def impossible(loop: Loop[None]) -> Loop[None]:
 
 
 def misnumbered(loop: Loop[None]) -> Loop[None]:
-    """`loop`, which hears a batch twice, and by the wrong number then."""
+    """`loop`, which hears some batches twice, and by the wrong number then."""
     again: list[Any] = []
-    heard = False
+    to_come = dict(NEVER_GIVEN)
 
     def answer(effect: Effect) -> Loop[Any]:
-        nonlocal heard
         if isinstance(effect, Receive) and again and KV in effect.inboxes:
             yield Observe("malformed", {"edge": KV})
             return again.pop()
         got = yield effect
-        if isinstance(effect, Receive) and got is not None and got[0] == KV and not heard:
+        if isinstance(effect, Receive) and got is not None and got[0] == KV:
             inbox, peer, (topic, number, payload) = got
-            if bytes(number) == number_frame(SAID_AGAIN):
-                heard = True
-                again.append((inbox, peer, [topic, number_frame(NEVER_GIVEN), payload]))
+            wrong = to_come.pop(bytes(number), None)
+            if wrong is not None:
+                again.append((inbox, peer, [topic, wrong, payload]))
         return got
 
     return between(loop, answer)

@@ -135,7 +135,12 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
         Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
-              calm=True, plan=plan(drop(_KV, nth=3), drop(_ASKED, nth=2, times=3))),
+              calm=True, plan=plan(drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=2, times=3))),
+        Phase(name="plain events of who goes on where it was", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  drop(_KV, nth=30, times=21), drop(_KV, nth=52),
+                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=0.022)) for nth in (2, 3, 4)))),
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),

@@ -8,7 +8,7 @@ from scenarios.history.play import Options
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 from tests.guarantees.cases_kv_publishing import _begun, _hands_over, _leaves, _sends
-from tests.guarantees.cases_kv_reading import _SITES, SUBSCRIBER, Line, _batch, _came, _holds, _story, _writes
+from tests.guarantees.cases_kv_reading import _SITES, SUBSCRIBER, Line, _batch, _came, _end, _holds, _story, _writes
 
 CORE = "core.0"
 #: Batch 1 stores block 900, which cannot be, and removes block 901, which was never there.
@@ -240,3 +240,88 @@ def who_polls_is_sent_away_too_early() -> Builder:
 @rejects("kv-tells-what-came")
 def who_polls_is_kept_for_too_long() -> Builder:
     return _polled(0, 0.2)
+
+
+def _nobody_answers(*after: Line) -> Builder:
+    """Batches 1 and 3 are missing, and three questions are not answered; batch 1 is given up."""
+    h = history(subscribers=1).started()
+    for seq in range(5):
+        h.observes(CORE, "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}), (2.4, "live", _came(4)),
+        (2.4, "kv-gap", {"first": 3, "last": 3}), (2.8, "asked", {"start": 1, "tag": 2}),
+        (3.3, "asked", {"start": 1, "tag": 3}),
+        (3.8, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "no answer"}), (3.8, "kv-batch", _batch(2)),
+        *after, (4.3, "asked", {"start": 5, "tag": 4}),
+        (4.4, "end", {"end": True, "tag": 4, "start": 5, "epoch": 1, "oldest": 0, "next": 5, "count": 0}),
+        (4.4, "kv-mirror", _holds(5, 1))])
+
+
+@accepts("kv-tells-what-came")
+def where_nobody_answers_all_that_is_missing_is_lost() -> Builder:
+    return _nobody_answers((3.8, "kv-unrecoverable", {"first": 3, "last": 3, "reason": "no answer"}),
+                           (3.8, "kv-batch", _batch(4)))
+
+
+@rejects("kv-tells-what-came")
+def where_nobody_answers_something_is_still_waited_for() -> Builder:
+    return _nobody_answers()
+
+
+def _answered_in_part(again: dict[str, Any]) -> Builder:
+    """The window begins at batch 2, and the answer lacks a frame: batch 1 is gone nevertheless."""
+    return _story("replayed 1", "replayed 2", "healed", "holds", "takes 2", "poll", "last end", "at last",
+                  end=(2.31, "end", _end(2, 1, 3, 1, oldest=2)), takes_1=(2.31, "asked", again),
+                  bye=(2.31, "kv-unrecoverable", {
+                      "first": 1, "last": 1, "reason": "older than the publisher's replay window"}))
+
+
+@accepts("kv-asks-in-time")
+def what_is_older_than_the_window_is_not_asked_for_again() -> Builder:
+    return _answered_in_part({"tag": 3, "snapshot": True})
+
+
+@rejects("kv-asks-in-time")
+def what_is_older_than_the_window_is_asked_for_again() -> Builder:
+    return _answered_in_part({"tag": 3, "start": 1})
+
+
+@rejects("kv-tells-what-came")
+def it_is_not_sure_of_who_answered_well() -> Builder:
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes(CORE, "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+                       (2.7, "replayed", _came(0)), (2.7, "end", {"end": True}),
+                       (2.7, "kv-unverified", {"next_seq": 1, "reason": "?"}), (2.7, "kv-mirror", _holds(1, 1))])
+
+
+def _leaves_a_gap(*said: Line) -> Builder:
+    """Of a publisher without epochs batch 1 is missing when another life answers."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+                       (2.3, "asked", {"start": 0}), (2.3, "kv-gap", {"first": 1, "last": 1}),
+                       (2.4, "replayed", _came(0, epoch=2)), (2.4, "asked", {"start": 0}), *said,
+                       (2.4, "kv-restarted", {"epoch": None}), (2.41, "end", {"end": True}),
+                       (2.42, "kv-mirror", _holds(0))])
+
+
+@accepts("kv-tells-what-came")
+def what_is_open_of_a_life_without_an_epoch_is_lost_before_the_next_one() -> Builder:
+    return _leaves_a_gap((2.4, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "the publisher restarted"}),
+                         (2.4, "kv-batch", _batch(2)))
+
+
+@rejects("kv-tells-what-came")
+def what_is_open_of_a_life_without_an_epoch_is_left_open() -> Builder:
+    return _leaves_a_gap()
+
+
+@rejects("kv-replay-complete")
+def nothing_is_told_as_healed() -> Builder:
+    return _misnumbered(_FOUND_OUT, ("kv-healed", {"first": 1, "last": 0}), upto=1)

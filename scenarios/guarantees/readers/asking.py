@@ -160,8 +160,9 @@ class Asker:
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
             self.rumoured = max(self.rumoured, said.get("next", 0))
-            if "oldest" in said and len(self.answer) == said["count"]:
-                sure = range(said["start"], min(said["next"], self.known))
+            if "oldest" in said:
+                whole = len(self.answer) == said["count"]
+                sure = range(said["start"], min(said["next"] if whole else said["oldest"], self.known))
                 self.gone.update(number for number in sure if number not in self.answer)
         else:
             self.another = said.get("epoch")
@@ -215,8 +216,9 @@ class Asker:
             return  # none of its own: what a rude one sends, too
         if self.another is not None and said.get("start") == 0:
             self.begin(self.another)
+        unknowing = not self.history.simulated or (self.plain and self.restarts < self.life)
         if (said.get("start"), at) == self.of_the_old or (
-                not self.history.simulated and said.get("start") == self.of_the_old[0] and self.life):
+                unknowing and said.get("start") == self.of_the_old[0] and self.life):
             self.tag = max(self.tag, said.get("tag", -1))
             return
         self._in_time(at, "a question")

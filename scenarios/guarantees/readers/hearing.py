@@ -31,6 +31,7 @@ class Hearer:
         self.told: Told | None = None
         self.questions = 0
         self.silent = 0  # questions in a row that nothing has come to
+        self.deaf_at = FOREVER  # when it gave up asking
         self.heard_at = 0.0  # the last message of the answer under way
         self.question: Moment | None = None
         self.answer: set[int] = set()

@@ -25,6 +25,7 @@ class Teller(Hearer):
                     self.question = None  # given up
                 self._is_settled(moment.at)
                 self._is_quiet(moment.at)
+                self._is_deaf(moment.at)
                 if self.exact and moment.at > self.strange_at + self.slack_s:
                     self._broke("took answers that hold nothing that it knew for its publisher's", at=self.strange_at)
                     self.strange_at = FOREVER
@@ -77,6 +78,7 @@ class Teller(Hearer):
 
     def _misses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
+        before = self.questions - (self._asks_now(at) if self.exact else 1)
         told.gaps.append((first, last))
         for number in range(first, last + 1):
             if number in told.missing or number in told.applied or came.live.get(number, FOREVER) < at - self.slack_s:
@@ -84,7 +86,7 @@ class Teller(Hearer):
                 break
             told.missing[number] = at
             # An answer told of it before, or it is passed by, and asked for in this moment.
-            told.asked[number] = self.questions - self._asks_now(at) if number in came.passed else 0
+            told.asked[number] = before if number in came.passed else 0
         quiet_s = at - max(came.live_at, came.end_at)
         if last not in came.passed and quiet_s < QUIET_S - self.slack_s and self.exact and not self._is_over(at):
             self._broke("told batch {} as missing {:.4f} s after it could still come", last, quiet_s, at=at)
@@ -113,6 +115,8 @@ class Teller(Hearer):
                 self._broke("gave up batch {} after {} questions", number, asked, at=at)
                 break
         self.settled = None
+        if self.exact and self.silent - self._asks_now(at) >= TRIES:
+            self.deaf_at = at
         if told.unknown_since is None:
             told.unknown_since = first
         self.finding.witness("{} told batches {} to {} as missing and as lost", self.node, first, last, at=at,
@@ -125,8 +129,8 @@ class Teller(Hearer):
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)
-        open_upto = max(told.came.wire, max(told.missing, default=-1) + 1)
-        if told.next < open_upto and self.exact and not self.plain:
+        open_upto = max(0 if self.plain else told.came.wire, max(told.missing, default=-1) + 1)
+        if told.next < open_upto and self.exact:
             self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
                         open_upto - 1, at=at)
         self._close(told, at)
@@ -139,6 +143,9 @@ class Teller(Hearer):
     def _doubts(self, moment: Moment, told: Told) -> None:
         if not self.plain:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
+        reason = self.doubted or self.unasked is not None or self.strange_at <= moment.at
+        if self.exact and not reason:
+            self._broke("is not sure of who has neither been away nor answered strangely", at=moment.at)
         if told.unknown_since is None:
             told.unknown_since = moment.said["next_seq"]
         if self.unasked is not None:
@@ -203,6 +210,14 @@ class Teller(Hearer):
                             at - self.stirred_at, at=at)
                 break
         self.rumoured = 0
+
+    def _is_deaf(self, at: float) -> None:
+        """Where nobody answers, whatever is missing is lost at once."""
+        if at <= self.deaf_at + self.slack_s:
+            return
+        told, self.deaf_at = self._of_now(), FOREVER
+        if max(told.missing, default=-1) >= told.next:
+            self._broke("had given up asking, and did not give up batch {}", told.next, at=at)
 
     def _close(self, told: Told, at: float) -> None:
         """A life of the publisher, or of its subscriber, is over."""

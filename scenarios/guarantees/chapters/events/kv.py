@@ -171,6 +171,10 @@ def check_kv_replay_complete(history: History) -> Finding:
             if seq is not None:
                 finding.broke("{} gave up batch {}, which the publisher still had", follower.node, seq, at=given_up.at,
                               node=follower.node)
+        for healed in follower.healed:
+            if healed.data["first"] > healed.data["last"]:
+                finding.broke("{} told that {} to {} are healed, which is nothing", follower.node,
+                              healed.data["first"], healed.data["last"], at=healed.at, node=follower.node)
         for gap in () if follower.killed else follower.gaps:
             _judge_gap(finding, follower, gap)
     return finding
