@@ -325,3 +325,33 @@ def what_is_open_of_a_life_without_an_epoch_is_left_open() -> Builder:
 @rejects("kv-replay-complete")
 def nothing_is_told_as_healed() -> Builder:
     return _misnumbered(_FOUND_OUT, ("kv-healed", {"first": 1, "last": 0}), upto=1)
+
+
+def _lost_below_the_state(again: dict[str, Any]) -> Builder:
+    """Batch 1 is lost, and the state before batch 5 comes; batch 3 is lost below it. Then this is asked."""
+    h = history(subscribers=1).started()
+    for seq in range(5):
+        h.observes(CORE, "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [
+        (2.0, "asked", {"start": 0, "tag": 0}), (2.1, "end", _end(0, 0, 0, 0)),
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}),
+        (2.31, "replayed", _came(2)), (2.31, "end", _end(1, 1, 3, 1, oldest=2)),
+        (2.31, "asked", {"tag": 2, "snapshot": True}),
+        (2.31, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "old"}),
+        (2.4, "live", _came(4)), (2.5, "piece", {"tag": 2, "epoch": 1, "next": 5, "piece": 0, "pieces": 1, "known": 1}),
+        (2.5, "asked", {"start": 3, "tag": 3}), (2.51, "replayed", _came(4)), (2.51, "end", _end(3, 3, 5, 1, oldest=4)),
+        (2.51, "kv-unrecoverable", {"first": 3, "last": 3, "reason": "old"}), (2.51, "kv-batch", _batch(4)),
+        (2.51, "kv-snapshot", {"next_seq": 5, "blocks": 1}), (3.01, "asked", again), (3.01, "kv-mirror", _holds(5))])
+
+
+@accepts("kv-asks-in-time")
+def a_state_makes_up_for_what_is_lost_below_it_afterwards() -> Builder:
+    return _lost_below_the_state({"start": 5, "tag": 4})
+
+
+@rejects("kv-asks-in-time")
+def for_what_is_lost_below_a_state_another_one_is_asked_for() -> Builder:
+    return _lost_below_the_state({"tag": 4, "snapshot": True})

@@ -195,7 +195,7 @@ class Asker:
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
-            if said["last"] > self.cleared:
+            if said["last"] > self.cleared and said["last"] >= self.stated:
                 self.wanted_at, self.failed = moment.at, 0
             elif not self.is_missing(moment.at):
                 self.due_at = max(self.due_at, self.rest_at + self.wait_s)
