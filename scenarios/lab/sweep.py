@@ -134,8 +134,9 @@ def phases() -> tuple[Phase, ...]:
                 kv_events=_EVENTS, scheduler={"max_num_batched_tokens": 256})),  # both find nothing, and store the same
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
-        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
-              calm=True, plan=plan(drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=2, times=3))),
+        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
+              workload=recorded("eight-mixed"), plan=plan(
+                  drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=2, times=3))),
         Phase(name="plain events of who goes on where it was", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(

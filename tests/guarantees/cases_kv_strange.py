@@ -355,3 +355,24 @@ def a_state_makes_up_for_what_is_lost_below_it_afterwards() -> Builder:
 @rejects("kv-asks-in-time")
 def for_what_is_lost_below_a_state_another_one_is_asked_for() -> Builder:
     return _lost_below_the_state({"tag": 4, "snapshot": True})
+
+
+def _plain_rumour(*said: Line) -> Builder:
+    """Of a publisher without epochs an answer brings what is known, and batch 1, which does not come live."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+                       (2.7, "replayed", _came(0)), (2.7, "replayed", _came(1)), (2.7, "end", {"end": True}), *said,
+                       (3.2, "asked", {"start": 1}), (3.2, "kv-mirror", _holds(2 if said else 1))])
+
+
+@accepts("kv-tells-what-came")
+def what_an_answer_without_a_report_brought_is_missing_live() -> Builder:
+    return _plain_rumour((2.9, "kv-gap", {"first": 1, "last": 1}), (2.9, "kv-batch", _batch(1, "replay")),
+                         (2.9, "kv-healed", {"first": 1, "last": 1}))
+
+
+@rejects("kv-tells-what-came")
+def what_an_answer_without_a_report_brought_is_passed_over() -> Builder:
+    return _plain_rumour()

@@ -110,6 +110,8 @@ class Hearer:
         self.heard_at = moment.at
         if self.plain and asked is not None:
             self._joins_nothing(moment.at)
+            if self.joins:
+                self.rumoured, self.stirred_at = max(self.answer, default=-1) + 1, moment.at
         if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
             return
         came = self._hear(said["epoch"], moment.at)

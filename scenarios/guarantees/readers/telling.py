@@ -202,7 +202,7 @@ class Teller(Hearer):
     def _is_quiet(self, at: float) -> None:
         """What an answer told of is missing where live was silent for long enough behind it."""
         told = self._of_now()
-        if self.rumoured <= told.next or not self.exact or self.plain or at <= self.stirred_at + QUIET_S + self.slack_s:
+        if self.rumoured <= told.next or not self.exact or at <= self.stirred_at + QUIET_S + self.slack_s:
             return
         for number in range(told.next, self.rumoured):
             if number not in told.missing and number not in told.came.live and not self._is_over(at):
