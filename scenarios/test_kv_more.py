@@ -14,6 +14,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_seq,
     kv_tells_what_came,
+    rests_when_idle,
 )
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
@@ -67,6 +68,10 @@ globals().update(family(__name__, (
          "There is no replay socket: what did not come is lost at once, the mirror unknown. SIGTERM ends the reader.",
          plan(drop(KV, nth=5), terminate("subscriber.0", at=f"{KV}:receive", nth=20)), (kv_tells_what_came,),
          play={"config": lab_config(kv_events={**EVENTS, "replay": False})}),
+    Case("test_reader_that_cannot_ask_rests",
+         "There is no replay socket, and nothing comes for longer than one would have been asked: the reader rests.",
+         plan(drop(KV, nth=5)), (kv_tells_what_came, rests_when_idle),
+         play={"config": lab_config(kv_events={**EVENTS, "replay": False}), "options": Options(rest_s=0.6)}),
     Case("test_publisher_is_started_again_while_a_gap_is_open",
          "It dies before it was asked for a batch that did not come: it is lost before the restart. Another is late.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), delay(KV, nth=31, until=until(seconds=0.2))),

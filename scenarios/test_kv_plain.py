@@ -52,8 +52,8 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=30, times=23)), (kv_seq, kv_mirror_true, kv_tells_what_came),
          play={"options": Options(without_epochs=True, kill_all_then_restart=True)}),
     Case("test_answers_of_a_plain_publisher_hold_nothing",
-         "No batch of three answers comes, neither what is asked for nor what is known: it may be another life. Two more "
-         "such answers are fewer than three.",
+         "No batch of three answers comes, neither what is asked for nor what is known: it may be another life. Two "
+         "more such answers are fewer than three.",
          plan(drop(KV, nth=32), *(drop(ANSWERS, nth=nth, times=3) for nth in (2, 6, 10)),
               drop(ANSWERS, nth=14), drop(ANSWERS, nth=16)),
          (kv_asks_in_time, kv_tells_what_came)),
