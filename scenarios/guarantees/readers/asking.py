@@ -101,7 +101,7 @@ class Asker:
             self._in_time(at, "nothing")  # what it had to ask at once
         if self.epoch not in (None, epoch):
             if self.epoch is not None and epoch < self.epoch:  # late, of a life that is over
-                if self.plain and seq >= self.known and self.under is None:
+                if self.plain and self.live_upto and seq >= self.known and self.under is None:
                     self.due_at, self.hurried = at, True  # it may be the next one's: who answers is asked
                 return
             # Who was reconnected asks before it reads what came.

@@ -143,7 +143,8 @@ class Teller(Hearer):
     def _doubts(self, moment: Moment, told: Told) -> None:
         if not self.plain:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
-        reason = self.doubted or self.unasked is not None or self.strange_at <= moment.at
+        back = not self.asks and self.history.play.options.kill_all_then_restart
+        reason = back or self.doubted or self.unasked is not None or self.strange_at <= moment.at
         if self.exact and not reason:
             self._broke("is not sure of who has neither been away nor answered strangely", at=moment.at)
         if told.unknown_since is None:
