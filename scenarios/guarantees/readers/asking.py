@@ -110,6 +110,7 @@ class Asker:
         self.epoch = epoch
         if self.plain and self.under is not None and self.under.said.get("tag") is not None:
             self.under = None
+        free = self.plain and self.unheard and self.under is None  # its publisher knows no tags: it is asked at once
         self.tagged, self.unheard = not self.plain, False
         if seq < self.live_upto:
             self.latest = seq, at
@@ -118,6 +119,8 @@ class Asker:
         self.known = max(self.known, seq + 1)
         self._clear(moment)
         self._rest(at)
+        if free and self.is_missing(at):
+            self.due_at, self.hurried = at, True
         if self.cuts and self.cuts[0] <= at:
             self.cuts.pop(0)
             self.hurried = True  # it was reconnected

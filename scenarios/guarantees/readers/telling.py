@@ -65,7 +65,7 @@ class Teller(Hearer):
         if sure_at == FOREVER:
             self._broke("applied batch {} before it knew that it does not come live", number, at=at)
         elif at - ready_at > self.slack_s and self.exact and self.waits_until < ready_at and not (
-                self.plain and (self.doubted or doubted is not None or told.missing)):
+                self.plain and (self.doubted or doubted is not None or max(told.missing, default=-1) >= number)):
             self._broke("held batch {} back for {:.4f} s", number, at - ready_at, at=at)
         told.applied.add(number)
         if number in came.clears:
