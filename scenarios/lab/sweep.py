@@ -167,7 +167,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="a snapshot", topology=_HEARD, workload=pair,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
         Phase(name="a state behind a reset", topology=tensor_parallel(2, subscribers=1),
-              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=3).then(abort(1)),
+              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=18).then(abort(1)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
         Phase(name="events for nobody", topology=_TWO, workload=short,
               config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),

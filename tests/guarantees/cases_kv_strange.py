@@ -138,6 +138,14 @@ def whoever_runs_it_is_not_told_that_an_answer_cannot_be_sent() -> Builder:
     return _unsendable("judges")
 
 
+@rejects("kv-sent-once")
+def it_is_told_that_an_answer_cannot_be_sent_and_nothing_hindered_it() -> Builder:
+    h = _sends(_hands_over(_begun(), 0), 0)
+    said = {"edge": "replay", "error": "no answer"}
+    h.observes(CORE, "replay-ended", **said)
+    return _leaves(h.observes(CORE, "warned", kind="replay-ended", data=said, line="replay-ended: no answer"))
+
+
 def _asked_three_times(*without: str) -> Builder:
     """The first question leaves as the gap is told, and is lost; two answers do not bring the batch."""
     lines: dict[str, Line] = {

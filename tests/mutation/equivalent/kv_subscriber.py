@@ -18,6 +18,7 @@ SUBSCRIBER: tuple[Equivalent, ...] = (
     Equivalent(_ROOM + "follower.py", "KVEventFollower._is_followed", "statement-gone", "return False",
                "whoever asks looks only whether it is true, and None is not"),
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_time", "off-by-one", "now >= self._ended.quiet_at", _INSTANT),
+    Equivalent(_ROOM + "question.py", "Questions.is_due", "off-by-one", "now >= self._poll_at", _INSTANT),
     Equivalent(_ROOM + "question.py", "Questions.unanswered", "off-by-one", "now < asked.deadline", _INSTANT),
     Equivalent(_ROOM + "follow.py", "feed", "off-by-one", "1",
                "a mirror takes the larger one of its own next number and this one, which is smaller", "2"),
