@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config import KVEventsConfig
 from scenarios.history.play import Options
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -194,17 +193,6 @@ def a_life_that_only_answers_tell_of_is_begun_from_its_first_batch() -> Builder:
 @rejects("kv-tells-what-came")
 def of_a_life_that_only_answers_tell_of_the_first_batch_is_left_out() -> Builder:
     return _told_of_by_answers(1)
-
-
-@silent("kv-replay-complete")
-def nobody_can_be_asked_for_what_is_given_up() -> Builder:
-    events = KVEventsConfig(enable_kv_cache_events=True, replay=False)
-    h = history(subscribers=1, kv_events=events).observes(SUBSCRIBER, "born", pid=9).started()
-    for seq in range(3):
-        h.observes(CORE, "kv-published", seq=seq, took=.0001)
-    h.observes(SUBSCRIBER, "kv-batch", **_batch(0)).observes(SUBSCRIBER, "kv-gap", first=1, last=1)
-    h.observes(SUBSCRIBER, "kv-unrecoverable", first=1, last=1, reason="there is no replay socket to ask")
-    return h.observes(SUBSCRIBER, "kv-batch", **_batch(2))
 
 
 def _late(seq: int, *asked: Line) -> Builder:

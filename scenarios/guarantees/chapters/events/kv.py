@@ -163,7 +163,7 @@ def check_kv_replay_complete(history: History) -> Finding:
             last = seq
         lost = lost_by_publisher(history, follower.publisher)
         for given_up in follower.unrecoverable:
-            if not history.play.config.kv_events.replay or _asked_in_vain(follower, given_up) >= TRIES:
+            if _asked_in_vain(follower, given_up) >= TRIES:
                 continue
             floor = window_floor(history, follower.publisher, given_up.at)
             seq = next((n for n in range(max(floor, given_up.data["first"]), given_up.data["last"] + 1)
