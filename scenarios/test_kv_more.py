@@ -14,6 +14,7 @@ from scenarios.guarantees.all import (
     kv_replay_complete,
     kv_seq,
     kv_tells_what_came,
+    rests_when_idle,
 )
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
@@ -53,6 +54,10 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
               delay(ANSWERS, nth=15, until=until(seconds=0.4))),
          (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
+    Case("test_question_is_lost_and_two_answers_do_not_bring_the_batch",
+         "Three questions for a batch, one lost and two answered without it: it is given up, as three lost ones would.",
+         plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), drop(ANSWERS, nth=2), drop(ANSWERS, nth=5)),
+         (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
     Case("test_state_is_lost_on_its_way",
          "Two holes are older than the window, and the state is lost as often as it is asked for: it stays unknown.",
          plan(drop(KV, nth=29), drop(KV, nth=31), drop(QUESTIONS, nth=2),
@@ -63,6 +68,10 @@ globals().update(family(__name__, (
          "There is no replay socket: what did not come is lost at once, the mirror unknown. SIGTERM ends the reader.",
          plan(drop(KV, nth=5), terminate("subscriber.0", at=f"{KV}:receive", nth=20)), (kv_tells_what_came,),
          play={"config": lab_config(kv_events={**EVENTS, "replay": False})}),
+    Case("test_reader_that_cannot_ask_rests",
+         "There is no replay socket, and nothing comes for longer than one would have been asked: the reader rests.",
+         plan(), (rests_when_idle,),
+         play={"config": lab_config(kv_events={**EVENTS, "replay": False}), "options": Options(rest_s=0.6)}),
     Case("test_publisher_is_started_again_while_a_gap_is_open",
          "It dies before it was asked for a batch that did not come: it is lost before the restart. Another is late.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), delay(KV, nth=31, until=until(seconds=0.2))),

@@ -26,6 +26,7 @@ from faults.plan import (
     Plan,
     Until,
     corrupt,
+    delay,
     drop,
     hang,
     kill,
@@ -81,7 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 _TWO, _ONE, _FOUR = tensor_parallel(2), tensor_parallel(1), tensor_parallel(4)
 _HEARD, _KV = tensor_parallel(2, subscribers=1), "core.0->subscriber.0/kv"
-_ASKED = "subscriber.0->core.0/replay"
+_ASKED, _ANSWERS = "subscriber.0->core.0/replay", "core.0->subscriber.0/replay"
 _EVENTS = {"enable_kv_cache_events": True}
 _FEW = add(0, 1)
 
@@ -133,20 +134,40 @@ def phases() -> tuple[Phase, ...]:
                 kv_events=_EVENTS, scheduler={"max_num_batched_tokens": 256})),  # both find nothing, and store the same
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
-        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
-              calm=True, plan=plan(drop(_KV, nth=3), drop(_ASKED, nth=2, times=3))),
+        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
+              workload=recorded("eight-mixed"), plan=plan(
+                  drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=2, times=3))),
+        Phase(name="plain events of who goes on where it was", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  drop(_KV, nth=30, times=21), drop(_KV, nth=52),
+                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=0.022)) for nth in (2, 3, 4)))),
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
         Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
               plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
+        Phase(name="events that cannot be", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
+              workload=recorded("eight-mixed"), options=Options(
+                  impossible_events=True, misnumbered_batch=True, kill_all_then_restart=True)),
+        Phase(name="plain events of a life that only answers tell of", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+                  without_epochs=True, kill_all_then_restart=True, await_death_s=0.5), plan=plan(
+                  drop(_KV, nth=33, times=34), drop(_ASKED, nth=2), *(drop(_ANSWERS, nth=nth) for nth in (2, 5, 8)))),
+        Phase(name="plain events that come a life too late", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  drop(_KV, nth=21), delay(_KV, nth=33, until=Until(seconds=0.232)), drop(_KV, nth=40),
+                  drop(_KV, nth=42), drop(_ANSWERS, nth=4), drop(_ANSWERS, nth=41),
+                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=held_s)) for nth, held_s in (
+                      (2, 0.24), (3, 0.24), (39, 0.014), (40, 0.0142), (42, 0.0145))))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
         Phase(name="a state behind a reset", topology=tensor_parallel(2, subscribers=1),
-              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=3).then(abort(1)),
+              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=18).then(abort(1)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
         Phase(name="events for nobody", topology=_TWO, workload=short,
               config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),

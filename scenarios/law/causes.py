@@ -131,10 +131,17 @@ def _rude_subscriber(history: History, incident: Incident) -> bool:
 
 
 def _noisy_publisher(history: History, incident: Incident) -> bool:
-    """Each is on record before it is heard, and explains one that is dropped."""
+    """Each is on record before it is heard, and explains one that is dropped, or a gap before its number."""
     record = incident.record
-    if record is None or incident.node not in history.by_node("malformed"):
+    if record is None:
         return False
+    if incident.sort is Sort.MISTOLD:
+        return any(told.number < record.number for told in history.by_node("impossible").get(incident.node, ()))
+    if incident.node not in history.by_node("malformed"):
+        return False
+    if incident.sort is Sort.KV_READER:
+        return history.play.options.misnumbered_batch and record.site == "kv-gap" and \
+            record.number > history.by_node("malformed")[incident.node][0].number
     heard, dropped = (sum(one.number <= record.number and one.data["edge"] == record.data["edge"]
                           for one in history.by_node(name)[incident.node]) for name in ("malformed", "bad-frame"))
     return dropped <= heard
@@ -225,7 +232,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
     Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),
-    Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME}), _noisy_publisher),
+    Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME, Sort.MISTOLD, Sort.KV_READER}),
+          _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),

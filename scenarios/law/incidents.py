@@ -45,6 +45,7 @@ class Sort(StrEnum):
     KV_SENDER = "a batch of events was not sent"
     KV_READER = "a subscriber missed something"
     WRONG = "a process found itself wrong"
+    MISTOLD = "a mirror holds what cannot be"
     KEPT = "something was kept of what was over"
     SILENT = "a process kept silent about what it is to tell"
     UNASKED = "a process did what its configuration does not ask for"
@@ -83,7 +84,7 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
             # Workers look whether they are asked.
             data.get("outcome") in ("timeout", "cancelled") and kind_of(node) == "core"))),
     "blocks": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
-    "kv-mirror": (Sort.WRONG, lambda node, data: bool(data.get("errors"))),
+    "kv-mirror": (Sort.MISTOLD, lambda node, data: bool(data.get("errors"))),
     "closing": (Sort.WRONG, lambda node, data: data.get("errors", []) != []),
 }
 

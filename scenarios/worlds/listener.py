@@ -32,7 +32,7 @@ from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.identity import own_identity
 from engine.topology import Mark, subscriber
-from scenarios.lab.follower import Following, UntilCaughtUp, follow
+from scenarios.lab.follower import Following, UntilCaughtUp, follow, polled
 from scenarios.lab.script import DONE, UP
 
 
@@ -123,7 +123,9 @@ def _poll(what: Following, ports: Any, until: UntilCaughtUp) -> None:
             core_index=recipe.core_index, ports=ports) as following:
         runner.get_loop()  # what it opens is there from the beginning
         while not until(following.follower):
+            began = ports.clock.monotonic()
             reports = following.poll(LOOK_S)
+            ports.observe("polled", **polled(len(reports), ports.clock.monotonic() - began))
             if following.follower.gaps:  # they are asked for: an answer comes, or word that there is none
                 reports += islice(following, 1)
             for report in reports + runner.run(_some(following)):

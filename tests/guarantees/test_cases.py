@@ -11,6 +11,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_kv_publishing,
     cases_kv_ranks,
     cases_kv_reading,
+    cases_kv_strange,
     cases_law,
     cases_names,
     cases_passed,

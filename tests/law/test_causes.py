@@ -117,6 +117,15 @@ def test_the_last_of_two_calls_for_steps_does_not_fail() -> None:
     assert _steps(2, first_fails=True).judged(LAW).verdict is Verdict.BROKEN
 
 
+def _strange(what: str, by: str) -> Builder:
+    """`by`: whom what cannot be has reached."""
+    h = history(subscribers=2).promised(options=Options(misnumbered_batch=True))
+    if what == "kv-gap":
+        return h.observes(by, "malformed", edge="kv").observes("subscriber.0", "kv-gap", first=1, last=999)
+    h.observes(by, "impossible", seq=1, hashes=[], named=[], sentences=1)
+    return h.observes("subscriber.0", "kv-mirror", hashes=[], next_seq=1, unknown_since=None, errors=["?"])
+
+
 #: By cause: what it explains, and what looks like it and has no cause.
 CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "its caller aborted it": (lambda: _aborted(True), lambda: _aborted(False)),
@@ -157,6 +166,12 @@ def test_the_law_accepts_what_has_this_cause(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_law_rejects_what_only_looks_like_it(name: str) -> None:
     assert CASES[name][1]().judged(LAW).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("what", ("kv-gap", "kv-mirror"))
+def test_what_cannot_be_explains_what_its_own_reader_says(what: str) -> None:
+    assert _strange(what, "subscriber.0").judged(LAW).verdict is Verdict.HELD
+    assert _strange(what, "subscriber.1").judged(LAW).verdict is Verdict.BROKEN
 
 
 @pytest.mark.parametrize(("name", "known"), [("ray", False), ("mp", True), ("auto", True)])

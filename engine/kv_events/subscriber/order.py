@@ -204,3 +204,5 @@ class BatchOrder:
             self.live_upto = min(self.live_upto, upto)
             self.gaps = deque((first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire)
             self._out.append(Malformed("kv", f"batch {min(false)} does not exist: the publisher is at {upto}"))
+            while self.gaps and self.gaps[0][1] < self.next:  # it was open for what does not exist
+                self._out.append(Healed(*self.gaps.popleft()))

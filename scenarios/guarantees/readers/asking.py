@@ -97,15 +97,20 @@ class Asker:
 
     def _live(self, moment: Moment) -> None:
         epoch, seq, at = moment.said["epoch"], moment.said["seq"], moment.at
+        if self.hurried and self.under is None:
+            self._in_time(at, "nothing")  # what it had to ask at once
         if self.epoch not in (None, epoch):
-            if self.epoch is not None and epoch < self.epoch:
-                return  # late, of a life that is over
+            if self.epoch is not None and epoch < self.epoch:  # late, of a life that is over
+                if self.plain and self.live_upto and seq >= self.known and self.under is None:
+                    self.due_at, self.hurried = at, True  # it may be the next one's: who answers is asked
+                return
             # Who was reconnected asks before it reads what came.
             self.of_the_old = self.first_missing(at) - self.plain, at
             self.begin(epoch)
         self.epoch = epoch
         if self.plain and self.under is not None and self.under.said.get("tag") is not None:
             self.under = None
+        free = self.plain and self.unheard and self.under is None  # its publisher knows no tags: it is asked at once
         self.tagged, self.unheard = not self.plain, False
         if seq < self.live_upto:
             self.latest = seq, at
@@ -114,6 +119,8 @@ class Asker:
         self.known = max(self.known, seq + 1)
         self._clear(moment)
         self._rest(at)
+        if free and self.is_missing(at):
+            self.due_at, self.hurried = at, True
         if self.cuts and self.cuts[0] <= at:
             self.cuts.pop(0)
             self.hurried = True  # it was reconnected
@@ -156,8 +163,9 @@ class Asker:
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
             self.rumoured = max(self.rumoured, said.get("next", 0))
-            if "oldest" in said and len(self.answer) == said["count"]:
-                sure = range(said["start"], min(said["next"], self.known))
+            if "oldest" in said:
+                whole = len(self.answer) == said["count"]
+                sure = range(said["start"], min(said["next"] if whole else said["oldest"], self.known))
                 self.gone.update(number for number in sure if number not in self.answer)
         else:
             self.another = said.get("epoch")
@@ -190,7 +198,7 @@ class Asker:
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
-            if said["last"] > self.cleared:
+            if said["last"] > self.cleared and said["last"] >= self.stated:
                 self.wanted_at, self.failed = moment.at, 0
             elif not self.is_missing(moment.at):
                 self.due_at = max(self.due_at, self.rest_at + self.wait_s)
@@ -211,8 +219,9 @@ class Asker:
             return  # none of its own: what a rude one sends, too
         if self.another is not None and said.get("start") == 0:
             self.begin(self.another)
+        unknowing = not self.history.simulated or (self.plain and self.restarts < self.life)
         if (said.get("start"), at) == self.of_the_old or (
-                not self.history.simulated and said.get("start") == self.of_the_old[0] and self.life):
+                unknowing and said.get("start") == self.of_the_old[0] and self.life):
             self.tag = max(self.tag, said.get("tag", -1))
             return
         self._in_time(at, "a question")

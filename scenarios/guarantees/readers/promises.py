@@ -20,7 +20,12 @@ _ENVELOPE = Envelope(outside=(
 
 def hears_its_publisher(play: Play) -> bool:
     """Noise comes before what a publisher says: the moment at which that is heard is not on record."""
-    return has_subscribers(play) and not play.options.noisy_publisher
+    return is_told_the_truth(play) and not play.options.noisy_publisher
+
+
+def is_told_the_truth(play: Play) -> bool:
+    """A number that nobody has given is no crossing of its own."""
+    return has_subscribers(play) and not play.options.misnumbered_batch
 
 
 def check_kv_asks_in_time(history: History) -> Finding:
@@ -52,7 +57,7 @@ GUARANTEES = (
     ),
     Guarantee(
         id="kv-tells-what-came", chapter=CHAPTER, source=SOURCE, check=check_kv_tells_what_came,
-        applies=has_subscribers,
+        applies=is_told_the_truth,
         sentence="What a subscriber tells is what reached it: a batch when it has come and is the next one, a gap when "
                  "a later batch came before it or an answer told of it and live stayed empty, its end, a restart when "
                  "another life was heard, and of its mirror whether it is known.",

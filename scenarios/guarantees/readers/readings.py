@@ -77,7 +77,8 @@ def _moments(history: History, node: str) -> Iterator[Moment]:
             if fate in _LATER:
                 held[record.site, record.nth] = record
             elif fate not in _NEVER_READ:
-                at = history.delivered_at.get((record.site, record.nth), record.at)
+                # Of another life the same crossing is another message.
+                at = record.at if fate is None else history.delivered_at.get((record.site, record.nth), record.at)
                 yield _arrived(record, at)
                 if fate == Fate.DUPLICATE:
                     yield _arrived(record, at)

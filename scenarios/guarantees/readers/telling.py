@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
-
-from scenarios.guarantees.base import Finding
+from scenarios.guarantees.readers.hearing import Hearer
 from scenarios.guarantees.readers.lives import Came, Told, runs
-from scenarios.guarantees.readers.readings import QUIET_S, RESTART_S, TRIES, WORK_S, Moment, What, moments
-from scenarios.history.events.followers import Follower
+from scenarios.guarantees.readers.readings import QUIET_S, TRIES, Moment, What, moments
 from scenarios.history.history import FOREVER, Fate
 
 
-class Teller:
+class Teller(Hearer):
     """One life of a subscriber, walked through."""
-
-    def __init__(self, finding: Finding, follower: Follower) -> None:
-        self.finding, self.follower, self.node = finding, follower, follower.node
-        self.history = history = finding.history
-        #: One that stood still says late what it knew before, and one that was killed never does.
-        self.struck = follower.killed or any(stall.node == self.node for stall in history.faults.stalls)
-        self.exact = history.simulated and not self.struck
-        self.slack_s = WORK_S if self.exact else \
-            history.bounds.detection_s + history.lab.longest_starvation_s
-        self.plain = history.play.options.without_epochs
-        self.came: dict[int | None, Came] = defaultdict(lambda: Came(not self.plain))
-        self.epoch: int | None = None  # whom it follows
-        self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
-        self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
-        self.told: Told | None = None
-        self.questions = 0
-        self.silent = 0  # questions in a row that nothing has come to
-        self.heard_at = 0.0  # the last message of the answer under way
-        self.question: Moment | None = None
-        self.answer: set[int] = set()
-        self.pieces: set[int] = set()  # of the state that was asked for last
-        self.state: int | None = None  # which batch it is before, when all of it has come
-        self.waits_until = 0.0  # batches wait for a snapshot
-        self.mirrored = False  # the last that it did was to tell of its mirror
-        self.heard = 0  # messages of answers
-        self.live_ts = 0.0  # the publisher's time of the last live batch
-        self.doubted: dict[int, int] = {}  # batches of who may have been away, and what had been heard then
-        self.asks = history.play.config.kv_events.replay
-        self.unasked: int | None = None  # the first batch of who was away, and nobody can be asked
-        self.joins = False  # the answer under way holds something that was heard before
-        self.misses = 0  # answers in a row that did not, where nobody says whose they are
-        self.strange_at = FOREVER  # when these were enough
-        self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
-        self.shown: tuple[int, int | None] | None = None
-        self.settled: tuple[int, float] | None = None  # an answer ended, before this number
-        self.rumoured = 0  # an answer, or a state, told of every number below
-        self.stirred_at = 0.0  # since when live is silent
 
     def walk(self) -> None:
         hear = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
                 What.ASKED: self._asked}
         tell = {"kv-batch": self._applies, "kv-gap": self._misses, "kv-healed": self._heals,
                 "kv-unrecoverable": self._loses, "kv-restarted": self._restarts, "kv-unverified": self._doubts,
-                "kv-snapshot": self._is_told_all, "kv-mirror": self._mirrors}
+                "kv-snapshot": self._is_told_all, "kv-mirror": self._mirrors, "polled": self._polled}
         for moment in moments(self.history, self.node):
             if moment.what in hear:
                 self.mirrored = False
@@ -66,6 +25,7 @@ class Teller:
                     self.question = None  # given up
                 self._is_settled(moment.at)
                 self._is_quiet(moment.at)
+                self._is_deaf(moment.at)
                 if self.exact and moment.at > self.strange_at + self.slack_s:
                     self._broke("took answers that hold nothing that it knew for its publisher's", at=self.strange_at)
                     self.strange_at = FOREVER
@@ -76,107 +36,6 @@ class Teller:
         left_at = self.follower.left_at()
         self._close(self._of_now(), left_at)
         self._leaves(left_at)
-
-    # -- what came
-
-    def _hear(self, epoch: int | None, at: float) -> Came:
-        if self.newest is None or epoch != self.newest[0]:
-            self.newest = epoch or 0, at
-        if self.epoch is None:
-            self.epoch = epoch
-            if self.told is not None:
-                self.told.came = self.came[epoch]
-        return self.came[epoch]
-
-    def _meets(self, said: dict[str, Any]) -> bool:
-        """A number that was heard before, and later: what came of this life until now was doubted, and is void."""
-        epoch = said["epoch"]
-        if self.met is None or epoch <= self.met or said["seq"] > max(self.came[self.met].first, default=-1):
-            self.met = epoch if self.met is None else self.met
-            return False
-        self.met, self.came[epoch] = epoch, Came(not self.plain)
-        return True
-
-    def _of_now(self) -> Told:
-        if self.told is None:
-            self.told = Told(self.came[self.epoch])
-        return self.told
-
-    def _live(self, moment: Moment) -> None:
-        said = moment.said
-        cut = bool(self.cuts) and self.cuts[0] < moment.at
-        if cut:
-            self.cuts.pop(0)
-        if self.plain:
-            self._meets(said)
-        came = self._hear(said["epoch"], moment.at)
-        self.stirred_at = moment.at
-        if self.plain and came.live and cut and not self.asks:
-            self.unasked = said["seq"]
-        elif self.plain and came.live and self.asks and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
-            self.doubted[said["seq"]] = self.heard
-        self.live_ts = said.get("ts", 0.0)
-        came.live_batch(said["seq"], moment.at, "clears" in said)
-
-    def _batch(self, moment: Moment) -> None:
-        said = moment.said
-        new = self.plain and self._meets(said)
-        came = self._hear(said["epoch"], moment.at)
-        told = self._of_now()
-        self.joins = self.joins or said["seq"] in told.applied or said["seq"] in came.live
-        if not new:  # who brings the word of a new life is asked for it again
-            came.batch(said["seq"], moment.at, "replay", "clears" in said)
-        self.answer.add(said["seq"])
-        self.heard += 1
-        self.heard_at, self.silent = moment.at, 1  # should it never end
-
-    def _end(self, moment: Moment) -> None:
-        said, asked, self.silent = moment.said, self.question, 0
-        self.heard += 1
-        self.heard_at = moment.at
-        if self.plain and asked is not None:
-            self._joins_nothing(moment.at)
-        if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
-            return
-        came = self._hear(said["epoch"], moment.at)
-        came.end_at = moment.at
-        came.oldest = max(came.oldest, said["oldest"])
-        whole = range(max(said["start"], said["oldest"]), said["next"])
-        if len(self.answer) == said["count"]:
-            came.never.update(number for number in whole if number not in self.answer)
-        if said["epoch"] == self.epoch:
-            self.settled = said["next"], moment.at
-            self.rumoured, self.stirred_at = said["next"], moment.at
-
-    def _joins_nothing(self, at: float) -> None:
-        """So many answers in a row leave it open whose they are, and that is told at once."""
-        told = self._of_now()
-        self.misses = 0 if self.joins or not told.came.first else self.misses + 1
-        self.question = None
-        if self.misses == TRIES:
-            self.strange_at, self.misses = at, 0
-
-    def _piece(self, moment: Moment) -> None:
-        said = moment.said
-        came = self._hear(said["epoch"], moment.at)
-        came.end_at = self.heard_at = moment.at
-        self.silent = 0
-        self.waits_until = moment.at
-        asked = self.question
-        if asked is not None and asked.said.get("snapshot") and asked.said["tag"] == said["tag"] and said["known"]:
-            self.pieces.add(said["piece"])
-            self.state = said["next"] if len(self.pieces) == said["pieces"] else None
-            if self.state is not None and said["epoch"] == self.epoch:
-                self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
-
-    def _asked(self, moment: Moment) -> None:
-        self.question, self.answer, self.heard_at, self.joins = moment, set(), moment.at, False
-        if moment.said.get("snapshot"):
-            self.waits_until = FOREVER
-            self.pieces, self.state = set(), None
-        else:
-            self.questions += 1
-            self.silent += 1
 
     # -- what it tells
 
@@ -206,7 +65,7 @@ class Teller:
         if sure_at == FOREVER:
             self._broke("applied batch {} before it knew that it does not come live", number, at=at)
         elif at - ready_at > self.slack_s and self.exact and self.waits_until < ready_at and not (
-                self.plain and (self.doubted or doubted is not None or told.missing)):
+                self.plain and (self.doubted or doubted is not None or max(told.missing, default=-1) >= number)):
             self._broke("held batch {} back for {:.4f} s", number, at - ready_at, at=at)
         told.applied.add(number)
         if number in came.clears:
@@ -217,27 +76,20 @@ class Teller:
         told.next, told.settled_at = number, at
         told.progress = self.questions - (self._asks_now(at) if self.exact else 1)
 
-    def _asks_now(self, at: float) -> bool:
-        """A question that leaves in this moment is on record before what was told of the answer before it."""
-        asked = self.question
-        return self.exact and asked is not None and asked.at >= at - self.slack_s and not asked.said.get("snapshot")
-
     def _misses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
+        before = self.questions - (self._asks_now(at) if self.exact else 1)
         told.gaps.append((first, last))
         for number in range(first, last + 1):
             if number in told.missing or number in told.applied or came.live.get(number, FOREVER) < at - self.slack_s:
                 self._broke("told batch {} as missing, which it had or had told before", number, at=at)
                 break
             told.missing[number] = at
-            told.asked[number] = self.questions if number in came.passed else 0  # an answer told of it before
+            # An answer told of it before, or it is passed by, and asked for in this moment.
+            told.asked[number] = before if number in came.passed else 0
         quiet_s = at - max(came.live_at, came.end_at)
         if last not in came.passed and quiet_s < QUIET_S - self.slack_s and self.exact and not self._is_over(at):
             self._broke("told batch {} as missing {:.4f} s after it could still come", last, quiet_s, at=at)
-
-    def _is_over(self, at: float) -> bool:
-        """Another life has been heard than the one that it follows."""
-        return self.newest is not None and self.newest[0] != self.epoch
 
     def _heals(self, moment: Moment, told: Told) -> None:
         first, last = moment.said["first"], moment.said["last"]
@@ -263,6 +115,8 @@ class Teller:
                 self._broke("gave up batch {} after {} questions", number, asked, at=at)
                 break
         self.settled = None
+        if self.exact and self.silent - self._asks_now(at) >= TRIES:
+            self.deaf_at = at
         if told.unknown_since is None:
             told.unknown_since = first
         self.finding.witness("{} told batches {} to {} as missing and as lost", self.node, first, last, at=at,
@@ -275,18 +129,24 @@ class Teller:
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)
-        open_upto = max(told.came.wire, max(told.missing, default=-1) + 1)
-        if told.next < open_upto and self.exact and not self.plain:
+        open_upto = max(0 if self.plain else told.came.wire, max(told.missing, default=-1) + 1)
+        if told.next < open_upto and self.exact:
             self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
                         open_upto - 1, at=at)
         self._close(told, at)
         self.rumoured, self.strange_at, self.misses, self.state = 0, FOREVER, 0, None
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
+        if self.plain and self.epoch != self.met:  # its answers gave it away: what they held is asked for again
+            self.met, self.came[self.epoch] = self.epoch, Came(not self.plain)
         self.told, self.settled = None, None
 
     def _doubts(self, moment: Moment, told: Told) -> None:
         if not self.plain:
             self._broke("is not sure of a publisher that says which life it is", at=moment.at)
+        back = not self.asks and self.history.play.options.kill_all_then_restart
+        reason = back or self.doubted or self.unasked is not None or self.strange_at <= moment.at
+        if self.exact and not reason:
+            self._broke("is not sure of who has neither been away nor answered strangely", at=moment.at)
         if told.unknown_since is None:
             told.unknown_since = moment.said["next_seq"]
         if self.unasked is not None:
@@ -320,6 +180,14 @@ class Teller:
                         told.unknown_since, at=moment.at)
         self.shown = told.next, told.unknown_since
 
+    def _polled(self, moment: Moment, told: Told) -> None:
+        """Who polls has what there is as soon as there is any, and is not kept without any."""
+        said = moment.said
+        if not said["told"] and said["took"] < said["most"] - self.slack_s:
+            self._broke("told nothing to who polled, after {:.4f} s of {}", said["took"], said["most"], at=moment.at)
+        elif said["took"] > said["most"] + self.slack_s and not self.struck:
+            self._broke("kept who polled for {:.4f} s of {}", said["took"], said["most"], at=moment.at)
+
     # -- what it did not tell
 
     def _is_settled(self, at: float) -> None:
@@ -327,14 +195,15 @@ class Teller:
         if self.settled is None or at <= self.settled[1] + self.slack_s:
             return
         told = self._of_now()
-        if self.exact and self.settled[0] == told.next and self.shown != (told.next, told.unknown_since):
+        polls = self.history.play.options.polling  # it looks at its mirror when it likes
+        if self.exact and not polls and self.settled[0] == told.next and self.shown != (told.next, told.unknown_since):
             self._broke("had nothing to wait for before batch {}, and did not say what it mirrors", told.next, at=at)
         self.settled = None
 
     def _is_quiet(self, at: float) -> None:
         """What an answer told of is missing where live was silent for long enough behind it."""
         told = self._of_now()
-        if self.rumoured <= told.next or not self.exact or self.plain or at <= self.stirred_at + QUIET_S + self.slack_s:
+        if self.rumoured <= told.next or not self.exact or at <= self.stirred_at + QUIET_S + self.slack_s:
             return
         for number in range(told.next, self.rumoured):
             if number not in told.missing and number not in told.came.live and not self._is_over(at):
@@ -342,6 +211,14 @@ class Teller:
                             at - self.stirred_at, at=at)
                 break
         self.rumoured = 0
+
+    def _is_deaf(self, at: float) -> None:
+        """Where nobody answers, whatever is missing is lost at once."""
+        if at <= self.deaf_at + self.slack_s:
+            return
+        told, self.deaf_at = self._of_now(), FOREVER
+        if max(told.missing, default=-1) >= told.next:
+            self._broke("had given up asking, and did not give up batch {}", told.next, at=at)
 
     def _close(self, told: Told, at: float) -> None:
         """A life of the publisher, or of its subscriber, is over."""
@@ -377,6 +254,3 @@ class Teller:
                 self._broke("left because it was {!r}, and had been sent SIGTERM", bye[0].data["reason"], at=at)
             if at - receipt.at > self.history.bounds.detection_s + self.slack_s and not self.struck:
                 self._broke("was still there {:.4f} s after SIGTERM", at - receipt.at, at=receipt.at)
-
-    def _broke(self, template: str, *args: object, at: float) -> None:
-        self.finding.broke("{} " + template, self.node, *args, at=at, node=self.node)

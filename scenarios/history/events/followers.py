@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from engine.topology import NodeKind
+from engine.topology import Channel, NodeKind
 from faults.journal import Record
 from faults.plan import Fate
 from scenarios.history.history import FOREVER, History
@@ -107,6 +107,16 @@ class Follower:
             elif known is None and said.site != "kv-batch":
                 known = said.data["first" if said.site == "kv-unrecoverable" else "next_seq"]
         return known
+
+    def last_of(self, gap: Record) -> int:
+        """The last number of a gap that exists: an answer may prove that the batch behind it has a wrong number."""
+        last: int = gap.data["last"]
+        if not self.history.play.options.misnumbered_batch:
+            return last
+        found = next((r.number for r in self.history.by_node("bad-frame").get(self.node, ()) if r.number > gap.number
+                      and r.data["edge"] == Channel.KV.value), 0)
+        ends = [r.data["next"] for r in self.history.records(self.node) if r.number < found and "oldest" in r.data]
+        return min(last, ends[-1] - 1) if ends else last
 
     def followed(self, first: str, last: str) -> bool:
         """Whether it applied batches while one publisher was, and while the other was: one of each at least."""

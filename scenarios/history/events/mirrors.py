@@ -5,10 +5,11 @@ Promise: nothing of the engine is asked. A chain of blocks, from its first one o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from faults.journal import Record
+from scenarios.history.events.followers import Follower
 from scenarios.history.play import Play
 
 Tokens = tuple[int, ...]
@@ -24,13 +25,40 @@ def beginnings(play: Play) -> frozenset[Tokens]:
     return frozenset(found)
 
 
-def untrue(mirror: Record, possible: frozenset[Tokens]) -> Iterator[str]:
-    """What the blocks of a `kv-mirror` cannot be, in sentences. One that did not tell its blocks is not judged."""
+def impossible(follower: Follower, mirror: Record) -> dict[str, Any]:
+    """What it was told before that cannot be, of a publisher that has neither begun anew since nor told its state."""
+    begun = follower.restarts[-1].number if follower.restarts else 0
+    for record in follower.history.by_node("impossible").get(follower.node, ()):
+        taken = next((batch.number for batch in follower.batches if batch.data["seq"] == record.data["seq"]
+                      and begun < record.number < batch.number < mirror.number), None)
+        if taken is not None and not any(taken < state.number < mirror.number for state in follower.snapshots):
+            return record.data
+    return {}
+
+
+def misjudged(mirror: Record, told: dict[str, Any]) -> Iterator[str]:
+    """Each block that cannot be is named by one sentence, there are no others, and all that were told are held."""
+    errors = [str(error) for error in mirror.data.get("errors", ())]
+    silent = [named for named in told["named"] if sum(str(named) in error for error in errors) != 1]
+    if silent or len(errors) != told["sentences"]:
+        yield f"it was told what cannot be, and says nothing, or too much, of {silent}, in {len(errors)} sentences"
+    if not set(told["hashes"]) <= set(mirror.data["hashes"]):
+        yield "it does not hold what it was told"
+
+
+def untrue(mirror: Record, possible: frozenset[Tokens], but: Collection[Any] = ()) -> Iterator[str]:
+    """What the blocks of a `kv-mirror` cannot be, in sentences, `but` for those that are known not to be.
+
+    One that did not tell its blocks is not judged.
+    """
     blocks: list[Any] | None = mirror.data.get("blocks")
     if blocks is None:
         return
     by_hash = {block_hash: (parent, tuple(tokens)) for block_hash, parent, tokens in blocks}
-    if len(blocks) != len(by_hash) or set(by_hash) != set(mirror.data["hashes"]):
+    if but:
+        blocks = [block for block in blocks if block[0] not in but]
+        by_hash = {block_hash: told for block_hash, told in by_hash.items() if block_hash not in but}
+    if len(blocks) != len(by_hash) or set(by_hash) != set(mirror.data["hashes"]) - set(but):
         yield f"it tells {len(blocks)} blocks of {len(mirror.data['hashes'])} hashes"
     whose: dict[Tokens, Any] = {}
     for block_hash in by_hash:

@@ -225,6 +225,21 @@ def test_a_number_that_the_publisher_never_reached_is_not_believed() -> None:
     assert world.mirrored() == world.truth()
 
 
+def test_a_gap_before_a_number_that_does_not_exist_is_healed_when_that_is_found_out() -> None:
+    """Batches that came meanwhile were told as missing: nothing but this word ends their gap."""
+    world = KVWorld()
+    world.send(2)
+    world.live.append([world.live[1][0], (2**40).to_bytes(8, "big"), world.live[1][2]])
+    world.receive_all_live()
+    world.send(2)
+    world.receive_all_live()
+    world.answer_all()
+    assert len(world.told(Malformed)) == 1
+    assert world.told(Gap) == [Gap(2, 2**40 - 1)]
+    assert world.told(Healed) == [Healed(2, 3)]
+    assert world.follower.gaps == []
+
+
 def test_the_mirror_is_known_again_once_the_cache_was_cleared() -> None:
     """What was lost before a clear does not matter after it."""
     world = KVWorld(replay=False)

@@ -29,7 +29,7 @@ from scenarios.history.events.followers import (
     publishers,
     window_floor,
 )
-from scenarios.history.events.mirrors import beginnings, untrue
+from scenarios.history.events.mirrors import beginnings, impossible, misjudged, untrue
 from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
@@ -171,6 +171,10 @@ def check_kv_replay_complete(history: History) -> Finding:
             if seq is not None:
                 finding.broke("{} gave up batch {}, which the publisher still had", follower.node, seq, at=given_up.at,
                               node=follower.node)
+        for healed in follower.healed:
+            if healed.data["first"] > healed.data["last"]:
+                finding.broke("{} told that {} to {} are healed, which is nothing", follower.node,
+                              healed.data["first"], healed.data["last"], at=healed.at, node=follower.node)
         for gap in () if follower.killed else follower.gaps:
             _judge_gap(finding, follower, gap)
     return finding
@@ -198,14 +202,14 @@ def _message(crossing: Record) -> tuple[str, int]:
 
 def _is_told(follower: Follower, gap: Record) -> bool:
     """Whether whoever follows the subscriber was told how the gap ended."""
-    last = gap.data["last"]
-    return covers(follower.unrecoverable, last) or any(
+    last = follower.last_of(gap)
+    return last < gap.data["first"] or covers(follower.unrecoverable, last) or any(
         healed.number > gap.number and healed.data["last"] >= last for healed in follower.healed)
 
 
 def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
     history, applied = finding.history, follower.applied
-    first, last = gap.data["first"], gap.data["last"]
+    first, last = gap.data["first"], follower.last_of(gap)
     replayed = {r.data["seq"] for r in follower.batches if r.data.get("source") == "replay"}
     missing = [seq for seq in range(first, last + 1) if seq not in applied and not covers(follower.unrecoverable, seq)]
     if not missing:
@@ -274,10 +278,12 @@ def check_kv_mirror_true(history: History) -> Finding:
                               mirror.data.get("unknown_since"), at=mirror.at, node=follower.node)
             if unknown_since is not None:
                 continue
-            for error in (*untrue(mirror, possible), *mirror.data.get("errors", ())):
+            told = impossible(follower, mirror)
+            strange = misjudged(mirror, told) if told else mirror.data.get("errors", ())
+            for error in (*untrue(mirror, possible, told.get("hashes", ())), *strange):
                 finding.broke("{}'s mirror is not in order: {}", follower.node, error, at=mirror.at, node=follower.node)
             for cache in caches.get(mirror.data["next_seq"], ()):
-                ours, theirs = set(mirror.data["hashes"]), set(cache.data["hashes"])
+                ours, theirs = set(mirror.data["hashes"]) - set(told.get("hashes", ())), set(cache.data["hashes"])
                 if ours != theirs:
                     finding.broke("{}'s mirror at batch {} lacks {} blocks and has {} too many", follower.node,
                                   mirror.data["next_seq"], len(theirs - ours), len(ours - theirs), at=mirror.at,
@@ -359,8 +365,8 @@ GUARANTEES = (
     ),
     Guarantee(
         id="kv-mirror-true", chapter=CHAPTER, source=SOURCE, check=check_kv_mirror_true, applies=has_subscribers,
-        sentence="A mirror built from batches, replays and snapshots equals the engine's own cache, and its blocks "
-                 "spell what requests were asked and given.",
+        sentence="A mirror built from batches, replays and snapshots equals the engine's own cache, its blocks spell "
+                 "what requests were asked and given, and of what it is told that cannot be it says so.",
         wrong="passes a gap over, so its mirror lacks the blocks of the batches that it missed",
         witness="a mirror that had a gap or a restart behind it was compared with a cache that was not empty",
         envelope=Envelope(outside=(_SUBSCRIBER, *_CHANGED)),

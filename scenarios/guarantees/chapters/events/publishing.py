@@ -7,14 +7,13 @@ from typing import Any
 from engine.topology import Channel, Mark, NodeKind
 from scenarios.guarantees.base import PROCESS, Envelope, Finding, Guarantee, Where, has_kv_events, has_subscribers
 from scenarios.guarantees.chapters.events.blocks import CHAPTER
+from scenarios.guarantees.chapters.events.words import judge_words
 from scenarios.history.events.followers import publishers
 from scenarios.history.events.publishing import BLURRED, SENDS, UNREAD, Batch, Held, Published, moments, numbers_of
 from scenarios.history.history import FOREVER, Fate, History, Record, kind_of
 from scenarios.history.names import PUBLISHER, REPLAYER, base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
-#: A line of one kind is followed by the next one after so long.
-LINE_S = 10.0
 #: What its queue may take at its end, and so may each of its threads that stands still.
 SHUTDOWN_S = 1.0
 
@@ -34,7 +33,7 @@ def check_kv_sent_once(history: History) -> Finding:
         for subscriber in _subscribers(history, core):
             _judge_sends(finding, core, subscriber)
         _judge_threads(finding, core)
-        _judge_words(finding, core)
+        judge_words(finding, core, in_order=_left_in_order(history, core))
     _judge_silence(finding)
     return finding
 
@@ -130,48 +129,6 @@ def _publishes(history: History, core: str) -> bool:
     """One beside the first does where it is a data-parallel rank: two cannot publish at one address."""
     engine = history.engine_of(core).engine
     return not engine or history.play.topology.engine(engine).data_parallel_rank is not None
-
-
-def _judge_words(finding: Finding, core: str) -> None:
-    """What is lost or not answered is told to whoever runs it, and a full queue is a place where plans may strike."""
-    history = finding.history
-    marks = [record.data.get("seq") for node, record in history.marks(Mark.KV_DROPPED.value) if node == core]
-    lost = history.by_node("kv-lost").get(core, [])
-    full = [record.data["seq"] for record in lost if "wait" in record.data["reason"]]
-    if marks[:len(full)] != full:
-        finding.broke("{} lost batches {} at its full queue, and marked {}", core, full, marks, node=core)
-    warned = [record.data for record in history.by_node("warned").get(core, ())]
-    if not _left_in_order(history, core):
-        return
-    _judge_lines(finding, core, history.by_node("warned").get(core, []))
-    told = sum(data["data"].get("batches", 1) for data in warned if data["kind"] == "kv-lost")
-    if told != len(lost):
-        finding.broke("{} lost {} batches, and warned of {}", core, len(lost), told, node=core)
-    for name in ("kv-unsent", "replay-ended", "bad-frame"):
-        count = sum(data["kind"] == name and _is_of_events(name, data["data"]) for data in warned)
-        told_judges = sum(_is_of_events(name, record.data) for record in history.by_node(name).get(core, ()))
-        if count != told_judges:
-            finding.broke("{} told the judges of {} and whoever runs it of {} by {}", core, told_judges, count, name,
-                          node=core)
-
-
-def _is_of_events(name: str, data: dict[str, Any]) -> bool:
-    """Others than its publisher tell of bad frames, too."""
-    return name != "bad-frame" or data.get("edge") == Channel.REPLAY.value
-
-
-def _judge_lines(finding: Finding, core: str, warned: list[Record]) -> None:
-    """Each kind is a line at once; then none for a while, and one that counts those that were passed over."""
-    latest: dict[str, tuple[float, int]] = {}
-    for record in warned:
-        kind, line = record.data["kind"], record.data["line"]
-        at, passed_over = latest.get(kind, (-FOREVER, 0))
-        if (record.at - at >= LINE_S) != (line is not None):
-            finding.broke("{} {} {} at {:.3f}, {:.3f} s after the last line of its kind", core,
-                          "passed over" if line is None else "wrote", kind, record.at, record.at - at, node=core)
-        elif line is not None and (f"({passed_over} more" in line) != (passed_over > 0):
-            finding.broke("{} had passed over {} of {}, and wrote {!r}", core, passed_over, kind, line, node=core)
-        latest[kind] = (at, passed_over + 1) if line is None else (record.at, 0)
 
 
 def _judge_silence(finding: Finding) -> None:
