@@ -16,7 +16,7 @@ from faults.plan import kill, plan, plan_to_json
 from tests.scenarios.command.console import ROOT
 
 PAGE = (ROOT / "docs" / "EXTENDING.md").read_text()
-PROGRAMS = {"ringtwin": ["-m", "scenarios.command"], "pytest": ["-m", "pytest", "-p", "scenarios.pytest_plugin"]}
+PROGRAMS = {"ringtwin": ["-m", "scenarios.command"], "pytest": ["-m", "pytest"]}
 
 
 def blocks(language: str) -> list[str]:

@@ -30,7 +30,7 @@ def examples(tmp_path) -> Path:
 
 
 def play(examples: Path, tmp_path: Path, *more: object) -> subprocess.CompletedProcess:
-    return run_pytest("-p", "scenarios.pytest_plugin", examples, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml",
+    return run_pytest(examples, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml",
                       "--world", "sim", "--out", tmp_path / "out", *more)
 
 
