@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.topology import Topology, tensor_parallel
-from faults.journal import Journal, Kind, open_journal
+from faults.journal import Journal, Kind, journal_path
 from faults.plan import Fate, Fault, Plan
 from reports.collect import Promise
 from scenarios.history.play import Lab, Play, ProcessEnd
@@ -52,6 +53,12 @@ PROMISES = {promise.id: promise for promise in (
             chapter=KV),
     Promise(id="kv-mirror-true", sentence="The mirror equals the engine's own cache.", source="seed 001", chapter=KV),
 )}
+
+
+def _append(file: Path, data: bytes) -> None:
+    """A journal of a process stays open to its end: here one process writes hundreds."""
+    with file.open("ab") as opened:
+        opened.write(data)
 
 
 def replay_command(run: Run) -> str:
@@ -101,7 +108,8 @@ class Stage:
         self.position = 0
         for number, node in enumerate(self.topology.nodes):
             name = str(node)
-            self.journals[name] = open_journal(self.path / "journals", name, 0, lambda: self.now)
+            file = journal_path(self.path / "journals", name, 0)
+            self.journals[name] = Journal(partial(_append, file), lambda: self.now)
             self.pass_time(0.01)
             self.see(name, "born", pid=100 + number, ppid=1, start_time=1, segments=[], paths=[])
 
