@@ -124,6 +124,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events: KVEventsConfig = KVEventsConfig()
     bounds: Bounds = Bounds()
 
+    @property
+    def tokenizer_directory(self) -> str:
+        return self.tokenizer or self.model
+
     def __post_init__(self) -> None:
         if self.data_parallel_rank < 0:
             raise ValueError(f"data_parallel_rank must be 0 or more, got {self.data_parallel_rank}")

@@ -13,18 +13,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import msgspec
-from markupsafe import Markup
 
 from reports.formats import count, listed
 from reports.provenance import Origin, line_of
+from reports.views.templates import environment, inline
 from scenarios.history.run import RunError
 from scenarios.history.verdicts import Cell, Evidence, Verdict, combined, is_as_declared
 
-TEMPLATES = Path(__file__).parent / "templates"
 RESULTS = "results.json"
 
 
@@ -258,16 +255,8 @@ def lines(found: Comparison) -> list[str]:
     return said
 
 
-def as_json(found: Comparison) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(found), indent=1)
-
-
 def page(found: Comparison, before: str, after: str) -> str:
     """One self-contained HTML page. `before`, `after`: what was compared, as it was named."""
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
-                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    given: dict[str, Any] = {
-        "found": found, "before": before, "after": after, "ways": [(way, found.of(way)) for way in Way],
-        "state": "broken" if found.of(Way.WORSE) else "held"}
-    style = (TEMPLATES / "style.css").read_text()
-    return environment.get_template("compare.html").render(css=Markup(style), **given)
+    return environment().get_template("compare.html").render(
+        css=inline("style.css"), found=found, before=before, after=after, ways=[(way, found.of(way)) for way in Way],
+        state="broken" if found.of(Way.WORSE) else "held")

@@ -27,12 +27,12 @@ from reports.results import SCHEMA, agreement, counts
 from reports.views.causes import Cause, causes
 from reports.views.packing import block, packed
 from reports.views.scenarios import ScenarioView, scenario_view
+from reports.views.templates import environment, inline
 from reports.views.unseen import blind_of, places_of
 from scenarios.history.run import Run
 from scenarios.history.verdicts import Verdict
 from scenarios.worlds.registry import in_order, known
 
-TEMPLATES = Path(__file__).parent / "templates"
 #: Causes that are shown at once; and scenarios with something to look at, up to which they are.
 MOST_CAUSES, MOST_OPEN = 10, 5
 
@@ -70,25 +70,20 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
         measured=measured(), places=places_of(runs), blind=blind_of(scenarios, judged),
         worlds=[known(name) for name in in_order(run.play.world for run in runs)],
-        css=_inline("style.css"), script=_inline("page.js"))
+        css=inline("style.css"), script=inline("page.js"))
 
 
 def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
-                                     trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.globals.update(count=count, duration=duration, clock=clock, listed=listed, world_word=_world_word,
-                               short=short_name, GLYPHS=GLYPHS, Verdict=Verdict, share=_share, within=_within)
-    return environment
+    templates = environment()
+    templates.globals.update(count=count, duration=duration, clock=clock, listed=listed, world_word=_world_word,
+                             short=short_name, GLYPHS=GLYPHS, Verdict=Verdict, share=_share, within=_within)
+    return templates
 
 
 def _opened(views: Sequence[ScenarioView]) -> set[str]:
     """Few scenarios that need a person are open from the start; many would bury each other."""
     astray = {view.anchor for view in views if view.astray}
     return astray if len(astray) <= MOST_OPEN else set()
-
-
-def _inline(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
 
 
 def short_name(name: str) -> str:

@@ -29,20 +29,25 @@ from scenarios.history.verdicts import DECISIVE, Verdict
 SCHEMA = 1
 
 
-def results(runs: Sequence[Run], base: Path | None = None) -> dict[str, Any]:
+def results(runs: Sequence[Run], base: Path | None = None, unplayed: int = 0) -> dict[str, Any]:
     """The whole report as one JSON object. `base`: run paths inside it are written relative to it."""
-    return {
+    found = {
         "schema": SCHEMA,
         "provenance": msgspec.to_builtins(origin_of(runs)),
         "scenarios": [_entry(run, base) for run in runs],
         "agreement": agreement(runs),
         "counts": counts(runs),
     }
+    return found | ({"unplayed": unplayed} if unplayed else {})
 
 
 def write_results(runs: Sequence[Run], out: Path, base: Path | None = None, unplayed: int = 0) -> None:
-    found = results(runs, base) | ({"unplayed": unplayed} if unplayed else {})
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    out.write_bytes(readable(results(runs, base, unplayed)) + b"\n")
+
+
+def readable(found: Any) -> bytes:
+    """As JSON that a person can read, too."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1)
 
 
 def _entry(run: Run, base: Path | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class AsyncLLM:
 
     def __init__(self, config: EngineConfig, *, ports: Ports | None = None) -> None:
         self._service = Service(config, asyncio_mode=True, ports=ports)
-        self.config = config
+        self.config = self._service.config
         self.client = self._service.client
         weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself
 

@@ -150,7 +150,7 @@ class AsyncMPClient(EngineCoreClient):
     """For asyncio: the loop watches the descriptors."""
 
     loop: asyncio.AbstractEventLoop | None = None
-    _looks_again = False  # a timer runs, for the last words of a dead core
+    _look: asyncio.TimerHandle | None = None  # for the last words of a dead core
 
     def shutdown(self) -> None:
         self.detach()
@@ -171,6 +171,9 @@ class AsyncMPClient(EngineCoreClient):
             return
         self.loop = None
         self._timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         if not self._loop.is_closed():
             for descriptor in self._watched:
                 self._loop.remove_reader(descriptor)
@@ -184,12 +187,11 @@ class AsyncMPClient(EngineCoreClient):
         if not self.life.watched and len(self._watched) > 1:
             self._loop.remove_reader(self._watched.pop())  # a sentinel stays readable for ever
         left_s = self.grace_left_s
-        if left_s is not None and not self._looks_again:
-            self._looks_again = True
-            self._loop.call_later(left_s, self._look_again)
+        if left_s is not None and self._look is None:
+            self._look = self._loop.call_later(left_s, self._look_again)
 
     def _look_again(self) -> None:
-        self._looks_again = False
+        self._look = None
         self._readable()
 
     def _on_timer(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.frontend.arguments import checked, config_of
+from engine.frontend.arguments import config_of
 from engine.frontend.client import end_client
 from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service
@@ -41,8 +41,8 @@ class LLM:
         if config is not None and (model or fields):
             raise ConfigError(f"config is given beside {', '.join(['model'] * bool(model) + list(fields))}; "
                               "say it once, in the config")
-        self.config = config_of(str(model), fields) if config is None else checked(config)
-        self._service = Service(self.config, asyncio_mode=False, ports=ports)
+        self._service = Service(config or config_of(str(model), fields), asyncio_mode=False, ports=ports)
+        self.config = self._service.config
         self.client = self._service.client
         weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself
         self._ids = count()
@@ -106,7 +106,7 @@ class LLM:
         """
         tokenizer = self.get_tokenizer()
         if chat_template is None and not tokenizer.chat_template:
-            raise ConfigError(f"{self.config.tokenizer or self.config.model}: the tokenizer has no chat template; "
+            raise ConfigError(f"{self.config.tokenizer_directory}: the tokenizer has no chat template; "
                               "give one: chat(messages, chat_template=...)")
         many = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts: list[Prompt] = []
@@ -123,7 +123,7 @@ class LLM:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return transformers_tokenizer(self.config.tokenizer or self.config.model)
+        return transformers_tokenizer(self.config.tokenizer_directory)
 
     def call_utility(self, method: str, *args: Any) -> Any:
         """Raises ValueError for what the core refuses, EngineDeadError, UnroutableError, RequestTimeoutError."""

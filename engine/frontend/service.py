@@ -22,9 +22,9 @@ class Service:
 
     def __init__(self, config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> None:
         """Raises ConfigError, StartupError."""
-        config = checked(config)
-        self.inputs = inputs_of(config)
-        self.client: Any = EngineCoreClient.make_client(config, asyncio_mode=asyncio_mode, ports=ports)
+        self.config = checked(config)
+        self.inputs = inputs_of(self.config)
+        self.client: Any = EngineCoreClient.make_client(self.config, asyncio_mode=asyncio_mode, ports=ports)
         self.streams = Streams(self.client.life, self.inputs)
 
     @property

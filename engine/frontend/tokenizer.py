@@ -70,5 +70,5 @@ def _unreadable(directory: str, error: Exception) -> ConfigError:
 def inputs_of(config: EngineConfig) -> InputProcessor:
     """Raises ConfigError where the model directory is not one that can be served."""
     model = read_model_config(config.model)
-    tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config.tokenizer or config.model)
+    tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config.tokenizer_directory)
     return InputProcessor(config, model, tokenizer)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 
 from reports import compare as comparing
 from reports.answer import answer
@@ -18,7 +18,7 @@ from reports.charts import perfetto
 from reports.collect import Promise, collect
 from reports.junit import reason, write_junit
 from reports.page import write_page
-from reports.results import exit_code, results, write_results
+from reports.results import exit_code, readable, results, write_results
 from reports.summary import write_summary
 from scenarios.command import checks
 from scenarios.history.run import Run
@@ -32,7 +32,7 @@ def conclude(played: Sequence[ScenarioResult], out: Path, json_file: Path | None
         raise checks.BadInputError("nothing was played: no scenario that was named fits; see the lines above")
     page = publish(runs, out)
     if json_file is not None:
-        write_json(runs, json_file, out)
+        write_json(results(runs, out), json_file)
     said = answer(runs)
     lines = [said.title, said.sentence]
     for trouble in said.troubles[:1]:
@@ -98,19 +98,20 @@ def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None, unpl
     checks.writable(page.parent)
     write_page(found, promises(), page, replay_command, unplayed)
     if json_file is not None:
-        write_json(found, json_file, unplayed=unplayed)
+        write_json(results(found, unplayed=unplayed), json_file)
     said = answer(found, unplayed)
     click.echo(f"{said.title}\n{said.sentence}\nreport: {page}", err=json_file == Path("-"))
     return said.code
 
 
-def write_json(runs: Sequence[Run], file: Path, base: Path | None = None, unplayed: int = 0) -> None:
-    """results.json to this file; to stdout where it is called -."""
+def write_json(found: Any, file: Path) -> None:
+    """To this file; to stdout where it is called -."""
     if file == Path("-"):
-        click.echo(msgspec.json.format(msgspec.json.encode(results(runs, base)), indent=1).decode())
+        click.echo(readable(found).decode())
         return
     checks.writable(file.parent)
-    write_results(runs, file, base, unplayed)
+    file.write_bytes(readable(found) + b"\n")
+
 
 
 def compare(before: Path, after: Path, page: Path, json_file: Path | None) -> int:
@@ -118,11 +119,8 @@ def compare(before: Path, after: Path, page: Path, json_file: Path | None) -> in
     found = comparing.compared(comparing.load_results(before), comparing.load_results(after))
     checks.writable(page.parent)
     page.write_text(comparing.page(found, str(before), str(after)))
-    if json_file == Path("-"):
-        click.echo(comparing.as_json(found).decode())
-    elif json_file is not None:
-        checks.writable(json_file.parent)
-        json_file.write_bytes(comparing.as_json(found) + b"\n")
+    if json_file is not None:
+        write_json(found, json_file)
     click.echo("\n".join([*comparing.lines(found), f"page: {page}"]), err=json_file == Path("-"))
     return int(bool(found.of(comparing.Way.WORSE)))
 

@@ -18,6 +18,7 @@ import pytest
 
 from faults.plan import Plan
 from scenarios.guarantees.base import Guarantee
+from scenarios.lab.catalogue import Only, only
 from scenarios.worlds.base import World
 
 
@@ -30,6 +31,7 @@ class Case(NamedTuple):
     promises: tuple[Guarantee, ...]
     each: tuple[Any, ...] = ()
     play: Mapping[str, Any] = {}
+    only: Only | None = None  # the one world that can play it
 
 
 def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Callable[..., None]]:
@@ -51,4 +53,6 @@ def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[...
     function.__name__ = function.__qualname__ = case.name
     function.__module__ = module
     function.__doc__ = case.sentence
+    if case.only is not None:
+        function = only(case.only.world, reason=case.only.reason)(function)
     return pytest.mark.parametrize("value", case.each)(function) if case.each else function

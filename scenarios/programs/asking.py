@@ -6,12 +6,15 @@ saw, and one that hangs has said how far it came.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import resource
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +81,39 @@ def held() -> list[int]:
 def no_more(before: list[int]) -> bool:
     """Whether it comes to have no more of anything than it had."""
     return until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), GONE_S)
+
+
+@contextmanager
+def interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Iterator[None]:
+    """After so long a signal handler does this, and raises."""
+    def handler(*_: object) -> None:
+        if work is not None:
+            work()
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Turns:
+    """A task beside others of an event loop: `count` tells how often it had its turn."""
+
+    def __init__(self, every_s: float) -> None:
+        self.count = 0
+        self._task = asyncio.create_task(self._take(every_s))
+
+    async def _take(self, every_s: float) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(every_s)
+
+    def end(self) -> None:
+        self._task.cancel()
 
 
 def is_mapped(name: str) -> bool:

@@ -20,8 +20,8 @@ from engine.errors import ConfigError
 from engine.frontend.llm import LLM
 from engine.process.files import PREFIX
 from engine.process.runtime_dir import SHM, sweep
-from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, is_gone, is_near, no_more, until
-from scenarios.programs.generation_user import children, in_a_child, interrupting, prompts_of
+from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, interrupting, is_gone, is_near, no_more, until
+from scenarios.programs.generation_user import children, in_a_child, prompts_of
 
 NOWHERE = "/proc/nowhere"
 

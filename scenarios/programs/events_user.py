@@ -20,7 +20,7 @@ from engine.kv_events.subscriber.process import KVEventSubscriber
 from engine.messages import BlockStored, KVEventBatch
 from engine.process.real_ports import RealPorts
 from engine.topology import core
-from scenarios.programs.asking import Asking, held, no_more, sleeps, until
+from scenarios.programs.asking import Asking, Turns, held, no_more, sleeps, until
 
 ANY_PORT = "tcp://127.0.0.1:*"
 #: How long a subscriber is silent before it asks, and waits for an answer.
@@ -172,22 +172,14 @@ def _iterates(ask: Asking) -> None:
 def _iterates_without_waiting(ask: Asking) -> None:
     """The same on an event loop, which goes on meanwhile."""
     with closing_all(publisher := _publisher(batches=4), _subscriber(publisher)) as (_, one):
-        turns = 0
-
-        async def beside() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0.01)
-
         async def follow() -> list[int]:
             told: list[Report] = []
-            other = asyncio.create_task(beside())
+            others = Turns(0.01)
             async for report in one:
                 told.append(report)
                 if len(_numbers(told)) == 2:
                     break
-            before = turns
+            before = others.count
             async with asyncio.timeout(10 * ANSWER_S):
                 async for report in one:
                     told.append(report)
@@ -195,8 +187,8 @@ def _iterates_without_waiting(ask: Asking) -> None:
                         asyncio.get_running_loop().call_later(0.3, publisher.publish, _batch(4))
                     if len(_numbers(told)) == 5:
                         one.close()
-            other.cancel()
-            ask("whether others had their turn while it waited", lambda: turns - before >= 3, True)
+            others.end()
+            ask("whether others had their turn while it waited", lambda: others.count - before >= 3, True)
             return _numbers(told)
 
         ask("what is told on an event loop, until the end", lambda: asyncio.run(follow()), [0, 1, 2, 3, 4])

@@ -10,8 +10,8 @@ import atexit
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from multiprocessing import process
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 import engine
 from engine.config import EngineConfig
 from engine.errors import BadRequestError
-from scenarios.programs.asking import GONE_S, Asking, held, no_more, until
+from scenarios.programs.asking import GONE_S, Asking, Turns, held, interrupting, no_more, until
 
 TEXT = " Bruno is our ring."
 
@@ -97,20 +97,6 @@ def _is_interrupted(ask: Asking, llm: Any, prompts: list[Any], params: list[Any]
     llm.call_utility("resume_scheduler")
 
 
-@contextmanager
-def interrupting(seconds: float) -> Iterator[None]:
-    def handler(*_: object) -> None:
-        raise InterruptedError
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _is_idle(stats: list[int]) -> bool:
     """None runs, none waits."""
     return not any(stats[:2])
@@ -148,23 +134,15 @@ def _on_a_loop(ask: Asking, config: EngineConfig) -> None:
 
 async def _asks(ask: Asking, llm: Any) -> None:
     prompts, params, answers = prompts_of(ask)
-    turns = 0
-
-    async def beside() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0.001)
-
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
-    other = asyncio.create_task(beside())
+    others = Turns(0.001)
     outputs = [output async for output in llm.generate(prompts[0], params[0], "a")]
     ask("what comes in the end", lambda: outputs[-1].token_ids, answers[0])
     ask("whether each output goes on with the one before it", lambda: all(map(_goes_on, outputs, outputs[1:])), True)
-    ask("whether there was more than one, and others had their turn", lambda: [len(outputs) > 1, turns > 1],
+    ask("whether there was more than one, and others had their turn", lambda: [len(outputs) > 1, others.count > 1],
         [True, True])
-    other.cancel()
+    others.end()
 
     async def last(place: int) -> list[int]:
         return [output async for output in llm.generate(prompts[place], params[place], f"b{place}")][-1].token_ids

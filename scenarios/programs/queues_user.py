@@ -11,7 +11,6 @@ import gc
 import glob
 import os
 import resource
-import signal
 import statistics
 import threading
 import time
@@ -27,7 +26,7 @@ from engine.ipc.ring import EMPTY
 from engine.ipc.segment import FOLDER
 from engine.ipc.spill import KEPT_FREE, KEPT_OPEN, SPILL_BYTES
 from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
-from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, is_mapped, no_more, sleeps
+from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, interrupting, is_mapped, no_more, sleeps
 
 LOOPBACK = "127.0.0.1"
 CHUNKS, CHUNK_BYTES = 3, 256
@@ -167,12 +166,12 @@ def _is_broken_off(ask: Asking) -> None:
         writer.enqueue("behind it")
         ask("what comes behind it", lambda: reader.dequeue(PATIENCE_S, stop), "behind it")
         ask("whether an old word cancels a new wait", lambda: reader.dequeue(0.05), QueueTimeoutError)
-        with _interrupting(SOON_S):
+        with interrupting(SOON_S):
             ask("a wait out of which a handler raises", lambda: ended(lambda: reader.dequeue(PATIENCE_S)),
                 "InterruptedError")
         writer.enqueue("behind that")
         ask("what comes behind that", lambda: reader.dequeue(PATIENCE_S), "behind that")
-        with _interrupting(SOON_S, lambda: reader.dequeue(0.0)):
+        with interrupting(SOON_S, lambda: reader.dequeue(0.0)):
             ask("whether a handler may use the end that it interrupts", lambda: ended(lambda: reader.dequeue(2.0)),
                 "QueueError")
         with after(SOON_S, reader.shutdown):
@@ -195,22 +194,6 @@ def ended(wait: Callable[[], Any]) -> str:
         name = type(error).__name__
     lasted = time.monotonic() - began
     return name if SOON_S - LATE_S <= lasted < 5.0 else f"{name} after {lasted:.2f} s"
-
-
-@contextlib.contextmanager
-def _interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Iterator[None]:
-    def handler(*_: object) -> None:
-        if work is not None:
-            work()
-        raise InterruptedError
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _is_alone_with_its_end(ask: Asking) -> None:

@@ -133,7 +133,7 @@ class CallerProcess:
         self._asked = AskedLLM(llm)
         self._asked.told = self
         self._decode = None if play.config.skip_tokenizer_init else partial(
-            load_tokenizer(play.config.model).decode, skip_special_tokens=True)
+            load_tokenizer(play.config.tokenizer_directory).decode, skip_special_tokens=True)
         self._caller = Caller(play.workload, self._asked, self._decode)
         self._changed = asyncio.Event()
         self._left = False

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from engine.errors import EngineDeadError, RequestError
+from engine.frontend.client import AsyncMPClient
 from engine.frontend.llm import LLM
 from engine.messages import SamplingParams
 from engine.worker.worker import Worker
@@ -225,6 +226,17 @@ def test_the_last_words_of_a_core_that_left_while_nobody_read_are_read_before_it
 
         until(told)
         assert session.notice_read
+
+
+def test_a_look_for_last_words_ends_with_the_loop_that_it_waits_on() -> None:
+    """Or the next loop would wait for a timer that never comes."""
+    client, loop = AsyncMPClient.__new__(AsyncMPClient), asyncio.new_event_loop()
+    client.loop = client._loop = loop
+    client._watched, client._timer = [], loop.call_later(60.0, print)
+    client._look = look = loop.call_later(60.0, print)
+    client.detach()
+    assert look.cancelled() and client._look is None
+    loop.close()
 
 
 def test_nothing_is_watched_of_a_core_that_said_goodbye() -> None:

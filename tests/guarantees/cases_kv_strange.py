@@ -16,6 +16,15 @@ TOLD = {"seq": 1, "hashes": [900], "named": [900, 901], "sentences": 2}
 SAID = ("block 900 is its own ancestor", "batch 1 removes block 901, which was not stored")
 
 
+def _without_epochs(published: int) -> Builder:
+    """A publisher without epochs has so many batches, and then its subscriber is born."""
+    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
+    for seq in range(published):
+        h.observes(CORE, "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    return h.observes(SUBSCRIBER, "born", pid=9)
+
+
 def _impossible(hashes: list[int], *errors: str, then: str = "") -> Builder:
     """Batch 2 is missed and replayed; the cache holds block 1. `then`: what comes between batch 3 and the mirror."""
     h = history(subscribers=1).promised(options=Options(impossible_events=True))
@@ -171,9 +180,7 @@ def two_questions_are_not_three() -> Builder:
 
 def _told_of_by_answers(*seqs: int) -> Builder:
     """No batch of the next life comes live: three answers hold what joins nothing, and it is asked from 0."""
-    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
-    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001).now = 2.0
-    h.observes(SUBSCRIBER, "born", pid=9)
+    h = _without_epochs(2)
     answers = [line for n in range(3) for line in (
         (2.7 + n / 2, "asked", {"start": 0}), (2.7 + n / 2, "replayed", _came(1, epoch=2)),
         (2.7 + n / 2, "end", {"end": True}))]
@@ -197,9 +204,7 @@ def of_a_life_that_only_answers_tell_of_the_first_batch_is_left_out() -> Builder
 
 def _late(seq: int, *asked: Line) -> Builder:
     """Of a publisher without epochs a batch of an earlier life comes late; batch 1 comes behind it."""
-    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
-    h.observes(CORE, "kv-published", seq=0, took=.0001).now = 2.0
-    h.observes(SUBSCRIBER, "born", pid=9)
+    h = _without_epochs(1)
     return _writes(h, [(2.2, "live", _came(0, epoch=2)), (2.2, "kv-batch", _batch(0)),
                        (2.3, "live", _came(seq, epoch=1)), *asked, (2.35, "live", _came(1, epoch=2)),
                        (2.35, "kv-batch", _batch(1)), (2.85, "asked", {"start": 1}), (2.86, "end", {"end": True})])
@@ -299,9 +304,7 @@ def what_is_older_than_the_window_is_asked_for_again() -> Builder:
 
 @rejects("kv-tells-what-came")
 def it_is_not_sure_of_who_answered_well() -> Builder:
-    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
-    h.observes(CORE, "kv-published", seq=0, took=.0001).now = 2.0
-    h.observes(SUBSCRIBER, "born", pid=9)
+    h = _without_epochs(1)
     return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
                        (2.7, "replayed", _came(0)), (2.7, "end", {"end": True}),
                        (2.7, "kv-unverified", {"next_seq": 1, "reason": "?"}), (2.7, "kv-mirror", _holds(1, 1))])
@@ -309,9 +312,7 @@ def it_is_not_sure_of_who_answered_well() -> Builder:
 
 def _leaves_a_gap(*said: Line) -> Builder:
     """Of a publisher without epochs batch 1 is missing when another life answers."""
-    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
-    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001).now = 2.0
-    h.observes(SUBSCRIBER, "born", pid=9)
+    h = _without_epochs(2)
     return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
                        (2.3, "asked", {"start": 0}), (2.3, "kv-gap", {"first": 1, "last": 1}),
                        (2.4, "replayed", _came(0, epoch=2)), (2.4, "asked", {"start": 0}), *said,
@@ -367,9 +368,7 @@ def for_what_is_lost_below_a_state_another_one_is_asked_for() -> Builder:
 
 def _plain_rumour(*said: Line) -> Builder:
     """Of a publisher without epochs an answer brings what is known, and batch 1, which does not come live."""
-    h = history(subscribers=1).started().promised(options=Options(without_epochs=True))
-    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001).now = 2.0
-    h.observes(SUBSCRIBER, "born", pid=9)
+    h = _without_epochs(2)
     return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
                        (2.7, "replayed", _came(0)), (2.7, "replayed", _came(1)), (2.7, "end", {"end": True}), *said,
                        (3.2, "asked", {"start": 1}), (3.2, "kv-mirror", _holds(2 if said else 1))])
