@@ -16,8 +16,8 @@ class Asker:
         history = finding.history
         self.finding, self.history, self.follower, self.node = finding, history, follower, follower.node
         self.wait_s = history.bounds.replay_s  # the lab gives as much to an answer as to a silence
-        #: One that stood still says late what it knew before, and one that was killed never does.
-        self.struck = follower.killed or any(stall.node == self.node for stall in history.faults.stalls)
+        #: Who cannot be judged to the moment is given time, and not asked why.
+        self.struck = not follower.is_exact
         self.exact = history.simulated and not self.struck
         self.slack_s = WORK_S if self.exact else 4 * self.wait_s if history.simulated else \
             history.bounds.detection_s + history.lab.longest_starvation_s
@@ -86,6 +86,10 @@ class Asker:
 
     def is_missing(self, at: float) -> bool:
         return self.first_missing(at) < max(self.known, self.rumoured)
+
+    def _sees_missing(self, at: float) -> bool:
+        """What an answer brought is nothing yet, where nobody says whose it is and nothing was heard before."""
+        return self.is_missing(at) and not (self.plain and self.unheard)
 
     @property
     def pending(self) -> bool:
@@ -198,7 +202,7 @@ class Asker:
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
-            if said["last"] > self.cleared and said["last"] >= self.stated:
+            if said["last"] > self.cleared and said["last"] >= self.stated and not self.plain:
                 self.wanted_at, self.failed = moment.at, 0
             elif not self.is_missing(moment.at):
                 self.due_at = max(self.due_at, self.rest_at + self.wait_s)
@@ -253,7 +257,7 @@ class Asker:
             self.silences += 1
         if silent_s < self.wait_s - self.slack_s and not self.struck:
             self._broke("asked again {:.4f} s after it had heard of its question", silent_s, at=at)
-        elif not self.is_missing(at):
+        elif not self._sees_missing(at):
             if not under.said.get("snapshot"):
                 self.rest_at = max(self.rest_at, min(at, self.heard_at + self.wait_s))
             self.due_at = max(at, self.rest_at + self.wait_s)
@@ -288,7 +292,7 @@ class Asker:
         due = self.due_at
         if self.under is not None:
             due = self.heard_at + self.wait_s
-            if not self.is_missing(at):  # given up, and silence begins: live batches break it
+            if not self._sees_missing(at):  # given up, and silence begins: live batches break it
                 due = max(due, self.rest_at) + self.wait_s
         elif self.wanted_at is not None and self.tagged and self.silences < TRIES and not self.pending:
             due = min(due, max(self.wanted_at, self.free_at))

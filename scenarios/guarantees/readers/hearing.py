@@ -18,8 +18,8 @@ class Hearer:
     def __init__(self, finding: Finding, follower: Follower) -> None:
         self.finding, self.follower, self.node = finding, follower, follower.node
         self.history = history = finding.history
-        #: One that stood still says late what it knew before, and one that was killed never does.
-        self.struck = follower.killed or any(stall.node == self.node for stall in history.faults.stalls)
+        #: Who cannot be judged to the moment is given time, and not asked why.
+        self.struck = not follower.is_exact
         self.exact = history.simulated and not self.struck
         self.slack_s = WORK_S if self.exact else \
             history.bounds.detection_s + history.lab.longest_starvation_s

@@ -62,7 +62,7 @@ class Teller(Hearer):
                         at=at)
         sure_at = min(came.live.get(number, FOREVER), told.missing.get(number, FOREVER))
         ready_at = max(found[0], sure_at, told.settled_at)
-        if sure_at == FOREVER:
+        if sure_at == FOREVER and not (self.plain and self.struck):
             self._broke("applied batch {} before it knew that it does not come live", number, at=at)
         elif at - ready_at > self.slack_s and self.exact and self.waits_until < ready_at and not (
                 self.plain and (self.doubted or doubted is not None or max(told.missing, default=-1) >= number)):
@@ -106,7 +106,7 @@ class Teller(Hearer):
             if number not in told.missing:
                 self._broke("gave up batch {}, which it had not told as missing", number, at=at)
                 break
-            if number in came.first:
+            if number in came.first and not (self.plain and self.struck):
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
             asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
@@ -125,7 +125,7 @@ class Teller(Hearer):
 
     def _restarts(self, moment: Moment, told: Told) -> None:
         at = moment.at
-        if not self._is_over(at):
+        if not (self._is_over(at) or self.struck):
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)

@@ -10,6 +10,7 @@ from engine.topology import Channel, NodeKind
 from faults.journal import Record
 from faults.plan import Fate
 from scenarios.history.history import FOREVER, History
+from scenarios.history.names import base
 
 # -- what was published -------------------------------------------------------------------------------------------
 
@@ -129,11 +130,24 @@ class Follower:
         """By the plan: it could not finish what it had begun. Its next life is another follower."""
         return any(r.fate == Fate.KILL and r.node == self.node for r in self.history.faults.receipts)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether what it does can be told to the moment: who was killed or stood still is late, and what several
+        faults that befall its messages make of each other is not foreseen."""
+        me, faults = base(self.node), self.history.faults
+        stood = any(stall.node == self.node for stall in faults.stalls)
+        mixed = [receipt for receipt in faults.receipts if _carries_events(receipt.site) and me in receipt.site]
+        return not (self.killed or stood or len(mixed) > 1)
+
     def left_at(self) -> float:
         """When it stopped following."""
         bye = self.history.by_node("bye").get(self.node)
         end = bye[0].at if bye else self.history.ended_at
         return min(end, self.history.ends.at(self.node))
+
+
+def _carries_events(site: str) -> bool:
+    return any(f"/{channel.value}:" in site for channel in (Channel.KV, Channel.REPLAY))
 
 
 def _place(record: Record) -> int:

@@ -187,6 +187,8 @@ def _asked_in_vain(follower: Follower, given_up: Record) -> int:
     there, back = (f"{one}->{other}/{Channel.REPLAY.value}" for one, other in ((me, core), (core, me)))
     taken = sum(receipt.fate in _TAKEN and receipt.site in (f"{there}:receive", f"{back}:receive")
                 for receipt in history.faults.receipts)
+    if taken and history.play.options.without_epochs and not follower.is_exact:
+        return TRIES  # an answer counts where it holds what was heard: a loss voids those that lean on it, too
     mine = [r for r in history.records(follower.node) if r.number < given_up.number and r.site == f"{there}:send"]
     # On its way out a core ends its threads. One that ends before is no excuse.
     gone_at = min([history.ends.at(publisher), *(record.at for record in history.by_node("dying").get(publisher, ()))])
