@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.topology import tensor_parallel
 from faults.plan import Plan
-from scenarios.guarantees.all import programs_are_answered
-from scenarios.history.play import Options
+from scenarios.guarantees.all import programs_are_answered, self_checks_see
+from scenarios.history.play import BOOKS, Options
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.workloads import recorded
@@ -42,4 +42,7 @@ globals().update(family(__name__, (
     _asks("test_a_program_serves_what_a_directory_says",
           "Directories that say the same model otherwise, some that fit nothing, and the collectives of its ranks.",
           "models"),
+    Case("test_books_are_damaged",
+         "One table of a core, a client or a mirror is damaged, each in its turn: their self-check says what is wrong.",
+         Plan(), (self_checks_see,), play={"options": Options(program=BOOKS), "workload": recorded("pair")}),
 ), topology=tensor_parallel(1)))

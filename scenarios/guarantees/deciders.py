@@ -95,4 +95,5 @@ DECIDERS: dict[str, Decider] = {
     "memory-bounded": Decider("requests that a caller had open at once, refusals", (_C, _I)),
     "no-foreign-code": Decider("ends of processes after a pickle that ends whoever executes it", (_P, _B, _I)),
     "programs-are-answered": Decider("what a program was answered, against what is documented", (_C,)),
+    "self-checks-see": Decider("what was done to a table, and what the self-check of its books says", (_C, _I)),
 }

@@ -17,6 +17,8 @@ from scenarios.history.verdicts import Verdict
 _ONCE_VIRTUAL = "sim"
 #: What records hold. Of 1, which did not say so, callers were told that their engine died, and not why.
 SCHEMA = 2
+#: `Options.program` of the one that damages books of an engine and looks at them: both worlds play it.
+BOOKS = "books"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

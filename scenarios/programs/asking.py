@@ -29,6 +29,7 @@ class Asking:
 
     def __init__(self, ports: Any, folder: str, config: Any, workload: Any) -> None:
         self._ports = ports
+        self.observe = ports.observe
         self.folder, self.config, self.workload = folder, config, workload
 
     def __call__(self, words: str, ask: Callable[[], Any], wanted: Any) -> Any:

@@ -36,6 +36,7 @@ from scenarios.lab.settings import config_of
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
+from scenarios.worlds.twin.alone import PURE, play_program
 from scenarios.worlds.twin.caller import ORDERS, client_main
 from scenarios.worlds.twin.queue import play_queue
 from scenarios.worlds.twin.text import RecordedTokenizer
@@ -79,7 +80,7 @@ class SimWorld(World):
     virtual_time = True
 
     def _play(self, play: Play) -> list[Path]:
-        if play.options.program:
+        if play.options.program and play.options.program not in PURE:
             raise PlanError(f"{play.scenario}: a program is played by real processes only")
         folders, began = [], time.perf_counter()
         for number, (_, (simulation, lab)) in enumerate(
@@ -101,7 +102,10 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
     simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), record=record,
                             given=Given(model, recorded))
     with _no_collector(), _no_endless_loop():
-        lab = play_queue(play, simulation) if play.options.queue else SimBench(play, workload, simulation).run()
+        if play.options.program:
+            lab = play_program(play, simulation)
+        else:
+            lab = play_queue(play, simulation) if play.options.queue else SimBench(play, workload, simulation).run()
     return simulation, lab
 
 

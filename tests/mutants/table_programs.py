@@ -26,4 +26,10 @@ LEFT_AND_NOT_ABORTED = Mutant(
     breaks=these("programs-are-answered/generation"), not_in=_NO_TWIN,
     edits=(Edit("engine/frontend/async_llm.py", "        if not self._stream.ended:\n", "        if False:\n"),))
 
+HOLDERS_ARE_NOT_LOOKED_AT = Mutant(
+    id="holders-are-not-looked-at", scenario="test_books_are_damaged",
+    bug="The self-check of a cache does not compare its counts with who holds its blocks.",
+    breaks=these("self-checks-see"),
+    edits=(Edit("engine/core/block_pool.py", "if count != held[block]:", "if False:"),))
+
 PROGRAM_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.history.history import History
-from scenarios.history.play import Play
+from scenarios.history.play import BOOKS, Play
 
 CHAPTER = "Programs"
 
 
 def is_of_a_program(play: Play) -> bool:
-    return bool(play.options.program)
+    return play.options.program not in ("", BOOKS)
+
+
+def is_of_books(play: Play) -> bool:
+    return play.options.program == BOOKS
 
 
 def check_programs_are_answered(history: History) -> Finding:
@@ -26,6 +30,23 @@ def check_programs_are_answered(history: History) -> Finding:
                          measured=record.data["measured"])
         if node in history.by_node("bye"):
             finding.witness("{} asked {} things", node, len(records), at=records[-1].at, node=node)
+    return finding
+
+
+def check_self_checks_see(history: History) -> Finding:
+    finding = Finding(history)
+    for node, records in history.by_node("self-check").items():
+        for record in records:
+            of, state, named, found = (record.data[name] for name in ("of", "state", "named", "found"))
+            if not named and found:
+                finding.broke("{} found {} in the books of {}, to which {}", node, found, of, state, at=record.at,
+                              node=node)
+            elif named and not any(named in sentence for sentence in found):
+                finding.broke("{} looked at the books of {}, where {}, and found {}", node, of, state,
+                              found or "nothing", at=record.at, node=node)
+            elif named:
+                finding.witness("in the books of {} {}, and {} found that {}", of, state, node, found[0], at=record.at,
+                                node=node)
     return finding
 
 
@@ -45,5 +66,13 @@ GUARANTEES: tuple[Guarantee, ...] = (
         envelope=Envelope(),
         blind_in={f"{half} in sim": "a program's threads, sockets and files are its own, and the twin has none of them"
                   for half in ("events", "queues", "generation")},
+    ),
+    Guarantee(
+        id="self-checks-see", chapter=CHAPTER, source="this project", applies=is_of_books, check=check_self_checks_see,
+        sentence="Who looks at its own books finds what a stray write or a bug has done to one of their tables, and "
+                 "says what it is; in books to which nothing was done it finds nothing.",
+        wrong="counts its blocks and does not look whose they are",
+        witness="a table was damaged, and the self-check said how",
+        envelope=Envelope(),
     ),
 )

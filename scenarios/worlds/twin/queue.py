@@ -13,14 +13,12 @@ from engine.ipc.ring import RingLayout, RingReader
 from engine.ports import RingSpec
 from engine.topology import Node, core, frontend, worker
 from engine.wire.wiring import overflow_socket
-from scenarios.history.play import Lab, Play, ProcessEnd
+from scenarios.history.play import Lab, Play
 from scenarios.lab.queue_play import PLAYS, SEGMENT, Bench, Stage, program, reads, reads_from_afar, writes
+from scenarios.worlds.twin.alone import played_out
 from sim.process.effects import AwaitCondition
 from sim.process.process import SimProcess
 from sim.simulation import Simulation
-
-#: A play that lasts longer in virtual time makes no sense any more.
-GUARD_S = 200.0
 
 
 class QueueBench:
@@ -80,14 +78,7 @@ def play_queue(play: Play, simulation: Simulation) -> Lab:
     parts += [bench.start(worker(rank), partial(_reader, stage, rank >= far)) for rank in range(asked.readers)]
     bench.start(frontend(), lambda process: program(stage, lambda: all(
         part.label in stage.done or not part.alive for part in parts)))
-    simulation.run(GUARD_S)
-    lab = Lab(began_at=0.0, ended_at=simulation.now, leftovers=[], processes=[
-        ProcessEnd(node=process.name, life=process.life, pid=process.pid, started_at=process.started_at,
-                   ended_at=process.ended_at, exitcode=process.exitcode) for process in simulation.processes.values()])
-    for process in list(simulation.living()):
-        process.kill()
-    simulation.close()
-    return lab
+    return played_out(simulation)
 
 
 def _reader(stage: Stage, far: bool, process: SimProcess) -> Any:

@@ -8,7 +8,6 @@ _CODEC, _MIRROR = "engine/kv_events/codec.py", "engine/kv_events/mirror.py"
 _LIFE, _LOG = "engine/kv_events/publisher/life.py", "engine/kv_events/publisher/log.py"
 _REPLAYS = "engine/kv_events/publisher/replays.py"
 _IN_ORDER = "the follower lets batches and states out in the order of their numbers, so no other one is ever given"
-_BY_KEY = "a check of the mirror's own filing: blocks are filed in one place, by their own key, and never change"
 _FALSE = "whoever calls asks only whether it is true"
 
 
@@ -21,9 +20,6 @@ def _guard(function: str, sentence: str) -> tuple[Equivalent, ...]:
 EQUIVALENT: tuple[Equivalent, ...] = (
     *_guard("KVCacheMirror.apply", "{number}"),
     *_guard("KVCacheMirror.begin_from", "a snapshot before {number}"),
-    Equivalent(_MIRROR, "KVCacheMirror.check_integrity", "branch-never-taken", "block.key != key", _BY_KEY),
-    Equivalent(_MIRROR, "KVCacheMirror.check_integrity", "statement-gone",
-               'errors.append(f"block {block.block_hash!r} is filed as {key!r}")', _BY_KEY),
     Equivalent(_CODEC, "snapshot_request", "off-by-one", "0", "nobody reads the number of a question for a state"),
     Equivalent(_LIFE, "end_publisher", "sent-twice", "yield Put(KV, None)",
                "the loop ends at the first one, and nobody takes the second one out of the queue"),
