@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.topology import Mark, NodeKind, mark_site
+from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.history.history import Fate, History, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
@@ -31,17 +31,20 @@ _STEPS = (mark_site("", Mark.STEP), mark_site("", Mark.SCHEDULED), _STEP, mark_s
 
 class _Way(NamedTuple):
     """Of one kind of process. `alike`: equally often; `in_turn`: each as often as the one before it, or once less;
-    `behind`: whoever has come to the first has come to the second."""
+    `at_once`: what is said at a mark, unless a fault strikes there; `behind`: whoever has come to the first has come
+    to the second."""
 
     alike: tuple[tuple[str, str], ...]
     in_turn: tuple[tuple[str, ...], ...] = ()
+    at_once: tuple[tuple[str, str], ...] = ()
     behind: tuple[tuple[str, str], ...] = ()
 
 
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
-                        (_STEPS, (_IDLE, "blocks"), (_DRAINING, "draining"))),
-    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),), (("rpc", _READY), (_READY, _LOADING))),
+                        (_STEPS,), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
+    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),),
+                          behind=(("rpc", _READY), (_READY, _LOADING))),
     NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
@@ -70,6 +73,7 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     yield from _orphaned(history)
     if history.simulated:
         yield from _lingering(history)
+        yield from _doubled(history)
     yield from _gone_without_a_word(history)
 
 
@@ -92,6 +96,10 @@ def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
             if count != before and count != before - 1:
                 yield f"it came {count} times to {place!r}, and {before} times to what stands before it"
             before = count
+    for mark, said in way.at_once:
+        count, times = _count(history, node, said), _count(history, node, mark)
+        if not times - _struck(history, node, mark) <= count <= times:
+            yield f"it came {count} times to {said!r}, and {times} times to the mark before it"
     for one, other in way.behind:
         if _count(history, node, one) and not _count(history, node, other):
             yield f"it came to {one!r}, and not to {other!r} before it"
@@ -103,6 +111,10 @@ def _count(history: History, node: str, what: str) -> int:
     if what == _STEP:
         return sum(call.data["method"] == "execute_model" for call in history.by_node("rpc-call").get(node, ()))
     return len(history.by_node(what).get(node, ()))
+
+
+def _struck(history: History, node: str, mark: str) -> int:
+    return sum("fault" in crossing.data for crossing in history.crossings.get(node + mark, ()))
 
 
 def _still_running(history: History, core: str) -> list[str]:
@@ -127,6 +139,26 @@ def _lingering(history: History) -> Iterator[tuple[str, str]]:
         if dying and not (said.get("running", 1) or said.get("waiting", 1)) and not history.faults.stalls and \
                 dying[0].at - records[0].at > history.bounds.detection_s:
             yield core, "it had nothing to run and did not leave when it was asked to"
+
+
+def _doubled(history: History) -> Iterator[tuple[str, str]]:
+    """A core that gets a request twice says of the second one that its id is in use, if it lives to be idle again.
+
+    In the twin a client sends a request right behind its word that it is accepted.
+    """
+    if {receipt.fate for receipt in history.faults.receipts} != {Fate.DUPLICATE}:
+        return
+    for flow in history.flows(Channel.REQUESTS):
+        twice = [send.number for send, receive in flow.pairs if "fault" in receive.data]
+        accepted = [o.internal for o in history.operations
+                    if o.node == flow.source and o.accepted is not None and o.accepted.number + 1 in twice]
+        books = history.by_node("blocks").get(flow.target)
+        for request in accepted if books else ():
+            said = [record for record in history.by_node("request").get(flow.target, ())
+                    if record.data["request"] == request]
+            actions = [record.data["action"] for record in said]
+            if actions.count("add") == 1 and "duplicate" not in actions and books[-1].number > said[0].number:
+                yield flow.target, f"it got {request!r} twice, and did not say so"
 
 
 def _left_behind(history: History, core: str) -> list[str]:
@@ -167,8 +199,8 @@ def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
         if node not in history.by_node("bye") and (struck is None and process.exitcode == 0 or (
                 kind == NodeKind.WORKER and (struck is None or _can_speak(history, node, struck)))):
             yield node, f"it left with {process.exitcode}, and without a word"
-        if kind == NodeKind.WORKER and process.exitcode == 0 and struck is None and \
-                node not in history.by_node("parent-gone"):
+        if kind == NodeKind.WORKER and process.exitcode == 0 and node not in history.by_node("parent-gone") and (
+                struck is None or _can_speak(history, node, struck)):
             yield node, "it left with 0, and its core was there"
 
 

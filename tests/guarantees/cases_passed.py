@@ -126,6 +126,23 @@ def a_core_drains_without_a_mark() -> Builder:
 
 
 @rejects(LAW)
+def a_core_drains_and_does_not_say_so() -> Builder:
+    return _goes("core.0", _without(_CORE, "draining"))
+
+
+@rejects(LAW)
+def a_core_is_idle_and_does_not_tell_of_its_books() -> Builder:
+    return _goes("core.0", _without(_CORE, "blocks"))
+
+
+@accepts(LAW)
+def a_core_raises_at_the_mark_before_it_says_that_it_drains() -> Builder:
+    h = _goes("core.0", (*_BEGINS, *_STEP), history().called("a", core=False))
+    h.crosses("core.0/mark:draining", fate="raise", fault="f1").fires("raise", "core.0/mark:draining")
+    return _goes("core.0", (*_LEAVES, "bye"), h).dies("a")
+
+
+@rejects(LAW)
 def a_core_is_ready_without_a_mark() -> Builder:
     return _goes("core.0", _without(_CORE, ":ready"))
 
@@ -279,12 +296,46 @@ def a_worker_that_cannot_load_is_gone_without_a_word() -> Builder:
     return _cannot_load()
 
 
-def _cannot_load(*said: str) -> Builder:
+@rejects(LAW)
+def a_worker_that_cannot_load_leaves_with_0() -> Builder:
+    return _cannot_load("bye", exitcode=0)
+
+
+def _cannot_load(*said: str, exitcode: int = 1) -> Builder:
     h = _goes("worker.1", ("born", ":born", ":loading"), history().observes("frontend.0", "starting"))
-    h = _goes("worker.1", said, h.fires("raise", "worker.1/mark:loading")).ends("worker.1", exitcode=1)
+    h = _goes("worker.1", said, h.fires("raise", "worker.1/mark:loading")).ends("worker.1", exitcode=exitcode)
     return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 could not start")
 
 
 @rejects(LAW)
 def a_worker_leaves_with_0_and_without_a_word() -> Builder:
     return _goes("worker.1", _without(_WORKER, "bye"))
+
+
+def _comes_twice(*actions: str) -> Builder:
+    edge = "frontend.0->core.0/requests"
+    h = history().called("a", core=False).sends(edge, "a").receives(edge, "a", fate="duplicate", fault="f1")
+    h.fires("duplicate", f"{edge}:receive")
+    for action in actions:
+        h.observes("core.0", "request", request="a-0", action=action, reason="")
+    return h.ended("a").observes("core.0", "blocks", requests=0, errors=[], kept={})
+
+
+@accepts(LAW)
+def a_core_says_that_a_request_came_twice() -> Builder:
+    return _comes_twice("add", "duplicate")
+
+
+@accepts(LAW)
+def a_request_comes_again_when_it_has_ended() -> Builder:
+    return _comes_twice("add", "add")
+
+
+@rejects(LAW)
+def a_core_does_not_say_that_a_request_came_twice() -> Builder:
+    return _comes_twice("add")
+
+
+@rejects(LAW)
+def a_core_says_something_else_of_a_request_that_came_twice() -> Builder:
+    return _comes_twice("add", "abort")

@@ -522,6 +522,21 @@ def a_pause_tells_of_steps_that_were_not_made() -> Builder:
     return asks(asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2), "pause_scheduler", result=1)
 
 
+@accepts(CALLS)
+def who_goes_on_is_told_of_the_steps_so_far() -> Builder:
+    return asks(asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2), "resume_scheduler", result=2)
+
+
+@rejects(CALLS)
+def who_goes_on_is_told_of_other_steps() -> Builder:
+    return asks(asks(a_is_served(paused(both()), 2), "run_steps", 2, result=2), "resume_scheduler", result=1)
+
+
+@rejects(CALLS)
+def who_goes_on_is_told_nothing_of_steps() -> Builder:
+    return asks(a_is_served(both(), 1), "resume_scheduler", result=None)
+
+
 @rejects(CALLS)
 def a_pause_tells_nothing_of_steps() -> Builder:
     return asks(a_is_served(both(), 1), "pause_scheduler", result=None)

@@ -161,7 +161,8 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
     for record in answers:
         data = record.data
         made = bisect_right(times, record.at)
-        if _answered(record, "run_steps") and data["result"] != made or _answered(record, "pause_scheduler") and (
+        if _answered(record, "run_steps") and data["result"] != made or _answered(
+                record, "pause_scheduler", "resume_scheduler") and (
                 data["result"] not in range(made + 1) or paused_at not in (None, data["result"])):
             finding.broke("{} was told that {} steps were made, {} were", node, data["result"], made, at=record.at,
                           node=node)

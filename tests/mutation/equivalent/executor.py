@@ -11,6 +11,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_WORKERS, "Workers.start", "sent-twice",
                "yield TellParent(WorkersBorn(tuple(self._identities.values())))",
                "the same word again says the same"),
+    Equivalent(_WORKERS, "Workers.connect", "sent-twice", """yield TellChild(node, WorkerRecipe(
+                config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
+                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index))""",
+               "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
+    Equivalent("engine/executor/multiproc.py", "MultiprocExecutor._read_answers", "statement-gone", "return read_any",
+               "ranks answer in the order of the calls, which are waited for in that order: behind one answer of each "
+               "rank that has one, there is none to the call that is waited for"),
     Equivalent(_WORKERS, "Workers._watch", "effects-swapped",
                "yield Cancel(PeerDeadError(text))\n        yield Put(self._told, WorkerDeadError(text))",
                "both end the main thread, by the same words"),
@@ -35,6 +42,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "the same word again says the same"),
     Equivalent("engine/executor/calls.py", "CallTable.reply", "off-by-one", "0",
                "call 0 is the first of a start, alone while it is open, and a core that loses it leaves", "1"),
+    Equivalent("engine/executor/calls.py", "CallTable.reply", "off-by-one", "call_id < 0",
+               "call 0 is the first of a start, alone while it is open, and a core that loses it leaves",
+               "call_id <= 0"),
     Equivalent("engine/executor/calls.py", "CallTable.expire", "statement-gone", "del self._open[call.call_id]",
                "a core whose call has expired leaves, and reads no more answers"),
     Equivalent("engine/executor/calls.py", "CallTable.expire", "off-by-one", "now >= call.deadline",
