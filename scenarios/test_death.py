@@ -49,7 +49,7 @@ globals().update(family(__name__, (
          (dead_notice, ends_once, nothing_left_behind), play={"topology": tensor_parallel(1)}),
     Case("test_core_leaves_while_its_input_thread_stands_still",
          "The thread that reads requests stands still for a moment, and the core leaves meanwhile: it waits for it.",
-         plan(hang("core.0", at=f"{REQUESTS}:receive", nth=2, until=until(seconds=1.0)),
+         plan(hang("core.0", at=f"{REQUESTS}:receive", nth=2, until=until(seconds=0.5)),
               behind("f1", exits("core.0", at=marked("core.0", Mark.SCHEDULED)))),
          (ends_once, nothing_left_behind), play={"workload": recorded("pair").then(add(0), steps=9)}),
     Case("test_core_raises_behind_a_full_queue",

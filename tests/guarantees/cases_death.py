@@ -34,6 +34,50 @@ def a_failing_core_tells_its_caller_and_its_workers_are_gone_first() -> Builder:
     return h.wait(.01).ends("worker.0", "worker.1").wait(.01).ends("core.0", exitcode=1)
 
 
+def _a_core_exits(reason: str) -> Builder:
+    """Its workers are gone before it is."""
+    h = history().started().called("a").fires("exit", "core.0/mark:executed")
+    h.observes("core.0", "dying", reason=reason, queued=0)
+    h.dies("a", reason=f"core.0 said that it is leaving: {reason}")
+    return h.wait(.01).ends("worker.0", "worker.1").wait(.01).ends("core.0", exitcode=1)
+
+
+@accepts("death-is-told")
+def a_core_that_exits_says_by_what() -> Builder:
+    return _a_core_exits("sys.exit(1)")
+
+
+@accepts("death-is-told")
+def a_core_whose_thread_exits_says_by_what() -> Builder:
+    return _a_core_exits("RuntimeError: sys.exit(1)")
+
+
+@rejects("death-is-told")
+def a_core_that_exits_says_less_than_it_knows() -> Builder:
+    return _a_core_exits("SystemExit: 1")
+
+
+@rejects("death-is-told")
+def a_core_that_exits_names_another_code() -> Builder:
+    return _a_core_exits("sys.exit(2)")
+
+
+def _a_core_fails(reason: str) -> Builder:
+    h = history().started().called("a").fires("raise", "core.0/mark:executed")
+    h.observes("core.0", "dying", reason=reason, queued=0).dies("a", reason=reason)
+    return h.wait(.01).ends("worker.0", "worker.1").wait(.01).ends("core.0", exitcode=1)
+
+
+@accepts("death-is-told")
+def a_core_that_fails_says_by_what() -> Builder:
+    return _a_core_fails("RuntimeError: planted by the plan")
+
+
+@rejects("death-is-told")
+def a_core_that_fails_blames_a_worker_that_went_before_it() -> Builder:
+    return _a_core_fails("worker.0 died")
+
+
 @rejects("death-is-told")
 def a_killed_worker_is_noticed_by_the_step_deadline_only() -> Builder:
     return _worker_killed().wait(1).dies("a")

@@ -64,10 +64,13 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
 
 
 def blames(history: History, death: Death, reason: str) -> bool:
-    """Whether a reason says who died, and of what, where one fault alone has ended it."""
-    receipts = history.faults.receipts
-    if not history.play.says_why or len(receipts) != 1 or receipts[0].node != death.node or not death.planned or \
-            reason == "the engine was shut down":
+    """Whether a reason says who died, and of what, where one fault alone can have ended it."""
+    receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
+    if not history.play.says_why or len(receipts) != 1 or reason == "the engine was shut down":
+        return True
+    if receipts[0].node == history.engine_of(death.node).core:
+        death = history.ends.get(receipts[0].node, death)  # it ends its workers before it leaves
+    if receipts[0].node != death.node or not death.planned:
         return True
     name = base(death.node)
     if kind_of(name) == "worker":
@@ -75,6 +78,9 @@ def blames(history: History, death: Death, reason: str) -> bool:
     if receipts[0].fate == Fate.KILL:
         return f"{name} died" in reason and "exit code -9" in reason
     fault = receipts[0].fault
+    if receipts[0].fate == Fate.EXIT and fault is not None and kind_of(name) == "core":
+        return any(words in reason for words in (f"sys.exit({fault.code})", f"exit code {fault.code}")) or \
+            reason == str(fault.code)
     return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason or "exit code 1" in reason
 
 
