@@ -41,7 +41,7 @@ from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
 from scenarios.lab.settings import lab_config
-from scenarios.workloads.workload import Workload, abort, add, recorded, utility
+from scenarios.workloads.workload import Workload, abort, add, of_nobody, recorded, utility
 
 #: How long what holds something holds it: shorter than every bound, and longer than each of them.
 SHORT_S, LONG_S = 0.05, 6.0
@@ -181,6 +181,15 @@ def phases() -> tuple[Phase, ...]:
             truncate("frontend.0->core.0/handshake"))),
         Phase(name="a client of another number of ranks", topology=_TWO, workload=short, calm=True, plan=plan(
             corrupt("frontend.0->core.0/handshake", byte=181))),  # of its `parallel_config`
+        Phase(name="READY without a number of blocks", topology=_TWO, workload=short, calm=True,
+              config=lab_config(bounds={"handshake_s": 1.0, "startup_s": 2.0}),
+              plan=plan(corrupt("core.0->frontend.0/handshake", nth=3, byte=16))),  # of the number's name
+        Phase(name="a model of two tokens", topology=_TWO, config=lab_config(scheduler={"max_model_len": 2}),
+              workload=pair.then(_FEW, of_nobody("anybody", 5))),
+        Phase(name="a rank that fails late while the next step is made", topology=_TWO, calm=True,
+              workload=pair.then(_FEW, steps=3).then(abort(0, 1), steps=1).then(add(0, name="again")), plan=plan(
+                  hang("worker.1", at="core.0->worker.1/rpc:receive", nth=6, until=Until(seconds=SHORT_S)),
+                  raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=6))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,

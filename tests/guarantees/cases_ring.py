@@ -379,6 +379,24 @@ def the_output_rank_itself_raises() -> Builder:
     return _raised(0).observes("core.0", "rpc-failed", call=0, rank=0, error="x").wait(.01).dies("a")
 
 
+def _fails_late(slept_s: float) -> Builder:
+    """In a call that another rank had answered, while the core waits for the answer to the next one."""
+    h = _raised(1).observes("core.0", "rpc-reply", call=0, rank=1, status=1)
+    h.observes("core.0", "queue-wait", ring="response", began=h.now - .01, ended=h.now - .001 + slept_s,
+               deadline=h.now + 1, outcome="cancelled")
+    return h.observes("core.0", "dying", reason="worker.1 failed", queued=0).wait(.01).dies("a")
+
+
+@silent("rpc-any-rank-fails-fast")
+def a_failure_is_read_after_its_call_and_ends_the_wait_for_the_next_one() -> Builder:
+    return _fails_late(0.0)
+
+
+@rejects("rpc-any-rank-fails-fast")
+def a_failure_is_read_after_its_call_and_the_core_sleeps_on() -> Builder:
+    return _fails_late(.002)
+
+
 def _executed(h: Builder, rank: int, *calls: int) -> Builder:
     for call in calls:
         h.observes(f"worker.{rank}", "rpc", call=call, method="m", position=call)

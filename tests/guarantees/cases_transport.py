@@ -256,6 +256,30 @@ def hello_comes_twice_by_the_plan_and_is_answered_twice() -> Builder:
     return history().started().fires("duplicate", f"{_UP}:receive", nth=2).sends(_DOWN, "metadata")
 
 
+def _ready_is_changed(fate: str = "corrupt") -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, "", "hello").carries(_DOWN, "metadata")
+    return h.sends(_UP, "ready").receives(_UP, "READY").fires(fate, f"{_UP}:receive", nth=3)
+
+
+@accepts("handshake-order")
+def a_changed_greeting_is_told_and_not_taken() -> Builder:
+    h = _ready_is_changed().observes("frontend.0", "bad-frame", edge="handshake", error="a greeting with status READY")
+    return h.wait(1).observes("frontend.0", "start-failed", error="StartupError", reason="core.0 did not report READY")
+
+
+@accepts("handshake-order")
+def a_changed_greeting_is_another_one() -> Builder:
+    config = {"tensor_parallel_size": 2, "data_parallel_size": 1}
+    h = _ready_is_changed().observes("core.0", "ready", num_gpu_blocks=8, parallel_config=config)
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8, parallel_config=config)
+
+
+@rejects("handshake-order")
+def a_changed_greeting_is_not_taken_and_nobody_says_so() -> Builder:
+    return _ready_is_changed().wait(1).observes("frontend.0", "start-failed", error="StartupError",
+                                                reason="core.0 did not report READY")
+
+
 @rejects("handshake-order")
 def a_core_begins_with_hello() -> Builder:
     return history().observes("frontend.0", "starting").carries(_UP, "hello", "").carries(_DOWN, "metadata").carries(

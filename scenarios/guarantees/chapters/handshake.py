@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Channel
-from scenarios.guarantees.base import DEATHS, ROUNDING_S, STALLS, Envelope, Finding, Guarantee, Where, timer_s
+from scenarios.guarantees.base import DAMAGE, DEATHS, ROUNDING_S, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
@@ -22,7 +22,7 @@ def check_handshake_order(history: History) -> Finding:
         if startup.ready and startup.end is not None:
             _judge_agreement(finding, node, startup.end, engine)
         _judge_sayings(finding, engine.core, node)
-        _judge_damage(finding, engine.core, node)
+        _judge_damage(finding, engine.core, startup)
         hits = [r for r in history.faults.at("/handshake:") if history.engine_of(r.node) == engine or r.node == node]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -58,15 +58,18 @@ def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:
         finding.broke("{} did not begin with an empty frame", core, at=greetings[0].at, node=core)
 
 
-def _judge_damage(finding: Finding, core: str, frontend: str) -> None:
-    """What is cut short cannot be read, and who should read it says so."""
-    history = finding.history
-    for receipt in history.faults.hit(Fate.TRUNCATE, channel=Channel.HANDSHAKE.value):
+def _judge_damage(finding: Finding, core: str, startup: Startup) -> None:
+    """What is cut short cannot be read, nor can what is changed and makes a start fail; who should read it says so."""
+    history, frontend = finding.history, startup.node
+    failed = startup.end is not None and not startup.ready and len(history.faults.receipts) == 1
+    for receipt in history.faults.hit(*DAMAGE, channel=Channel.HANDSHAKE.value):
+        if receipt.fate == Fate.CORRUPT and not (failed and receipt.node == frontend):
+            continue  # other bytes may be another greeting
         if receipt.node not in (core, frontend) or (receipt.node == frontend and receipt.nth == 1):
             continue  # nothing can be cut off the empty frame
         if not any(record.at >= receipt.at for record in history.by_node("bad-frame").get(receipt.node, ())):
-            finding.broke("{} was sent a greeting that was cut short, and did not say that it cannot be read",
-                          receipt.node, at=receipt.at, node=receipt.node)
+            finding.broke("{} was sent a greeting that met {}, and did not say that it cannot be read",
+                          receipt.node, receipt.fate, at=receipt.at, node=receipt.node)
 
 
 def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:

@@ -201,6 +201,11 @@ def _judge_unreported(finding: Finding, core: str, node: str, raised: Record, bo
     history = finding.history
     if any(r.data["call"] == raised.data["call"] for r in history.by_node("rpc-failed").get(core, ())):
         return  # another rank failed first
+    read = next((r for r in history.by_node("rpc-reply").get(core, ()) if r.data["call"] == raised.data["call"]
+                 and r.data["rank"] == rank_of(node) and r.data["status"] != ReplyStatus.SUCCESS), None)
+    if read is not None and any(wait.data["ring"] == "response" and wait.data["ended"] > read.at
+                                for wait in history.by_node("queue-wait").get(core, ())):
+        finding.broke("{} read that {} had raised, and slept on for other answers", core, node, at=read.at, node=core)
     dying = next(iter(history.by_node("dying").get(core, ())), None)
     if dying is None:
         finding.hangs("the call in which {} raised", node, bound=bound, since=raised.at, node=core)
