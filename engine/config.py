@@ -110,6 +110,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: What carries the ranks' collectives where it is not nccl; auto: shared memory where there is any, else gloo.
+    device_communicator: Literal["auto", "shm", "gloo"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
     start_method: Literal["auto", "spawn", "fork"] = "auto"
