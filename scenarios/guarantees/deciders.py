@@ -67,6 +67,7 @@ DECIDERS: dict[str, Decider] = {
     "rpc-matched": Decider("calls and replies as the core took them", (_I,), "a core that tells of other calls"),
     "rpc-any-rank-fails-fast": Decider("a rank's exception, the core's call, what callers were told", (_I, _C)),
     "workers-in-step": Decider("calls as each worker read them, and as the core made them", (_I,)),
+    "groups-agree": Decider("when each rank came to a collective, and to which", (_L,)),
     "dead-notice": Decider("the notice on its way, and read", (_L, _I)),
     "death-is-told": Decider("the end of a process, and what callers got", (_B, _P, _C)),
     "stall-is-told": Decider("a stop, and what callers got", (_P, _C)),
