@@ -54,6 +54,8 @@ DECIDERS: dict[str, Decider] = {
     "served-in-turn": Decider("steps as the rank that answers read them, against what was asked; in which order the "
                               "core took that", (_I, _C, _P), "a request that the core never speaks of"),
     "calls-answered": Decider("questions and answers; steps as the rank that answers read them", (_C, _P, _I)),
+    "priority-kept": Decider("steps as the rank that answers read them, against what was asked; in which order the "
+                             "core took that", (_I, _C, _P), "a request that the core never speaks of"),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),
