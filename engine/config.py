@@ -51,11 +51,16 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
     max_model_len: int | None = None  # None: from the model
+    policy: Literal["fcfs", "priority"] = "fcfs"  # priority: the lowest first, who came first among equals
+    long_prefill_token_threshold: int = 0  # a step computes no more of one prompt than this; 0: up to its budget
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
             raise ValueError(f"a step needs room for one token of one request, got max_num_batched_tokens="
                              f"{self.max_num_batched_tokens}, max_num_seqs={self.max_num_seqs}")
+        if self.long_prefill_token_threshold < 0:
+            raise ValueError(f"long_prefill_token_threshold must be 0 (no threshold) or more, got "
+                             f"{self.long_prefill_token_threshold}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"max_model_len must leave room for a prompt and an answer, got {self.max_model_len}")
 
@@ -110,6 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: What carries the ranks' collectives where it is not nccl; auto: shared memory where there is any, else gloo.
+    device_communicator: Literal["auto", "shm", "gloo"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
     start_method: Literal["auto", "spawn", "fork"] = "auto"

@@ -98,6 +98,10 @@ class RpcTimeoutError(RingtwinError, TimeoutError):
     """No reply to an RPC by its deadline: a worker hangs, is stopped, or sits in a stuck collective."""
 
 
+class CollectiveError(RingtwinError, RuntimeError):
+    """A collective failed: a rank is dead, did not enter in time, or entered another one."""
+
+
 class WorkerDeadError(RingtwinError):
     """A worker process is gone."""
 

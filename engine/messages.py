@@ -97,6 +97,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, omit_defau
     current_wave: int = 0
     arrival_time: float = 0.0
     eos_token_id: int | None = None
+    priority: int = 0
 
 
 class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

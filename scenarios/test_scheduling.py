@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import Plan, drop, hang, marked, plan, terminate, until
+from faults.plan import Plan, drop, hang, marked, plan, reorder, terminate, until
 from scenarios.guarantees.all import (
     abort_is_final,
     bad_request_isolated,
@@ -14,17 +14,20 @@ from scenarios.guarantees.all import (
     ends_once,
     memory_bounded,
     nothing_left_behind,
+    priority_kept,
     served_in_turn,
     tokens_match_reference,
 )
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, asked, recorded, utility
+from scenarios.workloads import Workload, abort, add, asked, prioritised, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 #: Three at once, of whom not all have room to grow.
 PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 3}}
+
+BY_PRIORITY = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "policy": "priority"})
 
 
 def pressure() -> Workload:
@@ -33,6 +36,13 @@ def pressure() -> Workload:
             .then(add(1, 2, 6, 3, 4), steps=8).then(add(7, 5), abort(6), steps=10)
             .then(utility("get_stats"), add(6, name="later"), abort(3), steps=9)
             .then(add(3, name="again"), add(1, name="once more")))
+
+
+def urgent() -> Workload:
+    """Who comes later is often more urgent; some are as urgent as others, one that runs is aborted."""
+    return (prioritised(recorded("eight-mixed"), 0, 5, 3, 3, 1, 3, 2, 4)
+            .then(add(1, 7), steps=3).then(add(6), steps=12).then(add(2, 3, 5, 4), steps=8)
+            .then(add(1, name="again"), abort(5), steps=6).then(add(5, name="once more")))
 
 
 def calls() -> Workload:
@@ -78,6 +88,20 @@ globals().update(family(__name__, (
          Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final),
          play={"topology": tensor_parallel(2, subscribers=1),
                "config": lab_config(**PRESSURE, kv_events={"enable_kv_cache_events": True})}),
+    Case("test_urgent_requests_go_first",
+         "Requests with priorities, more than may run: who is more urgent comes in first, and gives way last.",
+         Plan(), (priority_kept, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final),
+         play={"workload": urgent(), "config": BY_PRIORITY}),
+    Case("test_urgent_requests_go_first_when_one_is_late",
+         "The same, and the message of an urgent request comes after those that were sent behind it.",
+         plan(reorder(REQUESTS, match={"type": "ADD"}, nth=5)),
+         (priority_kept, blocks_conserved, tokens_match_reference),
+         play={"workload": urgent(), "config": BY_PRIORITY}),
+    Case("test_long_prompts_leave_room",
+         "Of a long prompt no step computes more than a threshold: short requests come in beside it.",
+         Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
+         play={"workload": recorded("eight-mixed"),
+               "config": lab_config(scheduler={"max_num_batched_tokens": 64, "long_prefill_token_threshold": 20})}),
     Case("test_one_token_at_a_time",
          "Blocks of one token, steps of one token, one request at a time, and nothing is kept of it.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),

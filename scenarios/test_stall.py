@@ -8,6 +8,7 @@ from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
     ends_once,
+    groups_agree,
     health_is_true,
     nothing_left_behind,
     ring_bounded_wait,
@@ -22,6 +23,7 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, recorded, utility
 
 #: Two steps, then more calls of the workers at once than there are chunks in a ring.
+OVER_GLOO = lab_config(device_communicator="gloo")
 MANY_CALLS = recorded("pair").then(add(0), steps=2).then(utility("collective_rpc", "check_health", 9))
 
 globals().update(family(__name__, (
@@ -51,7 +53,17 @@ globals().update(family(__name__, (
     Case("test_collective_hangs",
          "One rank never enters a collective: the others sit in it, and the step's deadline ends that.",
          plan(hang("worker.1", at="worker.1/collective:enter", nth=20)),
-         (stall_is_told, ends_once, nothing_left_behind)),
+         (stall_is_told, ends_once, groups_agree, nothing_left_behind)),
+    Case("test_collective_hangs_over_gloo",
+         "The same, and the others wait for it in gloo.",
+         plan(hang("worker.1", at="worker.1/collective:enter", nth=20)),
+         (stall_is_told, ends_once, groups_agree, nothing_left_behind), play={"config": OVER_GLOO}),
+    Case("test_collective_hangs_beyond_its_bound",
+         "One rank of four never enters a collective, and the bound of collectives is the first to come: the others "
+         "say who is missing.",
+         plan(hang("worker.2", at="worker.2/collective:enter", nth=20)),
+         (stall_is_told, rpc_any_rank_fails_fast, ends_once, groups_agree, nothing_left_behind),
+         play={"topology": tensor_parallel(4), "config": lab_config(bounds={"collective_s": 0.4})}),
     Case("test_silent_rank_raises",
          "`execute_model` raises on the rank that nobody waits for, while the other one waits in a collective.",
          plan(raises("worker.1", at="worker.1/collective:enter", nth=20)),

@@ -63,14 +63,16 @@ class Request:
     """
 
     __slots__ = (
-        "all_token_ids", "block_hashes", "client_index", "eos_token_id", "known_to_workers", "max_tokens",
+        "all_token_ids", "block_hashes", "came", "client_index", "eos_token_id", "known_to_workers", "max_tokens",
         "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens",
-        "num_tokens_at_workers", "request_id", "sampling_params", "status", "stop_reason",
+        "num_tokens_at_workers", "priority", "request_id", "sampling_params", "status", "stop_reason",
     )
 
     def __init__(self, request_id: str, prompt_token_ids: Sequence[int], sampling_params: SamplingParams,
-                 eos_token_id: int | None = None, client_index: int = 0) -> None:
+                 eos_token_id: int | None = None, client_index: int = 0, priority: int = 0) -> None:
         self.request_id = request_id
+        self.priority = priority  # the lowest is served first, where the policy asks for it
+        self.came = 0  # its number among those that came
         self.client_index = client_index
         self.sampling_params = sampling_params
         self.max_tokens = UNLIMITED if sampling_params.max_tokens is None else sampling_params.max_tokens
@@ -89,7 +91,7 @@ class Request:
     @classmethod
     def from_engine_core_request(cls, request: EngineCoreRequest) -> Request:
         return cls(request.request_id, request.prompt_token_ids, request.sampling_params,
-                   request.eos_token_id, request.client_index)
+                   request.eos_token_id, request.client_index, request.priority)
 
     @property
     def prompt_token_ids(self) -> list[int]:

@@ -1,9 +1,10 @@
 """Which tokens of which requests are computed in the next step. The engine and its twin both run this file.
 
 Promises
-- First come, first served. A request that does not fit waits at the head; nobody overtakes it.
+- First come, first served, or by priority (request_queue.py). A request that does not fit waits at the head; nobody
+  overtakes it.
 - Progress: with unfinished requests and no step in flight, `schedule()` schedules a token or fails a request.
-  The oldest running request is never preempted in favour of another, and what can never fit fails alone.
+  The first of the running is never preempted in favour of another, and what can never fit fails alone.
 - Every accepted request ends exactly once: in `update_from_output` (finished or failed) or in `abort_requests`.
 - What a step in flight computes for a request that was aborted or preempted meanwhile is ignored.
 - Workers are told of each request's end or preemption exactly once, even if nothing else is scheduled, and
@@ -15,8 +16,9 @@ A request's life
                       ^          |
                       +- PREEMPTED: its blocks went to an older request; later it is computed again
 
-One step: running requests first, oldest first, each with all it still has to compute, within the budget
-(so a long prompt is computed in chunks); where blocks run out the youngest running request is preempted.
+One step: running requests first, in the order in which they came in or of their priority, each with all it still has
+to compute, within the budget (so a long prompt is computed in chunks, none longer than a threshold that may be set);
+where blocks run out the last of the running requests is preempted.
 Then, unless somebody was preempted, waiting requests in order. Several steps may be in flight, as long as
 the workers execute them in order.
 
@@ -25,13 +27,13 @@ A worker that gets a step forgets `finished` and `preempted` first; then it take
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.core.block_pool import CacheEvent
 from engine.core.kv_cache import KVCacheManager
 from engine.core.request import Request, RequestStatus, status_after_token
+from engine.core.request_queue import QUEUES, RequestQueue
 from engine.messages import (
     CachedRequestData,
     EngineCoreOutput,
@@ -61,13 +63,14 @@ class Scheduler:
             raise ValueError(f"max_model_len must leave room for a prompt and an answer, got {max_model_len}")
         self.max_num_batched_tokens = config.max_num_batched_tokens
         self.max_num_seqs = config.max_num_seqs
+        self.most_at_once = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self.max_model_len = max_model_len
         self.max_token_id = MAX_TOKEN_ID if vocab_size is None else vocab_size - 1
         self.cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
                                     cache_config.enable_prefix_caching, enable_events=enable_events)
         self.requests: dict[str, Request] = {}  # every live request, by id
-        self.running: list[Request] = []  # oldest first
-        self.waiting: OrderedDict[str, Request] = OrderedDict()  # head first; preempted ones before new ones
+        self.running: list[Request] = []  # who is served first; the last gives way
+        self.waiting: RequestQueue = QUEUES[config.policy]()
         self._step = 0
         # Told to the workers with the next step.
         self._finished: list[str] = []
@@ -93,7 +96,7 @@ class Scheduler:
             self._failed[request_id] = request
         else:
             self.requests[request_id] = request
-            self.waiting[request_id] = request
+            self.waiting.add(request)
         return True
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[Request]:
@@ -269,7 +272,7 @@ class Scheduler:
             request = running[index]
             start = request.num_computed_tokens
             num_tokens = len(request.all_token_ids)
-            num_new = min(num_tokens - start, budget)
+            num_new = min(num_tokens - start, budget, self.most_at_once)
             if num_new == 0:  # its next token is still in flight
                 index += 1
                 continue
@@ -301,18 +304,18 @@ class Scheduler:
                           work: list[tuple[Request, int, int, bool]], budget: int) -> None:
         waiting, cache = self.waiting, self.cache
         while budget and waiting and len(self.running) < self.max_num_seqs:
-            request = next(iter(waiting.values()))
+            request = waiting.first()
             request_id = request.request_id
             if request.num_tokens > cache.capacity_tokens:  # it grew beyond the cache before it was preempted
                 del waiting[request_id]
                 self._fail_too_long(request)
                 continue
             found, num_found_tokens = cache.get_computed_blocks(request)
-            num_new = min(request.num_tokens - num_found_tokens, budget)
+            num_new = min(request.num_tokens - num_found_tokens, budget, self.most_at_once)
             if cache.allocate_slots(request, num_new, found) is None:
                 break
             del waiting[request_id]
-            self.running.append(request)
+            waiting.admit(request, self.running)
             request.status = RequestStatus.RUNNING
             request.known_to_workers = True
             request.num_computed_tokens = num_found_tokens
@@ -342,8 +345,7 @@ class Scheduler:
         request.num_preemptions += 1
         request.known_to_workers = False
         self._preempted.append(request.request_id)
-        self.waiting[request.request_id] = request
-        self.waiting.move_to_end(request.request_id, last=False)
+        self.waiting.give_back(request)
 
     def _end(self, request: Request, status: RequestStatus, stop_reason: int | str | None = None) -> None:
         """The one place where an accepted request ends. The caller takes it out of its queue."""

@@ -19,6 +19,8 @@ FLAT = {
     "max_model_len": ("scheduler", "max_model_len"),
     "max_num_seqs": ("scheduler", "max_num_seqs"),
     "max_num_batched_tokens": ("scheduler", "max_num_batched_tokens"),
+    "scheduling_policy": ("scheduler", "policy"),
+    "long_prefill_token_threshold": ("scheduler", "long_prefill_token_threshold"),
     "block_size": ("cache", "block_size"),
     "enable_prefix_caching": ("cache", "enable_prefix_caching"),
     "gpu_memory_utilization": ("cache", "memory_fraction"),

@@ -75,18 +75,19 @@ class AsyncLLM:
 
     # -- requests
 
-    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> AsyncStream:
-        """Send a request now; its outputs are iterated later.
+    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
+              priority: int = 0) -> AsyncStream:
+        """Send a request now; its outputs are iterated later. `priority`: the lowest is served first.
 
         Raises BadRequestError, RefusedError, EngineDeadError.
         """
         self._attach()
-        return AsyncStream(self, self._service.start(request_id, prompt, params))
+        return AsyncStream(self, self._service.start(request_id, prompt, params, priority))
 
-    async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None, request_id: str,
-                       ) -> AsyncIterator[RequestOutput]:
+    async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None, request_id: str, *,
+                       priority: int = 0) -> AsyncIterator[RequestOutput]:
         """vLLM's call: yields cumulative outputs, the last one finished."""
-        stream = self.start(request_id, prompt, sampling_params)
+        stream = self.start(request_id, prompt, sampling_params, priority)
         try:
             async for output in stream:
                 yield output

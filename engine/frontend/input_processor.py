@@ -31,6 +31,7 @@ class ProcessedInput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
     eos_token_id: int | None
+    priority: int = 0
 
 
 class InputProcessor:
@@ -40,8 +41,10 @@ class InputProcessor:
         self.model = model
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len(config, model)
+        self.policy = config.scheduler.policy
 
-    def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> ProcessedInput:
+    def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
+                priority: int = 0) -> ProcessedInput:
         """Raises BadRequestError naming what cannot be served."""
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
@@ -49,13 +52,14 @@ class InputProcessor:
         text, token_ids = self._tokens_of(request_id, prompt)
         self._check_prompt(request_id, token_ids)
         self._check_params(request_id, params)
+        self._check_priority(request_id, priority)
         eos = self.model.eos_token_ids
         if len(eos) > 1 and not params.ignore_eos:
             # A model may end its answers in several ways; the core knows one end and any number of stop tokens.
             stops = dict.fromkeys((*params.stop_token_ids, *eos[1:]))
             params = msgspec.structs.replace(params, stop_token_ids=tuple(stops))
         return ProcessedInput(request_id=request_id, prompt=text, prompt_token_ids=token_ids, sampling_params=params,
-                              eos_token_id=eos[0] if eos else None)
+                              eos_token_id=eos[0] if eos else None, priority=priority)
 
     def _tokens_of(self, request_id: str, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, dict):
@@ -105,3 +109,10 @@ class InputProcessor:
         for name, value in numbers.items():
             if not SMALLEST <= value <= LARGEST:
                 raise BadRequestError(request_id, f"{name} {value} does not fit into 64 bits")
+
+    def _check_priority(self, request_id: str, priority: Any) -> None:
+        if type(priority) is not int or not SMALLEST <= priority <= LARGEST:
+            raise BadRequestError(request_id, f"priority must be a whole number of 64 bits, got {priority!r}")
+        if priority and self.policy != "priority":
+            raise BadRequestError(request_id, f"priority {priority} is asked for, but the scheduler's policy is "
+                                              f"{self.policy!r}; make the engine with policy 'priority'")

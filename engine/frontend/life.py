@@ -178,11 +178,11 @@ class ClientLife:
     # -- requests
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
-            eos_token_id: int | None = None) -> Loop[str]:
+            eos_token_id: int | None = None, priority: int = 0) -> Loop[str]:
         """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
         now = yield from self._require_core()
         try:
-            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id)
+            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id, priority)
         except RefusedError:
             limits = self.config.limits
             yield Observe("load", {

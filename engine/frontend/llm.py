@@ -50,20 +50,24 @@ class LLM:
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
                  on_progress: Callable[[int, int], None] | None = None, *,
-                 use_tqdm: bool = False) -> list[RequestOutput]:
+                 use_tqdm: bool = False, priority: Sequence[int] | None = None) -> list[RequestOutput]:
         """-> one finished output per prompt, in their order. Text, token ids, or lists of either.
 
         Raises BadRequestError before anything is sent if one of them cannot be served; if a request fails later
         the others are aborted and its error is raised. `on_progress(done, all)` is called as they finish;
-        `use_tqdm` shows a bar on stderr.
+        `use_tqdm` shows a bar on stderr. `priority`: one for each prompt, the lowest is served first.
         """
         many = _as_list(prompts)
+        priorities = list(priority) if priority is not None else [0] * len(many)
         params = list(sampling_params) if isinstance(sampling_params, Sequence) else [sampling_params] * len(many)
         if len(params) != len(many):
             raise ValueError(f"{len(many)} prompts need as many sampling_params, got {len(params)}")
+        if len(priorities) != len(many):
+            raise ValueError(f"{len(many)} prompts need as many priorities, got {len(priorities)}")
         names = [f"generate-{next(self._ids)}" for _ in many]
-        for name, prompt, asked in zip(names, many, params, strict=True):
-            self._service.inputs.process(name, prompt, asked)
+        asked = list(zip(names, many, params, priorities, strict=True))
+        for request in asked:
+            self._service.inputs.process(*request)
         with _bar(len(many)) if use_tqdm else nullcontext() as bar:
             def done(finished: int) -> None:
                 if bar is not None:
@@ -71,15 +75,15 @@ class LLM:
                 if on_progress is not None:
                     on_progress(finished, len(many))
 
-            return self._finished(names, many, params, done)
+            return self._finished(asked, done)
 
-    def _finished(self, names: list[str], many: list[Prompt], params: list[SamplingParams | None],
+    def _finished(self, asked: list[tuple[str, Prompt, SamplingParams | None, int]],
                   done: Callable[[int], None]) -> list[RequestOutput]:
-        waiting = dict(enumerate(zip(names, many, params, strict=True)))
+        waiting = dict(enumerate(asked))
         streams: dict[int, Any] = {}
         outputs: dict[int, RequestOutput] = {}
         try:
-            while len(outputs) < len(many):
+            while len(outputs) < len(asked):
                 while waiting and len(streams) - len(outputs) < self.config.limits.max_requests:
                     place = next(iter(waiting))
                     streams[place] = self._service.start(*waiting.pop(place))
@@ -92,9 +96,9 @@ class LLM:
         except BaseException:
             for place in streams:
                 if place not in outputs:
-                    self._service.abort(names[place])
+                    self._service.abort(asked[place][0])
             raise
-        return [outputs[place] for place in range(len(many))]
+        return [outputs[place] for place in range(len(asked))]
 
     def chat(self, messages: Sequence[Any], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
              *, chat_template: str | None = None, add_generation_prompt: bool = True,

@@ -31,9 +31,10 @@ class Service:
     def dead_error(self) -> EngineDeadError | None:
         return self.client.session.dead
 
-    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
+              priority: int = 0) -> Stream:
         """Send a request. Raises BadRequestError, RefusedError, EngineDeadError; all else comes by the stream."""
-        return self.client.run(self.streams.start(request_id, prompt, params))
+        return self.client.run(self.streams.start(request_id, prompt, params, priority))
 
     def abort(self, request_id: str) -> None:
         """End a request for its caller now. An id that is not in use is nobody's business."""

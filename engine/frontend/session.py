@@ -114,7 +114,7 @@ class ClientSession:
     # -- what the caller asks
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, now: float,
-            eos_token_id: int | None = None) -> tuple[str, list[bytes]]:
+            eos_token_id: int | None = None, priority: int = 0) -> tuple[str, list[bytes]]:
         """-> (internal id, frames to send).
 
         Raises EngineDeadError, BadRequestError for an id that is in use, RefusedError beyond the limits.
@@ -127,7 +127,7 @@ class ClientSession:
                                            f"{self.limits.max_requests}; retry when one has ended")
         internal_id = f"{request_id}-{self._suffix()}"
         frames = encode_add(EngineCoreRequest(internal_id, prompt_token_ids, params, self.client_index,
-                                              arrival_time=now, eos_token_id=eos_token_id))
+                                              arrival_time=now, eos_token_id=eos_token_id, priority=priority))
         encoded_bytes = sum(map(len, frames))
         if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
             raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "

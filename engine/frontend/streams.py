@@ -63,16 +63,17 @@ class Streams:
         self._utilities: dict[int, Callable[[UtilityResult], None]] = {}
         life.deliver = self._deliver
 
-    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> Loop[Stream]:
+    def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
+              priority: int = 0) -> Loop[Stream]:
         """Send a request. Raises BadRequestError, RefusedError, EngineDeadError; all else comes by the stream."""
         if request_id in self._streams:
             raise BadRequestError(request_id, "this id is in use by a request that has not ended")
-        inputs = self._inputs.process(request_id, prompt, params)
+        inputs = self._inputs.process(request_id, prompt, params, priority)
         stream = self._streams[request_id] = Stream(request_id)
         self._outputs.add(inputs)
         try:
             stream.internal_id = yield from self._life.add(
-                request_id, inputs.prompt_token_ids, inputs.sampling_params, inputs.eos_token_id)
+                request_id, inputs.prompt_token_ids, inputs.sampling_params, inputs.eos_token_id, inputs.priority)
         except Exception:  # what an interruption leaves ends as it would
             self._forget(request_id)
             raise

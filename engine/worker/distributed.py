@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from engine.errors import ConfigError
+from engine.worker.shared_memory import SharedMemoryCommunicator, open_communicator
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +55,17 @@ def choose_backend(device: str, world_size: int) -> str:
 class ProcessGroup:
     """Collectives among `world_size` ranks that meet at `init_method` (`file:///path`, a fresh file each time).
 
-    Raises what torch.distributed raises when the ranks do not meet within `timeout_s`.
+    `communicator`: what carries them where it is not nccl. Raises what torch.distributed raises when the ranks do not
+    meet within `timeout_s`, ConfigError where shared memory was asked for by name and is not to be had.
     """
 
-    def __init__(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> None:
+    def __init__(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
+                 communicator: Literal["auto", "shm", "gloo"] = "auto") -> None:
         self.rank = rank
         self.world_size = world_size
-        self.backend = "none"
+        self.backend = self.carrier = "none"  # who the ranks meet by, and what carries their collectives
         self._staged = False
+        self._shared: SharedMemoryCommunicator | None = None
         if world_size == 1:
             return
         self.backend = choose_backend(device, world_size)
@@ -74,14 +78,29 @@ class ProcessGroup:
         extra = {"device_id": torch.device(device)} if self.backend == "nccl" else {}
         dist.init_process_group(self.backend, init_method=init_method, rank=rank, world_size=world_size,
                                 timeout=timedelta(seconds=timeout_s), **extra)
-        logger.info("rank %d of %d joined over %s on %s", rank, world_size, self.backend, device)
+        if self.backend == "gloo" and communicator != "gloo":
+            self._shared = open_communicator(rank, world_size, timeout_s, self._tell)
+            if self._shared is None and communicator == "shm":
+                raise ConfigError("device_communicator 'shm' was asked for, but the ranks cannot share memory: that "
+                                  "needs memfd_create, and a /proc in which they see each other; use 'gloo'")
+        self.carrier = self.backend if self._shared is None else "shm"
+        logger.info("rank %d of %d joined over %s on %s", rank, world_size, self.carrier, device)
+
+    def _tell(self, numbers: list[int]) -> list[list[int]]:
+        """To all ranks. -> those of each"""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        told = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(told, mine)
+        return [numbers.tolist() for numbers in told]
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, any shape, bitwise the same on each. May be done in place: use what is returned."""
         if self.world_size == 1:
             return tensor
         host = tensor.cpu() if self._staged else tensor
-        if self._small(host):
+        if self._shared is not None:
+            total = self._shared.all_reduce(host)
+        elif self._small(host):
             parts = self._to_first_rank(host)
             total = host.new_empty(host.shape) if parts is None else parts.sum(0)
             dist.broadcast(total, 0)
@@ -95,6 +114,9 @@ class ProcessGroup:
         if self.world_size == 1:
             return tensor
         host = tensor.cpu() if self._staged else tensor
+        if self._shared is not None:
+            joined = torch.cat(self._shared.all_gather(host), dim=dim)
+            return joined.to(tensor.device) if self._staged else joined
         if self._small(host):
             parts = self._to_first_rank(host)
             if parts is None:
@@ -122,6 +144,8 @@ class ProcessGroup:
         """`tensor` as it is on rank `source`. Done in place."""
         if self.world_size == 1:
             return tensor
+        if self._shared is not None:
+            return tensor.copy_(self._shared.broadcast(tensor.cpu(), source))
         if self._staged:
             host = tensor.cpu()
             dist.broadcast(host, source)
@@ -131,10 +155,14 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Returns once every rank is here."""
-        if self.world_size > 1:
+        if self._shared is not None:
+            self._shared.barrier()
+        elif self.world_size > 1:
             dist.barrier()
 
     def close(self) -> None:
         """Leave the group; safe to call twice, and when peers are dead."""
+        if self._shared is not None:
+            self._shared.close()
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()

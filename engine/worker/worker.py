@@ -38,7 +38,7 @@ class Worker:
     """Rank `rank` of `world_size`.
 
     `group` is an open process group. Where it is None, `init_device` makes one by
-    `make_group(rank, world_size, init_method, device, timeout_s)`; a wrapped group comes in either way.
+    `make_group(rank, world_size, init_method, device, timeout_s, communicator)`; a wrapped group comes in either way.
     """
 
     def __init__(self, config: EngineConfig, rank: int = 0, world_size: int = 1, init_method: str = "",
@@ -65,7 +65,7 @@ class Worker:
             torch.cuda.set_device(self.device)
         if self.group is None:
             self.group = self._make_group(self.rank, self.world_size, self.init_method, self.device,
-                                          self.config.bounds.collective_s)
+                                          self.config.bounds.collective_s, self.config.device_communicator)
 
     def load_model(self) -> None:
         """Read this rank's shard of the weights."""

@@ -176,8 +176,9 @@ class FaultyPorts:
 
     # -- collectives, processes, marks
 
-    def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float) -> Any:
-        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s)
+    def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
+                      communicator: str) -> Any:
+        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s, communicator)
         if self.node.kind is not NodeKind.WORKER:
             return group
         return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)

@@ -54,6 +54,8 @@ DECIDERS: dict[str, Decider] = {
     "served-in-turn": Decider("steps as the rank that answers read them, against what was asked; in which order the "
                               "core took that", (_I, _C, _P), "a request that the core never speaks of"),
     "calls-answered": Decider("questions and answers; steps as the rank that answers read them", (_C, _P, _I)),
+    "priority-kept": Decider("steps as the rank that answers read them, against what was asked; in which order the "
+                             "core took that", (_I, _C, _P), "a request that the core never speaks of"),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),
@@ -67,6 +69,7 @@ DECIDERS: dict[str, Decider] = {
     "rpc-matched": Decider("calls and replies as the core took them", (_I,), "a core that tells of other calls"),
     "rpc-any-rank-fails-fast": Decider("a rank's exception, the core's call, what callers were told", (_I, _C)),
     "workers-in-step": Decider("calls as each worker read them, and as the core made them", (_I,)),
+    "groups-agree": Decider("when each rank came to a collective, and to which", (_L,)),
     "dead-notice": Decider("the notice on its way, and read", (_L, _I)),
     "death-is-told": Decider("the end of a process, and what callers got", (_B, _P, _C)),
     "stall-is-told": Decider("a stop, and what callers got", (_P, _C)),

@@ -6,8 +6,10 @@ Promises
 
 The rules
     first come, first served; who was preempted comes before whoever has not run yet, the last preempted first
-    running requests first, oldest first, each with all it still has to compute, within the budget of tokens
-    where blocks run out the youngest gives way, and then nobody new comes in
+    or by priority, the lowest first; who came first among equals, whether it has run or not
+    running requests first, in that order, each with all it still has to compute, up to the threshold for one request
+        and the budget for all
+    where blocks run out the last of the running gives way, and then nobody new comes in
     who comes in finds the longest beginning that others have left; at least its last token is computed
     a block is taken that holds nothing, else the one whose content went unused for longest, a chain's end first
     what can never fit ends; workers are told of each end that they do not know of, once, in the next step
@@ -38,6 +40,8 @@ class Limits(NamedTuple):
     block_size: int
     longest: int | None
     reuses: bool
+    by_priority: bool = False
+    at_once: int = 0  # tokens of one request in a step; 0: any number
 
 
 class Blocks:
@@ -127,6 +131,7 @@ class Guest:
         self.blocks: list[int] = []
         self.stored: list[int] = []  # the numbers of its full blocks
         self.cached: int | None = None  # so many tokens it found when it first came in
+        self.turn = 0, 0  # by priority, then by when it came
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -146,6 +151,7 @@ class Service:
         self._untold: list[str] = []  # ended, and the workers do not know
         self._preempted: list[str] = []  # gave way, and the workers do not know
         self._in_step: list[Guest] = []
+        self._came = 0
 
     @property
     def has_ends_to_tell(self) -> bool:
@@ -160,12 +166,20 @@ class Service:
 
     def comes(self, asked: Asked) -> None:
         guest, limits = Guest(asked), self.limits
+        self._came += 1
+        guest.turn = asked.priority, self._came
         size = len(asked.prompt)
         self.guests[asked.request] = guest
         if not size or size > limits.blocks * limits.block_size or size >= (limits.longest or size + 1):
             self.unserved += 1
         else:
-            self.waiting.append(guest)
+            self._takes_its_place(guest, self.waiting, len(self.waiting))
+
+    def _takes_its_place(self, guest: Guest, among: list[Guest], otherwise: int) -> None:
+        place = otherwise
+        if self.limits.by_priority:
+            place = next((n for n, other in enumerate(among) if other.turn > guest.turn), len(among))
+        among.insert(place, guest)
 
     def leaves(self, request: str) -> None:
         """Its caller wants it no more."""
@@ -188,7 +202,7 @@ class Service:
         youngest = self.running.pop()
         self._let_go(youngest)
         self._preempted.append(youngest.name)
-        self.waiting.insert(0, youngest)
+        self._takes_its_place(youngest, self.waiting, 0)
         return youngest
 
     def _ends(self, guest: Guest) -> None:
@@ -231,8 +245,9 @@ class Service:
         while budget and place < len(running):
             guest = running[place]
             until = len(guest.tokens)
-            if until - guest.computed > budget:
-                until = guest.computed + budget
+            most = self._at_once(budget)
+            if until - guest.computed > most:
+                until = guest.computed + most
             if until > longest:
                 del running[place]
                 self._ends(guest)
@@ -249,6 +264,10 @@ class Service:
             self._computes(guest, step, until - guest.computed)
             place += 1
         return budget
+
+    def _at_once(self, budget: int) -> int:
+        """How many tokens of one request a step may compute."""
+        return min(budget, self.limits.at_once or budget)
 
     def _goes_on(self, guest: Guest, entry: Known, needed: int) -> None:
         _, tokens, blocks, computed = entry
@@ -271,7 +290,7 @@ class Service:
                 all_fit = False
                 continue
             found = self._findable(guest)
-            count = min(len(guest.tokens) - len(found) * size, budget)
+            count = min(len(guest.tokens) - len(found) * size, self._at_once(budget))
             needed = -(-(len(found) * size + count) // size) - len(found)
             entry = came.get(guest.name)
             revived = self._unused_for(found, [] if entry is None else entry.blocks)
@@ -280,7 +299,7 @@ class Service:
             if entry is None:
                 raise Wrong(f"{guest} is next, could run and was left waiting")
             del self.waiting[0], came[guest.name]
-            self.running.append(guest)
+            self._takes_its_place(guest, self.running, len(self.running))
             self._comes_in(guest, entry, found, needed)
             self._computes(guest, step, count)
             budget -= count

@@ -53,6 +53,7 @@ class Asked(NamedTuple):
     prompt: list[int]
     reference: list[int]
     answers: int
+    priority: int = 0
 
     def answer(self, place: int) -> int:
         return self.reference[place]
@@ -92,4 +93,4 @@ def asked_of(history: History, engine: EngineLife) -> dict[str, Asked]:
 
 def _asked(operation: Operation, internal: str, recorded: dict[str, Any]) -> Asked:
     reference = recorded["reference_token_ids"]
-    return Asked(internal, recorded["prompt_token_ids"], reference, len(reference))
+    return Asked(internal, recorded["prompt_token_ids"], reference, len(reference), recorded.get("priority", 0))

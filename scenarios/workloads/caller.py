@@ -23,7 +23,7 @@ PROBE_S = 0.05
 class AskedEngine(Protocol):
     """An engine as its caller asks it. Whatever comes later is told to the caller."""
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
         """-> the id it has inside. Raises errors of `engine.errors`."""
 
     def abort(self, name: str) -> Loop[None]: ...
@@ -86,7 +86,7 @@ class Caller:
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
                                "max_tokens": request.params.max_tokens})
         try:
-            self._internal[name] = yield from self._asked.add(name, request.prompt, request.given)
+            self._internal[name] = yield from self._asked.add(name, request.prompt, request.given, request.priority)
         except RingtwinError as error:
             yield from self.ended(Heard(name), error)
 

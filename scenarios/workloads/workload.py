@@ -39,6 +39,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     asked_params: Any = None  # instead of the parameters: what is none
     end_token_ids: list[int] = []  # those of the model that end it
     unservable: str = ""  # why it cannot be served: what its caller must be told
+    priority: int = 0
 
     @property
     def prompt(self) -> Prompt:
@@ -115,6 +116,12 @@ def asked(workload: Workload, index: int, *, longest: int | None = None, **param
     changed = msgspec.structs.replace(changed, reference_token_ids=reference[:max(0, min([most, *stops]))])
     return msgspec.structs.replace(
         workload, requests=[changed if request.index == index else request for request in workload.requests])
+
+
+def prioritised(workload: Workload, *priorities: int) -> Workload:
+    """Its requests with these priorities, by index."""
+    return msgspec.structs.replace(workload, requests=[
+        msgspec.structs.replace(request, priority=priorities[request.index]) for request in workload.requests])
 
 
 def add(*indices: int, name: str = "") -> list[Action]:

@@ -87,8 +87,8 @@ class AskedLLM:
         self.tasks: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
-        stream = self._llm.start(name, prompt, params)
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
+        stream = self._llm.start(name, prompt, params, priority)
         self.tasks.add(asyncio.create_task(self.told.consume(name, stream)))
         return stream.internal_id
         yield  # a loop without effects is a loop all the same

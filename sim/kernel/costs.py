@@ -26,6 +26,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     model_load_s: float = 11e-3  # the small checkpoint, from the page cache
     model_step_s: float = 1.0e-3  # one forward pass of the small model, collectives not included
     collective_s: float = 0.3e-3  # gloo all_reduce of two ranks took 0.2-0.4 ms
+    shared_collective_s: float = 30e-6  # an all_reduce of two ranks over shared memory, both of them warm
     collective_death_s: float = 8.5e-3  # a killed peer raises in its ring neighbours after 7-10 ms
 
 

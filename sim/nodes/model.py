@@ -70,7 +70,8 @@ class ModelStandIn:
         self._num_blocks = 0  # of its cache, once it has one
         if asked.world_size > 1:
             ranks = [worker(rank, engine=process.node.engine) for rank in range(asked.world_size)]
-            self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s)
+            self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s,
+                                                  shared=asked.config.device_communicator != "gloo")
 
     def call(self, thread: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answers `Call`. Raises AttributeError for a method that a worker does not have."""

@@ -1,14 +1,17 @@
-"""Collectives of torch.distributed as the ranks feel them: a barrier that time, death and stops can break.
+"""Collectives as the ranks feel them: a barrier that time, death and stops can break.
 
 Promises
 - A collective is over for all ranks some time after the last one entered it.
-- A killed rank raises in its ring neighbours within about 10 ms; in the others it raises then or only at the
+- Over shared memory a killed rank raises within about 10 ms in all that wait for it, and ranks that enter different
+  collectives all raise.
+- Over gloo it raises in its ring neighbours within about 10 ms; in the others it raises then or only at the
   time-out, which of them is one of the allowed outcomes.
 - A stopped or hung rank, or one that never enters, raises in the others at the group's time-out.
 """
 
 from __future__ import annotations
 
+from engine.errors import CollectiveError
 from sim.kernel.kernel import Kernel, Sleeper
 
 
@@ -26,15 +29,13 @@ class Part:
         self.error: Exception | None = None  # what the last collective failed with
 
 
-class CollectiveError(RuntimeError):
-    """A collective failed because a peer is dead, or did not take part in time."""
-
-
 class CollectiveGroup:
-    """The nth collective of each rank belongs together."""
+    """The nth collective of each rank belongs together. `shared`: over shared memory, else over gloo."""
 
-    def __init__(self, kernel: Kernel, name: str, ranks: list[str], timeout_s: float) -> None:
+    def __init__(self, kernel: Kernel, name: str, ranks: list[str], timeout_s: float, *, shared: bool = True) -> None:
         self._kernel = kernel
+        self._shared = shared
+        self._cost_s = kernel.costs.shared_collective_s if shared else kernel.costs.collective_s
         self.name = name
         self.ranks = ranks
         self.timeout_s = timeout_s
@@ -59,7 +60,7 @@ class CollectiveGroup:
             inside = self._inside[number] = {}
         inside[rank] = part
         if len(inside) == self._size:
-            kernel.after(kernel.costs.collective_s, self._all_come_out, number)
+            kernel.after(self._cost_s, self._all_come_out if self._agree(inside) else self._all_fail, number)
             return
         until = kernel.time._now + self.timeout_s
         self._waits[rank] = number, until
@@ -81,11 +82,16 @@ class CollectiveGroup:
                     if other != rank:
                         self._told_of_death(number, other, rank)
 
+    def _agree(self, inside: dict[str, Part]) -> bool:
+        """Gloo does not look."""
+        first, *others = (part.data["operation"] for part in inside.values())
+        return not self._shared or all(other == first for other in others)
+
     def _told_of_death(self, number: int, rank: str, dead: str) -> None:
         size = len(self.ranks)
         distance = (self.ranks.index(rank) - self.ranks.index(dead)) % size
         neighbour = distance in (1, size - 1)
-        if neighbour or self._kernel.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
+        if self._shared or neighbour or self._kernel.choose(2, f"{rank} is told of {dead}'s death in {self.name}") == 0:
             error = CollectiveError(f"{self.name} collective {number}: connection closed by {dead}")
             self._kernel.after(self._kernel.costs.collective_death_s, self._fail, number, rank, error)
 
@@ -106,6 +112,14 @@ class CollectiveGroup:
         for part in self._inside.pop(number, {}).values():
             part.entered = False
             part.thread.wake()
+
+    def _all_fail(self, number: int) -> None:
+        """Nobody brought what the others wait for."""
+        inside = self._inside.get(number, {})
+        entered = ", ".join(f"{rank} enters {part.data['operation']}" for rank, part in inside.items())
+        error = CollectiveError(f"{self.name} collective {number}: the ranks do not agree: {entered}")
+        for rank in list(inside):
+            self._fail(number, rank, error)
 
     def _fail(self, number: int, rank: str, error: Exception) -> None:
         inside = self._inside.get(number, {})

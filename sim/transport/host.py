@@ -34,11 +34,13 @@ class Host:
     def unlink_segment(self, name: str) -> None:
         self.segments.pop(name, None)
 
-    def collective(self, key: str, ranks: Sequence[Node | str], timeout_s: float) -> CollectiveGroup:
+    def collective(self, key: str, ranks: Sequence[Node | str], timeout_s: float, *,
+                   shared: bool = True) -> CollectiveGroup:
         """The process group of that name."""
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = CollectiveGroup(self._kernel, key, [str(rank) for rank in ranks], timeout_s)
+            group = self._groups[key] = CollectiveGroup(self._kernel, key, [str(rank) for rank in ranks], timeout_s,
+                                                        shared=shared)
         return group
 
     def rank_died(self, rank: str) -> None:

@@ -449,3 +449,72 @@ def a_step_is_executed_twice() -> Builder:
 @silent("workers-in-step")
 def only_one_worker_was_ever_asked() -> Builder:
     return _executed(_calls(0), 0, 0)
+
+
+def _enters(h: Builder, *entries: tuple[int, str]) -> Builder:
+    for rank, operation in entries:
+        h.crosses(f"worker.{rank}/collective:enter", operation=operation).wait(.001)
+    return h
+
+
+def _killed_at(h: Builder, nth: int, operation: str) -> Builder:
+    h.crosses("worker.1/collective:enter", operation=operation, fate="kill", fault="f1")
+    return h.fires("kill", "worker.1/collective:enter", nth=nth).wait(.1)
+
+
+SUM, PARTS = "all_reduce", "all_gather"
+
+
+@accepts("groups-agree")
+def both_ranks_enter_the_same() -> Builder:
+    return _enters(history(), (0, SUM), (1, SUM), (1, PARTS), (0, PARTS), (0, SUM), (1, SUM))
+
+
+@accepts("groups-agree")
+def a_rank_that_is_killed_is_waited_for() -> Builder:
+    return _killed_at(_enters(history(), (0, SUM), (1, SUM), (0, PARTS), (1, PARTS), (0, SUM)), 3, SUM).dies("a")
+
+
+@rejects("groups-agree")
+def a_rank_has_an_order_of_its_own() -> Builder:
+    return _enters(history(), (0, SUM), (1, PARTS), (0, PARTS), (1, SUM))
+
+
+@rejects("groups-agree")
+def a_rank_leaves_out_a_sum() -> Builder:
+    return _enters(history(), (0, SUM), (1, SUM), (0, SUM), (1, PARTS), (0, PARTS))
+
+
+@rejects("groups-agree")
+def a_rank_goes_on_before_the_other_has_come() -> Builder:
+    return _enters(history(), (0, SUM), (0, PARTS), (1, SUM), (1, PARTS))
+
+
+@rejects("groups-agree")
+def a_rank_goes_on_and_the_other_never_comes() -> Builder:
+    return _enters(history(), (0, SUM), (1, SUM), (0, PARTS), (0, SUM))
+
+
+@rejects("groups-agree")
+def a_rank_goes_on_without_the_one_that_was_killed() -> Builder:
+    return _enters(_killed_at(_enters(history(), (0, SUM), (1, SUM), (0, PARTS)), 2, PARTS), (0, SUM))
+
+
+@accepts("groups-agree")
+def a_rank_that_stands_still_is_waited_for() -> Builder:
+    h = _enters(history(), (0, SUM), (1, SUM), (0, PARTS))
+    h.crosses("worker.1/collective:enter", operation=PARTS, fate="hang", fault="f1")
+    h.fires("hang", "worker.1/collective:enter", nth=2, until=Until(seconds=.1)).wait(.1).releases()
+    return _enters(h.wait(.01), (0, SUM), (1, SUM))
+
+
+@rejects("groups-agree")
+def a_rank_goes_on_without_the_one_that_hangs() -> Builder:
+    h = _enters(history(), (0, SUM), (1, SUM), (0, PARTS))
+    h.crosses("worker.1/collective:enter", operation=PARTS, fate="hang", fault="f1")
+    return _enters(h.fires("hang", "worker.1/collective:enter", nth=2).wait(.1), (0, SUM))
+
+
+@silent("groups-agree")
+def one_collective_has_no_order() -> Builder:
+    return _enters(history(), (0, SUM), (1, SUM))

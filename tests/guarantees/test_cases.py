@@ -15,6 +15,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_law,
     cases_names,
     cases_passed,
+    cases_priority,
     cases_programs,
     cases_queue,
     cases_requests,

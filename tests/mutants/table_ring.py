@@ -67,6 +67,31 @@ SPARED_RANK = Mutant(
                 "        if output_rank not in (None, rank):\n            continue\n"
                 "        yield Observe(\"rpc\", _named(call_id, method, args))\n"),))
 
+OWN_ORDER = Mutant(
+    id="own-order", scenario="test_nothing_goes_wrong",
+    bug="The rank that answers gathers the logits by a sum, and the others as they should.",
+    breaks=these("groups-agree/order"),
+    along=these("tokens-match-reference", "blocks-conserved", "workers-in-step", "nothing-left-behind", "ends-once",
+                "death-is-told"),
+    edits=(Edit("engine/worker/models/llama.py",
+                "        return self.group.all_gather(part, -1)[:, : self.config.vocab_size].float()\n",
+                "        if self.group.rank == 0:\n"
+                "            return self.group.all_reduce(part).repeat(1, 2)[:, : self.config.vocab_size].float()\n"
+                "        return self.group.all_gather(part, -1)[:, : self.config.vocab_size].float()\n"),
+           Edit("sim/nodes/model.py", 'yield Enter(self._group, 1, "all_gather")\n',
+                'yield Enter(self._group, 1, "all_gather" if self._rank else "all_reduce")\n')))
+
+EARLY_LEAVE = Mutant(
+    id="early-leave", scenario="test_collective_hangs",
+    bug="A rank leaves a collective as soon as it has brought its own part.",
+    breaks=these("groups-agree/early"),
+    along=these("tokens-match-reference", "blocks-conserved", "workers-in-step", "nothing-left-behind", "ends-once",
+                "death-is-told"),
+    edits=(Edit("engine/worker/shared_memory.py", "        if self._missing(turn):\n",
+                "        if turn % 5:\n            return\n        if self._missing(turn):\n"),
+           Edit("sim/transport/collectives.py", "        if len(inside) == self._size:\n",
+                "        if len(inside) == self._size or number % 5:\n")))
+
 # -- a queue that programs use without an engine -----------------------------------------------------------------------
 
 BUFFER_TAKEN_AGAIN = Mutant(

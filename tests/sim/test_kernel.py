@@ -123,10 +123,11 @@ def test_a_cut_wire_stays_cut_until_its_end():
 class Ranks:
     """Workers that call `work`, whose handler enters two collectives of their group and says when it was over."""
 
-    def __init__(self, the_plan=None, choices=(), tp=2, timeout_s=1.0):
+    def __init__(self, the_plan=None, choices=(), tp=2, timeout_s=1.0, shared=True, operations=()):
         self.sim = Simulation(tensor_parallel(tp), the_plan, 0, choices)
         nodes = [worker(rank) for rank in range(tp)]
-        self.group = self.sim.host.collective("tp", nodes, timeout_s)
+        self.group = self.sim.host.collective("tp", nodes, timeout_s, shared=shared)
+        self.operations = dict(operations)
         self.over = {}
         for node in nodes:
             process = self.sim.start_process(node, self._main)
@@ -142,7 +143,7 @@ class Ranks:
 
     def _work(self, thread, method, args, kwargs):
         yield Sleep(0.001)
-        yield Enter(self.group, 2)
+        yield Enter(self.group, 2, self.operations.get(thread.process.name, "all_reduce"))
 
 
 def test_a_collective_is_over_for_all_at_once():
@@ -165,10 +166,24 @@ def test_a_hung_rank_raises_in_the_others_at_the_time_out():
 def test_a_distant_rank_may_or_may_not_be_told_of_a_death():
     """With four ranks the one opposite to the dead is told at once in one play and at the time-out in another."""
     def play(choices):
-        return Ranks(plan(kill("worker.1", at="worker.1/collective:enter", nth=2)), choices, tp=4).over["worker.3"]
+        return Ranks(plan(kill("worker.1", at="worker.1/collective:enter", nth=2)), choices, tp=4,
+                     shared=False).over["worker.3"]
 
     said = {text.rpartition(": ")[2].split(" ")[0] for _, text in enumerate_choices(play)}
     assert said == {"connection", "timed"}
+
+
+def test_all_ranks_that_share_memory_are_told_of_a_death():
+    ranks = Ranks(plan(kill("worker.1", at="worker.1/collective:enter", nth=2)), tp=4)
+    assert all("connection closed by worker.1" in ranks.over[f"worker.{rank}"] for rank in (0, 2, 3))
+
+
+def test_ranks_that_enter_different_collectives_all_raise():
+    """Over gloo nobody looks, and numbers of one collective are taken for another one's."""
+    operations = {"worker.1": "all_gather"}
+    ranks = Ranks(operations=operations)
+    assert all("worker.0 enters all_reduce, worker.1 enters all_gather" in told for told in ranks.over.values())
+    assert not any(isinstance(told, str) for told in Ranks(operations=operations, shared=False).over.values())
 
 
 # -- threads and waits ---------------------------------------------------------------------------------------

@@ -24,11 +24,13 @@ class SchedulerLife(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(1, 20), block_size=st.integers(1, 4), budget=st.integers(1, 40),
         max_num_seqs=st.integers(1, 6), max_model_len=st.sampled_from([40, 24, 9, 2]),
-        caching=st.sampled_from([True, True, True, False]), depth=st.integers(1, 3))
+        caching=st.sampled_from([True, True, True, False]), depth=st.integers(1, 3),
+        policy=st.sampled_from(["fcfs", "priority"]), threshold=st.sampled_from([0, 0, 1, 5]))
     def start(self, num_blocks: int, block_size: int, budget: int, max_num_seqs: int, max_model_len: int,
-              caching: bool, depth: int) -> None:
+              caching: bool, depth: int, policy: str, threshold: int) -> None:
         self.scheduler = Scheduler(
-            SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs),
+            SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, policy=policy,
+                            long_prefill_token_threshold=threshold),
             CacheConfig(enable_prefix_caching=caching), num_blocks, block_size, max_model_len, vocab_size=VOCAB)
         self.view = WorkerView(num_blocks, block_size, budget, max_num_seqs)
         self.client = Client()
@@ -41,12 +43,14 @@ class SchedulerLife(RuleBasedStateMachine):
     # -- what happens
 
     @rule(beginning=BEGINNINGS, ending=ENDINGS, max_tokens=st.integers(1, 14), min_tokens=st.integers(0, 4),
-          ignore_eos=st.booleans(), stop=st.sets(st.integers(1, VOCAB - 1), max_size=1), client=st.integers(0, 1))
+          ignore_eos=st.booleans(), stop=st.sets(st.integers(1, VOCAB - 1), max_size=1), client=st.integers(0, 1),
+          priority=st.integers(-1, 2))
     def add(self, beginning: tuple[int, ...], ending: tuple[int, ...], max_tokens: int, min_tokens: int,
-            ignore_eos: bool, stop: set[int], client: int) -> None:
+            ignore_eos: bool, stop: set[int], client: int, priority: int) -> None:
         request = make_request(
             f"r{len(self.expected)}", beginning + ending, client_index=client, max_tokens=max_tokens,
             min_tokens=min(min_tokens, max_tokens), ignore_eos=ignore_eos, stop_token_ids=tuple(stop))
+        request.priority = priority
         self.expected[request.request_id] = expected_answer(
             request.prompt_token_ids, request.sampling_params, self.scheduler.max_model_len,
             self.scheduler.cache.capacity_tokens)

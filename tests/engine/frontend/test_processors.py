@@ -172,3 +172,14 @@ def test_tokens_for_a_request_that_has_ended_change_nothing() -> None:
     processor = processor_with(SamplingParams())
     processor.forget("r")
     assert processor.on_tokens("r", [5]) is None
+
+
+def test_a_priority_is_taken_where_the_policy_serves_by_it() -> None:
+    by_priority = inputs_of(skip_tokenizer_init=True, scheduler=SchedulerConfig(policy="priority"))
+    assert by_priority.process("r", [1], None, -3).priority == -3
+    for wrong in (1.5, "high", True, None, 1 << 63):
+        with pytest.raises(BadRequestError, match="priority must be a whole number"):
+            by_priority.process("r", [1], None, wrong)
+    assert inputs_of(skip_tokenizer_init=True).process("r", [1], None, 0).priority == 0
+    with pytest.raises(BadRequestError, match="the scheduler's policy is 'fcfs'; make the engine with policy"):
+        inputs_of(skip_tokenizer_init=True).process("r", [1], None, 1)

@@ -221,7 +221,7 @@ def test_all_else_passes_to_the_inner_ports(stage):
 def test_a_collective_is_counted_and_may_raise(stage):
     play = stage(raises("worker.1", at="worker.1/collective:enter", nth=2))
     ports = play.ports(worker(1))
-    group = ports.process_group(1, 2, "file:///x", "cpu", 1.0)
+    group = ports.process_group(1, 2, "file:///x", "cpu", 1.0, "gloo")
     assert (group.all_reduce(4), group.rank) == (8, 1)
     with pytest.raises(RuntimeError):
         group.barrier()
@@ -413,7 +413,7 @@ def test_every_collective_of_a_worker_s_group_is_counted_or_unknown(stage):
     from engine.worker.distributed import ProcessGroup
 
     assert torch and protocol_members(ProcessGroup) - {*vars(FaultyGroup), "rank", "world_size", "close"} == set()
-    group = stage().ports(worker(1)).process_group(1, 2, "file:///x", "cpu", 1.0)
+    group = stage().ports(worker(1)).process_group(1, 2, "file:///x", "cpu", 1.0, "gloo")
     with pytest.raises(AttributeError):
         _ = group.all_to_all
 

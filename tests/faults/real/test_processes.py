@@ -64,7 +64,7 @@ def send_a_message(ports):
 
 
 def join_a_collective(ports):
-    ports.process_group(1, 2, "", "cpu", 1.0).all_reduce(1)
+    ports.process_group(1, 2, "", "cpu", 1.0, "gloo").all_reduce(1)
 
 
 def ring_a_bell(ports):

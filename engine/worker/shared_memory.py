@@ -1,0 +1,242 @@
+"""Collectives of ranks on one host, through one piece of shared memory.
+
+Promises
+- A collective ends on every rank when all have entered it; whoever waits sleeps on a bell, and is woken by the last.
+- All ranks add up in the order of the ranks: the sum is bitwise the same on each.
+- A wait is bounded: whoever has not entered by then is named. The death of a rank ends it within `LOOK_S`.
+- Ranks that enter different collectives, or with other shapes, are told so, each of them: no number is mixed up.
+- Nothing of it has a name, so nothing is left behind, whoever dies when.
+
+The memory, and who writes it
+
+    bell            whoever enters rings it
+    entered[r]      8 bytes, rank r: how many collectives (pieces of them) it has entered
+    words[p][r]     16 bytes, rank r: what it does in its collective of parity p, and with how many bytes
+    slots[p][r]     `SLOT_BYTES`, rank r: its part
+
+There are two sets of words and slots, and they take turns: who has entered collective n has read all of n - 1, so
+whoever is in n + 1, where everybody is in n at least, may overwrite what n - 1 used.
+
+What is larger than a slot goes in pieces, each a collective of its own.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.errors import CollectiveError
+from engine.ipc.ring import fence
+from engine.ipc.wait import FutexDoorbell
+
+#: What a rank brings to one piece of a collective at most.
+SLOT_BYTES = 1 << 20
+#: So often a sleeper looks whether somebody it waits for has died.
+LOOK_S = 0.01
+
+_LINE = 64
+_OPERATIONS = ("all_reduce", "all_gather", "broadcast", "barrier")
+#: Views of the slots that are kept: one for each size that a model's steps use.
+_KEPT_VIEWS = 256
+
+
+def size_of(world_size: int) -> int:
+    return _LINE * (1 + 3 * world_size) + 2 * world_size * SLOT_BYTES
+
+
+class SharedMemoryCommunicator:
+    """Rank `rank` of those whose processes are `pids`, in the order of the ranks, over memory that all of them map.
+
+    `memory`: `size_of(len(pids))` bytes, all zero before the first rank enters.
+    """
+
+    def __init__(self, rank: int, pids: Sequence[int], memory: mmap.mmap, timeout_s: float) -> None:
+        self.rank, self.world_size, self.timeout_s = rank, len(pids), timeout_s
+        world = self.world_size
+        self._pidfds: dict[int, int] = {}
+        self._gone: set[int] = set()
+        for other, pid in enumerate(pids):
+            if other != rank:
+                try:
+                    self._pidfds[other] = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    self._gone.add(other)
+        self._bell = FutexDoorbell(memory, 0)
+        self._view: Any = memoryview(memory)
+        lines = self._view[_LINE:_LINE * (1 + 3 * world)].cast("Q")
+        per_line = _LINE // 8
+        self._entered = lines[:world * per_line:per_line]
+        #: By parity: what each rank does, and with how many bytes.
+        self._words = [lines[(1 + parity) * world * per_line:(2 + parity) * world * per_line] for parity in (0, 1)]
+        self._per_line = per_line
+        whole = torch.frombuffer(memory, dtype=torch.uint8, offset=_LINE * (1 + 3 * world))
+        self._slots = whole.view(2, world, SLOT_BYTES)
+        self._views: dict[tuple[int, torch.dtype, int], list[torch.Tensor]] = {}
+        self._turn = 0
+
+    # -- what a model asks for
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, as a new tensor."""
+        flat = tensor.reshape(-1)
+        count = SLOT_BYTES // tensor.element_size()
+        if flat.numel() <= count:
+            return self._add("all_reduce", flat).view(tensor.shape)
+        return torch.cat([self._add("all_reduce", piece) for piece in flat.split(count)]).view(tensor.shape)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The ranks' tensors in the order of the ranks, valid until the collective after the next."""
+        flat = tensor.reshape(-1)
+        count = SLOT_BYTES // tensor.element_size()
+        if flat.numel() <= count:
+            return [part.view(tensor.shape) for part in self._gather("all_gather", flat)]
+        pieces = [torch.stack(self._gather("all_gather", piece)) for piece in flat.split(count)]
+        return list(torch.cat(pieces, dim=1).view(self.world_size, *tensor.shape).unbind(0))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        """`tensor` as it is on rank `source`, as a new tensor."""
+        flat = tensor.reshape(-1)
+        pieces = flat.split(SLOT_BYTES // tensor.element_size())
+        return torch.cat([self._gather("broadcast", piece, source == self.rank)[source].clone()
+                          for piece in pieces]).view(tensor.shape)
+
+    def barrier(self) -> None:
+        self._meet("barrier", 0)
+
+    def close(self) -> None:
+        """Let go of the memory and of the ranks; safe to call twice."""
+        for pidfd in self._pidfds.values():
+            os.close(pidfd)
+        self._pidfds.clear()
+        self._views.clear()
+        self._bell.close()
+
+    # -- one piece
+
+    def _add(self, operation: str, flat: torch.Tensor) -> torch.Tensor:
+        first, second, *rest = self._gather(operation, flat)
+        total = first + second
+        for part in rest:
+            total += part
+        return total
+
+    def _gather(self, operation: str, flat: torch.Tensor, brings: bool = True) -> list[torch.Tensor]:
+        """-> every rank's part, in the slots"""
+        parts = self._parts((self._turn + 1) % 2, flat.dtype, flat.numel())
+        if brings:
+            parts[self.rank].copy_(flat)
+        self._meet(operation, flat.numel() * flat.element_size())
+        return parts
+
+    def _parts(self, parity: int, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+        key = parity, dtype, count
+        parts = self._views.get(key)
+        if parts is None:
+            if len(self._views) >= _KEPT_VIEWS:
+                self._views.clear()
+            slots = self._slots[parity, :, :count * dtype.itemsize]
+            parts = self._views[key] = [slot.view(dtype) for slot in slots.unbind(0)]
+        return parts
+
+    def _meet(self, operation: str, size: int) -> None:
+        """Enter, and wait until everybody has. Raises CollectiveError."""
+        self._turn = turn = self._turn + 1
+        words, per_line, mine = self._words[turn % 2], self._per_line, self.rank * self._per_line
+        words[mine], words[mine + 1] = _OPERATIONS.index(operation), size
+        fence()
+        self._entered[self.rank] = turn
+        self._bell.ring()
+        bell, seen = self._bell, self._bell.seen()
+        if self._missing(turn):
+            self._wait(operation, turn, seen, bell)
+        fence()
+        asked = (words[mine], size)
+        for rank in range(self.world_size):
+            if (words[rank * per_line], words[rank * per_line + 1]) != asked:
+                raise CollectiveError(self._mismatch(turn, words))
+
+    def _missing(self, turn: int) -> list[int]:
+        return [rank for rank, entered in enumerate(self._entered) if entered < turn]
+
+    def _wait(self, operation: str, turn: int, seen: int, bell: FutexDoorbell) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        while missing := self._missing(turn):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CollectiveError(f"{operation}, collective {turn}: {self._names(missing)} did not enter within "
+                                      f"{self.timeout_s} s")
+            if not bell.wait(seen, min(left, LOOK_S)):
+                dead = {rank for rank in missing if self._is_dead(rank)}
+                if dead := dead.intersection(self._missing(turn)):  # what it entered before it died counts
+                    raise CollectiveError(f"{operation}, collective {turn}: {self._names(sorted(dead))} died before it "
+                                          "entered")
+            seen = bell.seen()
+
+    def _is_dead(self, rank: int) -> bool:
+        pidfd = self._pidfds.get(rank)
+        if pidfd is not None:
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            if ended.poll(0):
+                self._gone.add(rank)
+        return rank in self._gone
+
+    def _mismatch(self, turn: int, words: Any) -> str:
+        asked = [f"rank {rank} enters {_OPERATIONS[words[rank * self._per_line]]} with "
+                 f"{words[rank * self._per_line + 1]} bytes" for rank in range(self.world_size)]
+        return f"collective {turn}: the ranks do not agree: {', '.join(asked)}"
+
+    def _names(self, ranks: list[int]) -> str:
+        return " and ".join(f"rank {rank}" for rank in ranks)
+
+
+def open_communicator(rank: int, world_size: int, timeout_s: float,
+                      tell: Callable[[list[int]], list[list[int]]]) -> SharedMemoryCommunicator | None:
+    """The memory is made by rank 0 and opened by the others through its process. All ranks call it together.
+
+    `tell` gives numbers to all ranks, and -> those of each, when all have told theirs. -> None on every rank, where one
+    could not make the memory, or may not look into another one's descriptors.
+    """
+    size, fd, memory = size_of(world_size), -1, None
+    try:
+        if rank == 0:
+            fd = _make(size)
+        told = tell([os.getpid(), fd])
+        if rank != 0:
+            fd = _open(*told[0])
+        if fd >= 0:
+            memory = mmap.mmap(fd, size)
+        all_have = all(have for [have] in tell([int(memory is not None)]))  # rank 0 may close its descriptor now
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    if memory is None or not all_have:
+        return None
+    return SharedMemoryCommunicator(rank, [pid for pid, _ in told], memory, timeout_s)
+
+
+def _make(size: int) -> int:
+    """-> a descriptor, -1 where there is no such memory"""
+    try:
+        fd = os.memfd_create("ringtwin-collectives", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return -1
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _open(pid: int, fd: int) -> int:
+    try:
+        return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return -1

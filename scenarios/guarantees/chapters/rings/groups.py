@@ -1,0 +1,83 @@
+"""Promises about the ranks of a group: what they enter together, and when they may leave it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from scenarios.guarantees.base import DEATHS, MEMORY, Envelope, Finding, Guarantee, has_workers
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
+from scenarios.history.names import base
+
+CHAPTER = "Ring and collective RPC"
+_ENTER = "/collective:enter"
+#: Whoever meets one of these where it enters never does; who stands still there does when that is over.
+_NEVER = frozenset({*DEATHS, Fate.RAISE})
+
+
+def check_groups_agree(history: History) -> Finding:
+    finding = Finding(history)
+    groups: dict[EngineLife, dict[str, list[Record]]] = defaultdict(dict)
+    for site, entries in history.crossings.items():
+        if site.endswith(_ENTER):
+            node = site.removesuffix(_ENTER)
+            groups[history.engine_of(node)][node] = entries
+    for engine, group in groups.items():
+        if history.play.topology.engine(engine.engine).tp > 1:
+            _judge_order(finding, group)
+            _judge_early(finding, engine, group)
+    return finding
+
+
+def _judge_order(finding: Finding, group: dict[str, list[Record]]) -> None:
+    longest = max(group, key=lambda node: len(group[node]))
+    theirs = [entry.data.get("operation") for entry in group[longest]]
+    for node, entries in group.items():
+        mine = [entry.data.get("operation") for entry in entries]
+        if mine != theirs[:len(mine)]:
+            place = next(n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1])
+            finding.broke("{} entered {} as its collective {}, and {} entered {}", node, mine[place], place, longest,
+                          theirs[place], at=entries[place].at, node=node)
+    if len(group) > 1 and len(set(theirs)) > 1:
+        shared = min(len(entries) for entries in group.values())
+        finding.witness("{} collectives of several kinds were entered by all ranks in one order", shared, times=shared)
+
+
+def _judge_early(finding: Finding, engine: EngineLife, group: dict[str, list[Record]]) -> None:
+    """Who enters a collective has left the one before, into which everybody had come."""
+    came = {node: _came(finding.history, node, group.get(node, []))
+            for node in map(engine.worker, range(finding.history.tp_of(engine.core)))}
+    whole = [max(times) for times in zip(*came.values(), strict=False)]  # when everybody had come into each
+    for node, times in came.items():
+        early = next((n for n, at in enumerate(times[1:len(whole) + 1]) if at < whole[n]), None)
+        if early is None and len(times) > len(whole) + 1:
+            early = len(whole)
+        if early is not None:
+            behind = [other for other, at in came.items() if len(at) <= early or at[early] > times[early + 1]]
+            finding.broke("{} left collective {}, and {} had not entered it", node, early, " and ".join(behind),
+                          at=times[early + 1], node=node)
+            return
+    kept = any(len(group.get(node, ())) > len(times) for node, times in came.items())
+    if kept and any(len(times) > len(whole) for times in came.values()):
+        finding.witness("a rank never came into collective {}, and who was there did not go on", len(whole))
+
+
+def _came(history: History, node: str, entries: list[Record]) -> list[float]:
+    """When a rank was in each: later than it came, where something kept it at the door."""
+    times = [entry.at for entry in entries]
+    for receipt in history.faults.receipts:
+        if receipt.site == f"{base(node)}{_ENTER}" and receipt.node == base(node) and receipt.nth <= len(times):
+            times[receipt.nth - 1] = FOREVER if receipt.fate in _NEVER else receipt.over_at
+    return times[:-1] if times and times[-1] == FOREVER else times
+
+
+GUARANTEES = (
+    Guarantee(
+        id="groups-agree", chapter=CHAPTER, source="vLLM V1 worker", check=check_groups_agree, applies=has_workers,
+        sentence="All ranks of a group enter the same collectives in the same order, and none leaves one that another "
+                 "has not entered.",
+        wrong={"order": "lets a rank enter its collectives in an order of its own",
+               "early": "lets a rank go on as soon as it has brought its own part"},
+        witness="collectives of several kinds were entered by all ranks, or others waited for one that never came",
+        envelope=Envelope(outside=(MEMORY,)),
+    ),
+)
