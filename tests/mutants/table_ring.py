@@ -48,7 +48,7 @@ FAILS_OPEN = Mutant(
     id="fails-open", scenario="test_silent_rank_raises",
     bug="An engine goes on after a rank has failed, as if only the step had been lost.",
     breaks=these("rpc-any-rank-fails-fast/closed"),
-    along=these("death-is-told", "served-in-turn"),
+    along=these("death-is-told", "served-in-turn", "groups-agree"),
     edits=(
         Edit("engine/core/engine_core.py",
              "        result = yield from self.executor.execute_model(scheduled)\n",
