@@ -136,7 +136,7 @@ class Asker:
             self.due_at = at + (QUIET_S if self.pending or self.plain else 0.0)
 
     def _batch(self, moment: Moment) -> None:
-        self.heard_at, self.silences = moment.at, 0
+        self._goes_on(moment.at)
         seq = moment.said["seq"]
         if self.epoch in (None, moment.said["epoch"]):
             self.answer.add(seq)
@@ -148,6 +148,14 @@ class Asker:
                 self._clear(moment)
         elif self.plain and moment.said["epoch"] > self.epoch and seq in self.arrived:
             self._meets(moment)  # the batch of this number had another time
+        if self.under is None and not (self.hurried or self.is_missing(moment.at)):  # it came late, and is the last one
+            self.due_at = max(self.due_at, self.rest_at + self.wait_s)
+
+    def _goes_on(self, at: float) -> None:
+        """Whoever waits for an answer waits on, also for one to a question that is not to be seen."""
+        self.heard_at, self.silences = at, 0
+        if self.plain and self.unheard and self.under is None:
+            self.due_at = max(self.due_at, at)
 
     def _meets(self, moment: Moment) -> None:
         """Another life of the publisher answers: it is asked at once."""
@@ -159,7 +167,8 @@ class Asker:
             self.wanted_at, self.cleared = None, max(self.cleared, moment.said["seq"])
 
     def _end(self, moment: Moment) -> None:
-        self.heard_at, self.silences, said, under = moment.at, 0, moment.said, self.under
+        self._goes_on(moment.at)
+        said, under = moment.said, self.under
         self.tagged = self.tagged or ("tag" in said and not self.plain)
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return

@@ -112,7 +112,10 @@ class Hearer:
             self._joins_nothing(moment.at)
             if self.joins:
                 self.rumoured, self.stirred_at = max(self.answer, default=-1) + 1, moment.at
-        if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
+        if asked is None or asked.said.get("tag") != said.get("tag"):
+            return
+        self.question = None
+        if "epoch" not in said:
             return
         came = self._hear(said["epoch"], moment.at)
         came.end_at = moment.at

@@ -1,0 +1,92 @@
+"""Histories about answers that come late, twice, or to a question that was given up. A silence lasts 0.5 s."""
+
+from __future__ import annotations
+
+from tests.guarantees.build import TICK_S, Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+from tests.guarantees.cases_kv_reading import _SITES, SUBSCRIBER, Line, _batch, _came, _end, _holds, _writes
+from tests.guarantees.cases_kv_strange import _without_epochs
+
+CORE = "core.0"
+
+
+def _born(published: int) -> Builder:
+    h = history(subscribers=1).started()
+    for seq in range(published):
+        h.observes(CORE, "kv-published", seq=seq, took=.0001)
+    h.now = 2.0 - TICK_S
+    return h.observes(SUBSCRIBER, "born", pid=9)
+
+
+def _behind_the_end(asked_at: float) -> Builder:
+    """The last batch that is missing comes behind the end of its answer. In silence it asks at this time."""
+    taken: list[Line] = [(2.3, "kv-batch", _batch(seq, "replay")) for seq in range(3)]
+    return _writes(_born(3), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "replayed", _came(0)), (2.1, "replayed", _came(2)),
+        (2.1, "end", _end(1, 0, 3, 3)), (2.15, "replayed", _came(1)), (2.3, "kv-gap", {"first": 0, "last": 2}), *taken,
+        (2.3, "kv-healed", {"first": 0, "last": 2}), (2.3, "kv-mirror", _holds(3)),
+        (asked_at, "asked", {"start": 3, "tag": 2}), (asked_at, "end", _end(2, 3, 3, 0)),
+        (asked_at, "kv-mirror", _holds(3))])
+
+
+@accepts("kv-asks-in-time")
+def what_comes_behind_the_end_makes_its_question_needless() -> Builder:
+    return _behind_the_end(2.6)
+
+
+@rejects("kv-asks-in-time")
+def it_does_not_ask_in_silence_behind_what_came_late() -> Builder:
+    return _behind_the_end(2.65)
+
+
+def _to_words_that_nobody_sees(asked_at: float) -> Builder:
+    """The question without a tag is answered while one with a tag is under way, which its publisher does not know."""
+    return _writes(_without_epochs(1), [
+        (3.0, "asked", {"start": 0}), (4.1, "end", {"end": True}), (asked_at, "asked", {"start": 0}),
+        (asked_at, "end", {"end": True}), (asked_at, "kv-mirror", _holds(0))])
+
+
+@accepts("kv-asks-in-time")
+def it_waits_on_for_an_answer_to_words_that_nobody_sees() -> Builder:
+    return _to_words_that_nobody_sees(5.1)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_too_long_for_an_answer_to_words_that_nobody_sees() -> Builder:
+    return _to_words_that_nobody_sees(5.2)
+
+
+def _ends_twice(**said: str) -> Builder:
+    """Of a publisher without epochs batch 1 is missing. Behind an answer that holds nothing it asks twice at once."""
+    h = _writes(_without_epochs(3), [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)), (2.3, "asked", {"start": 0}),
+        (2.3, "kv-gap", {"first": 1, "last": 1}), (2.4, "end", {"end": True, **said})])
+    if said:
+        h.now -= TICK_S
+        h.fires("duplicate", _SITES["end"])
+    return _writes(h, [
+        (2.4, "asked", {"start": 0}), (2.4, "asked", {"start": 0}), *((2.5, "replayed", _came(n)) for n in range(3)),
+        (2.5, "end", {"end": True}), (2.5, "kv-batch", _batch(1, "replay")),
+        (2.5, "kv-healed", {"first": 1, "last": 1}), (2.5, "kv-batch", _batch(2)), (2.5, "kv-mirror", _holds(3)),
+        (3.0, "asked", {"start": 2}), (3.0, "end", {"end": True}), (3.0, "kv-mirror", _holds(3))])
+
+
+@accepts("kv-asks-in-time")
+def an_end_that_comes_twice_ends_what_was_asked_behind_the_first() -> Builder:
+    return _ends_twice(fate="duplicate", fault="f1")
+
+
+@rejects("kv-asks-in-time")
+def behind_an_end_that_comes_once_it_asks_twice() -> Builder:
+    return _ends_twice()
+
+
+@silent("kv-tells-what-came")
+def an_answer_to_what_was_given_up_settles_nothing() -> Builder:
+    """The one with a tag is given up, the one without is answered; then the first one's answer comes."""
+    return _writes(_born(2), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (3.0, "asked", {"start": 0}), (3.1, "end", {"end": True}),
+        (3.1, "kv-mirror", _holds(0)), (3.2, "live", _came(0)), (3.2, "kv-batch", _batch(0)),
+        (3.3, "replayed", _came(0)), (3.3, "end", _end(1, 0, 1, 1)), (3.4, "live", _came(1)),
+        (3.4, "kv-batch", _batch(1)), (3.9, "asked", {"start": 2, "tag": 2}), (3.9, "end", _end(2, 2, 2, 0)),
+        (3.9, "kv-mirror", _holds(2))])
