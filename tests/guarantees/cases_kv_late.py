@@ -90,3 +90,62 @@ def an_answer_to_what_was_given_up_settles_nothing() -> Builder:
         (3.3, "replayed", _came(0)), (3.3, "end", _end(1, 0, 1, 1)), (3.4, "live", _came(1)),
         (3.4, "kv-batch", _batch(1)), (3.9, "asked", {"start": 2, "tag": 2}), (3.9, "end", _end(2, 2, 2, 0)),
         (3.9, "kv-mirror", _holds(2))])
+
+
+def _proves_nothing(asked_at: float) -> Builder:
+    """Of a next life without an epoch an answer has brought batch 1 and not its end. It asks again at this time."""
+    return _writes(_without_epochs(1), [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+        (2.8, "replayed", _came(0, epoch=2)), (2.8, "asked", {"start": 0}), (2.8, "kv-restarted", {"epoch": None}),
+        (2.81, "end", {"end": True}), (3.3, "asked", {"start": 0}), (3.3, "replayed", _came(1, epoch=2)),
+        (asked_at, "asked", {"start": 0}), (asked_at, "end", {"end": True}), (asked_at, "kv-mirror", _holds(0))])
+
+
+@accepts("kv-asks-in-time")
+def an_answer_without_an_end_proves_nothing_of_a_life_that_nobody_names() -> Builder:
+    return _proves_nothing(4.3)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_too_long_behind_an_answer_without_an_end() -> Builder:
+    return _proves_nothing(4.4)
+
+
+def _given_up(came_at: float) -> Builder:
+    """Of a publisher without epochs batch 1 comes behind the end of its answer, and another question brings nothing."""
+    lost = {"first": 1, "last": 1, "reason": "no answer"}
+    lines = [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+             (2.3, "asked", {"start": 0}), (2.3, "kv-gap", {"first": 1, "last": 1}), (2.4, "replayed", _came(0)),
+             (came_at, "replayed", _came(1)), (2.41, "end", {"end": True}), (2.42, "asked", {"start": 0}),
+             (2.43, "end", {"end": True}), (2.43, "kv-unrecoverable", lost),
+             (2.43, "kv-batch", _batch(2)), (2.43, "kv-mirror", _holds(3, 1))]
+    return _writes(_without_epochs(3), sorted(lines, key=lambda line: line[0]))
+
+
+@accepts("kv-tells-what-came")
+def what_nobody_waited_for_is_given_up() -> Builder:
+    return _given_up(2.415)
+
+
+@rejects("kv-tells-what-came")
+def what_was_waited_for_is_given_up() -> Builder:
+    return _given_up(2.405)
+
+
+def _struck_twice(asked_at: float) -> Builder:
+    """Two answers are lost, and it asks again when it has waited, or at this time."""
+    h = _born(1).fires("drop", _SITES["end"], nth=1).fires("drop", _SITES["end"], nth=2)
+    h.now = 2.0 - TICK_S
+    return _writes(h, [(2.0, "asked", {"start": 0, "tag": 1}), (3.0, "asked", {"start": 0, "tag": 2}),
+                       (asked_at, "asked", {"start": 0, "tag": 3}), (asked_at, "end", _end(3, 0, 0, 0)),
+                       (asked_at, "kv-mirror", _holds(0))])
+
+
+@accepts("kv-asks-in-time")
+def two_losses_are_foreseen() -> Builder:
+    return _struck_twice(4.0)
+
+
+@rejects("kv-asks-in-time")
+def it_is_late_and_two_losses_are_no_excuse() -> Builder:
+    return _struck_twice(4.1)

@@ -52,6 +52,7 @@ class Asker:
         self.pieces: set[int] = set()
         self.gone: set[int] = set()  # what an answer said that it is lost, and live batches have passed by
         self.answer: set[int] = set()
+        self.unproven = self.plain  # nothing was heard live, and no answer to its end: it may be anybody's
         self.joins = False  # it holds what had been heard: where nobody says whose it is, nothing else proves that
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
@@ -89,7 +90,7 @@ class Asker:
 
     def _sees_missing(self, at: float) -> bool:
         """What an answer brought is nothing yet, where nobody says whose it is and nothing was heard before."""
-        return self.is_missing(at) and not (self.plain and self.unheard)
+        return self.is_missing(at) and not self.unproven
 
     @property
     def pending(self) -> bool:
@@ -115,7 +116,7 @@ class Asker:
         if self.plain and self.under is not None and self.under.said.get("tag") is not None:
             self.under = None
         free = self.plain and self.unheard and self.under is None  # its publisher knows no tags: it is asked at once
-        self.tagged, self.unheard = not self.plain, False
+        self.tagged, self.unheard, self.unproven = not self.plain, False, False
         if seq < self.live_upto:
             self.latest = seq, at
         self.arrived.add(seq)
@@ -173,6 +174,7 @@ class Asker:
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return
         self.under, self.ended, self.free_at = None, True, moment.at
+        self.unproven = self.unproven and not self.answer
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
             self.rumoured = max(self.rumoured, said.get("next", 0))

@@ -99,7 +99,7 @@ class Hearer:
         told = self._of_now()
         self.joins = self.joins or said["seq"] in told.applied or said["seq"] in came.live
         if not new:  # who brings the word of a new life is asked for it again
-            came.batch(said["seq"], moment.at, "replay", "clears" in said)
+            came.batch(said["seq"], moment.at, "replay", "clears" in said, asked=not self.plain or bool(self.question))
         self.answer.add(said["seq"])
         self.heard += 1
         self.heard_at, self.silent = moment.at, 1  # should it never end

@@ -106,7 +106,7 @@ class Teller(Hearer):
             if number not in told.missing:
                 self._broke("gave up batch {}, which it had not told as missing", number, at=at)
                 break
-            if number in came.first and not (self.plain and self.struck):
+            if number in came.kept and not (self.plain and self.struck):
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
             asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
