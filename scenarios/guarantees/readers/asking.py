@@ -119,6 +119,8 @@ class Asker:
         self.tagged, self.unheard, self.unproven = not self.plain, False, False
         if seq < self.live_upto:
             self.latest = seq, at
+        if self.pending:
+            self.free_at = at  # what an answer had overtaken comes, or is passed by
         self.arrived.add(seq)
         self.live_upto = max(self.live_upto, seq + 1)
         self.known = max(self.known, seq + 1)
@@ -246,6 +248,8 @@ class Asker:
         if tag <= self.tag:
             self._broke("asked with tag {} again", tag, at=at)
         self.tag = max(self.tag, said.get("tag", -1))
+        if "tag" not in said and self.tagged:
+            self._broke("asked without a tag who knows tags", at=at)
         if said.get("snapshot"):
             self._for_a_snapshot(at)
         else:
