@@ -149,3 +149,68 @@ def two_losses_are_foreseen() -> Builder:
 @rejects("kv-asks-in-time")
 def it_is_late_and_two_losses_are_no_excuse() -> Builder:
     return _struck_twice(4.1)
+
+
+@rejects("kv-asks-in-time")
+def who_has_answered_by_a_tag_is_asked_without_one() -> Builder:
+    return _writes(_born(1), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "end", _end(1, 0, 0, 0)), (2.6, "asked", {"start": 0}),
+        (2.6, "end", {"end": True}), (2.6, "kv-mirror", _holds(0))])
+
+
+def _overtaken(asked_at: float) -> Builder:
+    """An answer says that batch 1 is gone, and has overtaken batches 3 and 4, which live passes by at 2.5.
+
+    It asks for the state then, or at this time.
+    """
+    lost = {"first": 1, "last": 1, "reason": "too old"}
+    told: list[Line] = [(2.5, "kv-gap", {"first": 3, "last": 4}), (2.5, "kv-batch", _batch(3, "replay")),
+                        (2.5, "kv-batch", _batch(4, "replay")), (2.5, "kv-healed", {"first": 3, "last": 4}),
+                        (2.5, "kv-batch", _batch(5))]
+    lines: list[Line] = [
+        (2.0, "asked", {"start": 0, "tag": 0}), (2.1, "end", _end(0, 0, 0, 0)),
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 1}), (2.3, "kv-gap", {"first": 1, "last": 1}),
+        (2.4, "replayed", _came(3)), (2.4, "replayed", _came(4)), (2.4, "end", _end(1, 1, 5, 2, oldest=3)),
+        (2.4, "kv-unrecoverable", lost), (2.4, "kv-batch", _batch(2)), (2.5, "live", _came(5)),
+        (asked_at, "asked", {"tag": 2, "snapshot": True}), *told,
+        (2.6, "piece", {"tag": 2, "epoch": 1, "next": 6, "piece": 0, "pieces": 1, "known": 1}),
+        (2.6, "kv-snapshot", {"next_seq": 6, "blocks": 1}), (2.6, "kv-mirror", _holds(6))]
+    return _writes(_born(6), sorted(lines, key=lambda line: line[0]))
+
+
+@accepts("kv-asks-in-time")
+def what_an_answer_has_overtaken_holds_the_next_question_up() -> Builder:
+    return _overtaken(2.5)
+
+
+@rejects("kv-asks-in-time")
+def what_an_answer_has_overtaken_has_come_and_it_does_not_ask() -> Builder:
+    return _overtaken(2.55)
+
+
+def _another_answers(told_at: float | None) -> Builder:
+    """Behind batch 0 an answer of another life ends at 2.7, and nothing comes live. A restart is told at this time."""
+    told: list[Line] = [] if told_at is None else [
+        (told_at, "kv-restarted", {"epoch": 2}), (told_at, "asked", {"start": 0, "tag": 3}),
+        (told_at, "end", _end(3, 0, 0, 0, epoch=2))]
+    return _writes(_born(1), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "end", _end(1, 0, 0, 0)), (2.1, "kv-mirror", _holds(0)),
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 1, "tag": 2}),
+        (2.7, "end", _end(2, 1, 0, 0, epoch=2)), *told,
+        (3.0, "kv-mirror", _holds(1 if told_at is None else 0)), (3.0, "bye", {"reason": "done"})])
+
+
+@silent("kv-tells-what-came")
+def a_life_that_answers_is_followed_when_live_stayed_silent() -> Builder:
+    return _another_answers(2.9)
+
+
+@rejects("kv-tells-what-came")
+def a_life_that_answers_is_followed_while_live_may_still_come() -> Builder:
+    return _another_answers(2.8)
+
+
+@rejects("kv-tells-what-came")
+def another_life_answers_and_nothing_is_told() -> Builder:
+    return _another_answers(None)
