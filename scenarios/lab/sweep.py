@@ -145,6 +145,10 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
+        Phase(name="plain events that are doubted, and neither answered nor believed", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=pair, options=Options(without_epochs=True), plan=plan(
+                  stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ANSWERS, nth=8),
+                  drop(_ANSWERS, nth=11), drop(_ASKED, nth=6))),
         Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
               plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
