@@ -214,3 +214,40 @@ def a_life_that_answers_is_followed_while_live_may_still_come() -> Builder:
 @rejects("kv-tells-what-came")
 def another_life_answers_and_nothing_is_told() -> Builder:
     return _another_answers(None)
+
+
+@accepts("kv-asks-in-time")
+def what_comes_behind_its_answer_is_no_other_life_yet() -> Builder:
+    """Of a publisher without epochs batch 0 comes with another time, and nobody waits for an answer."""
+    return _writes(_without_epochs(1), [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.7, "asked", {"start": 0}),
+        (2.71, "end", {"end": True}), (2.8, "replayed", _came(0, epoch=2)), (3.21, "asked", {"start": 0}),
+        (3.21, "end", {"end": True}), (3.21, "kv-mirror", _holds(1))])
+
+
+def _of_a_life_before(asked_at: float) -> Builder:
+    """Batch 1 of the life before comes at 2.7, amid the next one."""
+    return _writes(_without_epochs(1), [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.4, "live", _came(0, epoch=2)),
+        (2.4, "kv-restarted", {"epoch": None}), (2.4, "kv-batch", _batch(0)), (2.5, "live", _came(1, epoch=2)),
+        (2.5, "kv-batch", _batch(1)), (2.7, "live", _came(1)), (asked_at, "asked", {"start": 1}),
+        (asked_at, "end", {"end": True}), (asked_at, "kv-mirror", _holds(2))])
+
+
+@accepts("kv-asks-in-time")
+def what_comes_late_of_a_life_before_breaks_the_silence() -> Builder:
+    return _of_a_life_before(3.2)
+
+
+@rejects("kv-asks-in-time")
+def it_waits_too_long_behind_what_came_late_of_a_life_before() -> Builder:
+    return _of_a_life_before(3.3)
+
+
+@rejects("kv-asks-in-time")
+def what_comes_late_without_an_epoch_is_taken() -> Builder:
+    """Batch 1 comes behind batch 2, and may be another life's: it is still to be asked for."""
+    return _writes(_without_epochs(3), [
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)), (2.3, "asked", {"start": 0}),
+        (2.3, "kv-gap", {"first": 1, "last": 1}), (2.35, "live", _came(1)), (3.3, "asked", {"start": 0}),
+        (3.3, "end", {"end": True}), (3.3, "kv-mirror", _holds(1))])

@@ -106,6 +106,7 @@ class Asker:
             self._in_time(at, "nothing")  # what it had to ask at once
         if self.epoch not in (None, epoch):
             if self.epoch is not None and epoch < self.epoch:  # late, of a life that is over
+                self._rest(at)
                 if self.plain and self.live_upto and seq >= self.known and self.under is None:
                     self.due_at, self.hurried = at, True  # it may be the next one's: who answers is asked
                 return
@@ -121,7 +122,8 @@ class Asker:
             self.latest = seq, at
         if self.pending:
             self.free_at = at  # what an answer had overtaken comes, or is passed by
-        self.arrived.add(seq)
+        if seq >= self.live_upto or not self.plain:  # of one that does not say whose it is a late one is not taken
+            self.arrived.add(seq)
         self.live_upto = max(self.live_upto, seq + 1)
         self.known = max(self.known, seq + 1)
         self._clear(moment)
@@ -141,6 +143,8 @@ class Asker:
     def _batch(self, moment: Moment) -> None:
         self._goes_on(moment.at)
         seq = moment.said["seq"]
+        if self.plain and self.under is None and not self.unheard:
+            return  # nobody waits for it
         if self.epoch in (None, moment.said["epoch"]):
             self.answer.add(seq)
             brought = {seq} if self.joins else self.answer
