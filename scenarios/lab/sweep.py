@@ -145,6 +145,10 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
+        Phase(name="plain events that are doubted, and neither answered nor believed", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=pair, options=Options(without_epochs=True), plan=plan(
+                  stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ANSWERS, nth=8),
+                  drop(_ANSWERS, nth=11), drop(_ASKED, nth=6))),
         Phase(name="a next life while a state is asked for", topology=_HEARD, workload=pair, calm=True,
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
               plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
@@ -162,6 +166,14 @@ def phases() -> tuple[Phase, ...]:
                   drop(_KV, nth=42), drop(_ANSWERS, nth=4), drop(_ANSWERS, nth=41),
                   *(delay(_ANSWERS, nth=nth, until=Until(seconds=held_s)) for nth, held_s in (
                       (2, 0.24), (3, 0.24), (39, 0.014), (40, 0.0142), (42, 0.0145))))),
+        Phase(name="plain events of a life before, behind what answers brought", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+                  without_epochs=True, kill_all_then_restart=True, await_death_s=1.3), plan=plan(
+                  drop(_KV, nth=2, times=18), delay(_KV, nth=20, until=Until(seconds=2.21)),
+                  drop(_KV, nth=21, times=46), drop(_ANSWERS, nth=98))),  # the same batch of the life after
+        Phase(name="plain events of a life that is heard where the one before ended", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+                  without_epochs=True, kill_all_then_restart=True), plan=plan(drop(_KV, nth=34, times=20))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,
@@ -169,6 +181,9 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="a state behind a reset", topology=tensor_parallel(2, subscribers=1),
               workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=18).then(abort(1)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(late_subscriber=True)),
+        Phase(name="a reset in the window", topology=tensor_parallel(2, subscribers=1), calm=True,
+              workload=pair.then(add(0), steps=40).then(utility("reset_prefix_cache"), add(1), steps=18).then(abort(1)),
+              config=lab_config(kv_events={**_EVENTS, "buffer_steps": 4}), options=Options(late_subscriber=True)),
         Phase(name="events for nobody", topology=_TWO, workload=short,
               config=lab_config(kv_events={**_EVENTS, "publisher": "null"})),
         Phase(name="a rank that fails to load", topology=_TWO, workload=short, plan=plan(

@@ -52,6 +52,7 @@ class Asker:
         self.pieces: set[int] = set()
         self.gone: set[int] = set()  # what an answer said that it is lost, and live batches have passed by
         self.answer: set[int] = set()
+        self.unproven = self.plain  # nothing was heard live, and no answer to its end: it may be anybody's
         self.joins = False  # it holds what had been heard: where nobody says whose it is, nothing else proves that
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
@@ -89,7 +90,7 @@ class Asker:
 
     def _sees_missing(self, at: float) -> bool:
         """What an answer brought is nothing yet, where nobody says whose it is and nothing was heard before."""
-        return self.is_missing(at) and not (self.plain and self.unheard)
+        return self.is_missing(at) and not self.unproven
 
     @property
     def pending(self) -> bool:
@@ -105,6 +106,7 @@ class Asker:
             self._in_time(at, "nothing")  # what it had to ask at once
         if self.epoch not in (None, epoch):
             if self.epoch is not None and epoch < self.epoch:  # late, of a life that is over
+                self._rest(at)
                 if self.plain and self.live_upto and seq >= self.known and self.under is None:
                     self.due_at, self.hurried = at, True  # it may be the next one's: who answers is asked
                 return
@@ -115,10 +117,13 @@ class Asker:
         if self.plain and self.under is not None and self.under.said.get("tag") is not None:
             self.under = None
         free = self.plain and self.unheard and self.under is None  # its publisher knows no tags: it is asked at once
-        self.tagged, self.unheard = not self.plain, False
+        self.tagged, self.unheard, self.unproven = not self.plain, False, False
         if seq < self.live_upto:
             self.latest = seq, at
-        self.arrived.add(seq)
+        if self.pending:
+            self.free_at = at  # what an answer had overtaken comes, or is passed by
+        if seq >= self.live_upto or not self.plain:  # of one that does not say whose it is a late one is not taken
+            self.arrived.add(seq)
         self.live_upto = max(self.live_upto, seq + 1)
         self.known = max(self.known, seq + 1)
         self._clear(moment)
@@ -136,8 +141,10 @@ class Asker:
             self.due_at = at + (QUIET_S if self.pending or self.plain else 0.0)
 
     def _batch(self, moment: Moment) -> None:
-        self.heard_at, self.silences = moment.at, 0
+        self._goes_on(moment.at)
         seq = moment.said["seq"]
+        if self.plain and self.under is None and not self.unheard:
+            return  # nobody waits for it
         if self.epoch in (None, moment.said["epoch"]):
             self.answer.add(seq)
             brought = {seq} if self.joins else self.answer
@@ -148,6 +155,14 @@ class Asker:
                 self._clear(moment)
         elif self.plain and moment.said["epoch"] > self.epoch and seq in self.arrived:
             self._meets(moment)  # the batch of this number had another time
+        if self.under is None and not (self.hurried or self.is_missing(moment.at)):  # it came late, and is the last one
+            self.due_at = max(self.due_at, self.rest_at + self.wait_s)
+
+    def _goes_on(self, at: float) -> None:
+        """Whoever waits for an answer waits on, also for one to a question that is not to be seen."""
+        self.heard_at, self.silences = at, 0
+        if self.plain and self.unheard and self.under is None:
+            self.due_at = max(self.due_at, at)
 
     def _meets(self, moment: Moment) -> None:
         """Another life of the publisher answers: it is asked at once."""
@@ -159,11 +174,13 @@ class Asker:
             self.wanted_at, self.cleared = None, max(self.cleared, moment.said["seq"])
 
     def _end(self, moment: Moment) -> None:
-        self.heard_at, self.silences, said, under = moment.at, 0, moment.said, self.under
+        self._goes_on(moment.at)
+        said, under = moment.said, self.under
         self.tagged = self.tagged or ("tag" in said and not self.plain)
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return
         self.under, self.ended, self.free_at = None, True, moment.at
+        self.unproven = self.unproven and not self.answer
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
             self.rumoured = max(self.rumoured, said.get("next", 0))
@@ -235,6 +252,8 @@ class Asker:
         if tag <= self.tag:
             self._broke("asked with tag {} again", tag, at=at)
         self.tag = max(self.tag, said.get("tag", -1))
+        if "tag" not in said and self.tagged:
+            self._broke("asked without a tag who knows tags", at=at)
         if said.get("snapshot"):
             self._for_a_snapshot(at)
         else:

@@ -52,6 +52,8 @@ class Hearer:
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
         self.rumoured = 0  # an answer, or a state, told of every number below
         self.stirred_at = 0.0  # since when live is silent
+        self.other_at = FOREVER  # the same, where an answer of another life has ended
+        self.proven: set[int] = set()  # lives that were heard live, or told their state
 
     def _hear(self, epoch: int | None, at: float) -> Came:
         if self.newest is None or epoch != self.newest[0]:
@@ -85,6 +87,8 @@ class Hearer:
             self._meets(said)
         came = self._hear(said["epoch"], moment.at)
         self.stirred_at = moment.at
+        self.other_at = moment.at if self.other_at < FOREVER else FOREVER
+        self.proven.add(said["epoch"])
         if self.plain and came.live and cut and not self.asks:
             self.unasked = said["seq"]
         elif self.plain and came.live and self.asks and (cut or said.get("ts", 0.0) - self.live_ts >= RESTART_S):
@@ -99,7 +103,7 @@ class Hearer:
         told = self._of_now()
         self.joins = self.joins or said["seq"] in told.applied or said["seq"] in came.live
         if not new:  # who brings the word of a new life is asked for it again
-            came.batch(said["seq"], moment.at, "replay", "clears" in said)
+            came.batch(said["seq"], moment.at, "replay", "clears" in said, asked=not self.plain or bool(self.question))
         self.answer.add(said["seq"])
         self.heard += 1
         self.heard_at, self.silent = moment.at, 1  # should it never end
@@ -112,7 +116,10 @@ class Hearer:
             self._joins_nothing(moment.at)
             if self.joins:
                 self.rumoured, self.stirred_at = max(self.answer, default=-1) + 1, moment.at
-        if "epoch" not in said or asked is None or asked.said.get("tag") not in (said["tag"], None):
+        if asked is None or asked.said.get("tag") != said.get("tag"):
+            return
+        self.question = None
+        if "epoch" not in said:
             return
         came = self._hear(said["epoch"], moment.at)
         came.end_at = moment.at
@@ -123,6 +130,8 @@ class Hearer:
         if said["epoch"] == self.epoch:
             self.settled = said["next"], moment.at
             self.rumoured, self.stirred_at = said["next"], moment.at
+        else:
+            self.other_at = moment.at
 
     def _joins_nothing(self, at: float) -> None:
         """So many answers in a row leave it open whose they are, and that is told at once."""
@@ -136,6 +145,7 @@ class Hearer:
         said = moment.said
         came = self._hear(said["epoch"], moment.at)
         came.end_at = self.heard_at = moment.at
+        self.proven.add(said["epoch"])
         self.silent = 0
         self.waits_until = moment.at
         asked = self.question

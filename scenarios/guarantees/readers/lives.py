@@ -19,6 +19,7 @@ class Came:
         self.oldest = 0  # what its publisher still had, as it said
         self.never: set[int] = set()  # what an answer lacked that came whole
         self.clears: set[int] = set()
+        self.kept: set[int] = set()  # what nobody waits for says nothing, where it does not tell whose it is
 
     def live_batch(self, number: int, at: float, clears: bool) -> None:
         self.live.setdefault(number, at)
@@ -29,8 +30,10 @@ class Came:
             self.passed[passed] = at
         self.wire = max(self.wire, number + 1)
 
-    def batch(self, number: int, at: float, source: str, clears: bool) -> None:
+    def batch(self, number: int, at: float, source: str, clears: bool, *, asked: bool = True) -> None:
         self.first.setdefault(number, (at, source))
+        if asked:
+            self.kept.add(number)
         if clears:
             self.clears.add(number)
 

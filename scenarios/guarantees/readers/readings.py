@@ -53,7 +53,10 @@ def moments(history: History, node: str) -> list[Moment]:
     """Of one life of a subscriber, in the order in which they happened to it."""
     read = _read(history)
     if node not in read:
-        read[node] = list(_moments(history, node))
+        found = _moments(history, node)
+        if history.faults.hit(Fate.DUPLICATE):
+            found = _in_turn(found, WORK_S if history.simulated else history.bounds.detection_s)
+        read[node] = list(found)
     return read[node]
 
 
@@ -84,6 +87,26 @@ def _moments(history: History, node: str) -> Iterator[Moment]:
                     yield _arrived(record, at)
         elif record.kind is Kind.CROSSING and record.site.endswith(_QUESTIONS):
             yield Moment(What.ASKED, record.at, record, record.data)
+
+
+def _in_turn(found: Iterator[Moment], answers_s: float) -> Iterator[Moment]:
+    """An end that comes doubled is read twice, and what the first one made its reader ask is asked in between.
+
+    Who leaves behind the first one reads no second one.
+    """
+    doubled: Moment | None = None
+    for moment in found:
+        if moment.what is What.END and moment.said.get("fate") == Fate.DUPLICATE and doubled is None:
+            yield moment
+            doubled = moment
+        elif doubled is None or (moment.what is What.TOLD and moment.at <= doubled.at + answers_s):
+            yield moment
+        elif moment.record is doubled.record:
+            continue
+        else:
+            asked_between = moment.what is What.ASKED and moment.at <= doubled.at + answers_s
+            yield from (moment, doubled) if asked_between else (doubled, moment)
+            doubled = None
 
 
 def _arrived(record: Record, at: float) -> Moment:

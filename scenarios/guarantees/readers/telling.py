@@ -26,6 +26,7 @@ class Teller(Hearer):
                 self._is_settled(moment.at)
                 self._is_quiet(moment.at)
                 self._is_deaf(moment.at)
+                self._is_of_now(moment.at)
                 if self.exact and moment.at > self.strange_at + self.slack_s:
                     self._broke("took answers that hold nothing that it knew for its publisher's", at=self.strange_at)
                     self.strange_at = FOREVER
@@ -34,6 +35,7 @@ class Teller(Hearer):
                 self.mirrored = moment.record.site == "kv-mirror"
                 tell[moment.record.site](moment, self._of_now())
         left_at = self.follower.left_at()
+        self._is_of_now(left_at)
         self._close(self._of_now(), left_at)
         self._leaves(left_at)
 
@@ -106,7 +108,7 @@ class Teller(Hearer):
             if number not in told.missing:
                 self._broke("gave up batch {}, which it had not told as missing", number, at=at)
                 break
-            if number in came.first and not (self.plain and self.struck):
+            if number in came.kept and not (self.plain and self.struck):
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
             asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
@@ -129,12 +131,15 @@ class Teller(Hearer):
             self._broke("told of a restart, and had heard of one life of its publisher", at=at)
         elif not self.plain and moment.said["epoch"] not in self.came:
             self._broke("told of a life that it had not heard of", at=at)
+        elif not self.plain and moment.said["epoch"] not in self.proven and self.exact and (
+                at < self.other_at + QUIET_S - self.slack_s):
+            self._broke("told of a life by an answer, and batches of the one before could still come", at=at)
         open_upto = max(0 if self.plain else told.came.wire, max(told.missing, default=-1) + 1)
         if told.next < open_upto and self.exact:
             self._broke("told of a restart, and not what became of batches {} to {} of the life before", told.next,
                         open_upto - 1, at=at)
         self._close(told, at)
-        self.rumoured, self.strange_at, self.misses, self.state = 0, FOREVER, 0, None
+        self.rumoured, self.strange_at, self.misses, self.state, self.other_at = 0, FOREVER, 0, None, FOREVER
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         if self.plain and self.epoch != self.met:  # its answers gave it away: what they held is asked for again
             self.met, self.came[self.epoch] = self.epoch, Came(not self.plain)
@@ -219,6 +224,12 @@ class Teller(Hearer):
         told, self.deaf_at = self._of_now(), FOREVER
         if max(told.missing, default=-1) >= told.next:
             self._broke("had given up asking, and did not give up batch {}", told.next, at=at)
+
+    def _is_of_now(self, at: float) -> None:
+        """Where another life answers, and live is silent, that is the one that there is."""
+        if self.exact and at > self.other_at + QUIET_S + self.slack_s:
+            self._broke("did not say that another life answers, {:.4f} s behind its answer", at - self.other_at, at=at)
+            self.other_at = FOREVER
 
     def _close(self, told: Told, at: float) -> None:
         """A life of the publisher, or of its subscriber, is over."""

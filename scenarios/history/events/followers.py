@@ -11,6 +11,9 @@ from faults.journal import Record
 from faults.plan import Fate
 from scenarios.history.history import FOREVER, History
 from scenarios.history.names import base
+from scenarios.history.receipts import Receipt
+
+_LATER = frozenset({Fate.DELAY, Fate.REORDER})
 
 # -- what was published -------------------------------------------------------------------------------------------
 
@@ -132,12 +135,18 @@ class Follower:
 
     @property
     def is_exact(self) -> bool:
-        """Whether what it does can be told to the moment: who was killed or stood still is late, and what several
-        faults that befall its messages make of each other is not foreseen."""
-        me, faults = base(self.node), self.history.faults
-        stood = any(stall.node == self.node for stall in faults.stalls)
-        mixed = [receipt for receipt in faults.receipts if _carries_events(receipt.site) and me in receipt.site]
-        return not (self.killed or stood or len(mixed) > 1)
+        """Whether what it does can be told to the moment: who was killed or stood still is late, and what a live batch
+        that is held back and other faults of its messages make of each other is not foreseen."""
+        stood = any(stall.node == self.node for stall in self.history.faults.stalls)
+        late = any(receipt.fate in _LATER and f"/{Channel.KV.value}:" in receipt.site for receipt in self.befell)
+        return not (self.killed or stood or (late and len(self.befell) > 1))
+
+    @property
+    def befell(self) -> list[Receipt]:
+        """The faults that befell its messages."""
+        me = base(self.node)
+        return [receipt for receipt in self.history.faults.receipts
+                if _carries_events(receipt.site) and me in receipt.site]
 
     def left_at(self) -> float:
         """When it stopped following."""

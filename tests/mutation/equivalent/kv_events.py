@@ -25,5 +25,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "the loop ends at the first one, and nobody takes the second one out of the queue"),
     Equivalent(_LOG, "tell", "effects-swapped", "yield Observe(name, data)\n    yield Warn(name, data)",
                "neither waits, and nobody reads the two by each other's place"),
+    Equivalent(_LOG, "KVEventLog._snapshot", "exception-swallowed", "continue",
+               "it is the last statement of its loop, which goes on either way"),
     Equivalent(_REPLAYS, "_send_chunk", "statement-gone", "return False", _FALSE),
 )

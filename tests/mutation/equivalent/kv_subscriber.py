@@ -8,6 +8,8 @@ _ROOM = "engine/kv_events/subscriber/"
 _NOT_NEW = "whoever asks looks only whether it is a new life"
 _INSTANT = "they differ in one instant of a clock, and in the next one it is asked again"
 _ORDER = "of this count only the order matters, and it still grows with each"
+_APPLIED = "a batch that was applied is neither seen, held nor asked for anew, whichever of the two it is called"
+_SAME_AS_LAST = "number == last[0] and ts == last[1]"
 
 SUBSCRIBER: tuple[Equivalent, ...] = (
     Equivalent(_ROOM + "follower.py", "KVEventFollower.on_live", "off-by-one", "1", _ORDER),
@@ -22,6 +24,9 @@ SUBSCRIBER: tuple[Equivalent, ...] = (
     Equivalent(_ROOM + "question.py", "Questions.unanswered", "off-by-one", "now < asked.deadline", _INSTANT),
     Equivalent(_ROOM + "follow.py", "feed", "off-by-one", "1",
                "a mirror takes the larger one of its own next number and this one, which is smaller", "2"),
+    Equivalent(_ROOM + "answer.py", "AnswerJudge._judge_progress", "statement-gone", "order.failed = 0",
+               "whatever moved the next number since it was asked set it to 0, and no other question failed meanwhile",
+               behind="elif order.next > asked.next:\n            "),
     Equivalent(_ROOM + "order.py", "BatchOrder.drop_from", "off-by-one", "0",
                "what is doubted comes behind what is known, so its number is above 0, and counts already", "1"),
     Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.begin", "statement-gone", "self._doubt()",
@@ -33,6 +38,14 @@ SUBSCRIBER: tuple[Equivalent, ...] = (
                "the order that it belongs to forgets it as it begins"),
     Equivalent(_ROOM + "lives.py", "Lineage.see", "off-by-one", "number > self._top[0]",
                "a batch of the same number and another time is of another life, and never comes here"),
+    *(Equivalent(_ROOM + "lives.py", "Lineage.live", "condition-turned", text, _APPLIED)
+      for text in (_SAME_AS_LAST, *_SAME_AS_LAST.split(" and "))),
+    Equivalent(_ROOM + "lives.py", "Lineage.live", "statement-gone",
+               f"return Origin.SAME if {_SAME_AS_LAST} else Origin.LATE", _APPLIED),
+    Equivalent(_ROOM + "lives.py", "Lineage.live", "off-by-one", "0", _APPLIED,
+               behind="Origin.SAME if number == last["),
+    Equivalent(_ROOM + "follower.py", "KVEventFollower._on_piece", "statement-gone", "self.questions.drop()",
+               "whoever asks next drops a question for a state that is not under way any more"),
     Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.on_answered", "statement-gone", "return Origin.SAME",
                _NOT_NEW),
     Equivalent(_ROOM + "without_epochs.py", "PlainPublisher.on_answered", "statement-gone", "return Origin.LATE",

@@ -187,7 +187,7 @@ def _asked_in_vain(follower: Follower, given_up: Record) -> int:
     there, back = (f"{one}->{other}/{Channel.REPLAY.value}" for one, other in ((me, core), (core, me)))
     taken = sum(receipt.fate in _TAKEN and receipt.site in (f"{there}:receive", f"{back}:receive")
                 for receipt in history.faults.receipts)
-    if taken and history.play.options.without_epochs and not follower.is_exact:
+    if taken and history.play.options.without_epochs and len(follower.befell) > 1:
         return TRIES  # an answer counts where it holds what was heard: a loss voids those that lean on it, too
     mine = [r for r in history.records(follower.node) if r.number < given_up.number and r.site == f"{there}:send"]
     # On its way out a core ends its threads. One that ends before is no excuse.
