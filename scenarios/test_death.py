@@ -18,7 +18,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, generated, recorded, utility
+from scenarios.workloads import abort, add, generated, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -98,6 +98,22 @@ globals().update(family(__name__, (
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12),
               kill("core.0", at="core.0->worker.0/rpc:receive", nth=12)),
          (no_orphans, death_is_told, nothing_left_behind), play={"options": Options(rest_s=4.5)}),
+    Case("test_core_dies_and_one_of_its_outputs_comes_later",
+         "An output is held back when the core is killed, and let go a moment later: it is read before that is told.",
+         plan(delay(OUTPUTS, nth=9, until=until(seconds=0.016)),
+              behind("f1", kill("core.0", at=marked("core.0", Mark.STEP)))),
+         (death_is_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_core_dies_and_one_of_its_outputs_comes_too_late",
+         "An output is held back when the core is killed, for longer than its client waits: it is told of the death.",
+         plan(delay(OUTPUTS, nth=9, until=until(seconds=0.7)),
+              behind("f1", kill("core.0", at=marked("core.0", Mark.STEP)))),
+         (death_is_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_core_dies_while_its_client_stands_still_with_its_last_word",
+         "The client stands still with an abort in its hand, all its work done then, and its core is killed meanwhile.",
+         plan(kill("core.0", at=f"{REQUESTS}:receive", nth=6),
+              hang("frontend.0", at=f"{REQUESTS}:send", nth=7, until=until(seconds=1.0))),
+         (health_is_true, ends_once, nothing_left_behind),
+         play={"workload": recorded("pair").then(add(0, 1), steps=3).then(abort(0), abort(1))}),
     Case("test_core_dies_while_its_client_is_about_to_send",
          "The client stands still with a request in its hand, and the core is killed meanwhile: that is what it tells.",
          plan(kill("core.0", at=f"{REQUESTS}:receive", nth=2),

@@ -24,6 +24,8 @@ from scenarios.history.names import base, rank_of
 CHAPTER = "Death and cleanliness"
 #: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
 SENTINEL_S = 0.002
+#: There, what a dead core has said and is held back is waited for so long, and it is looked for so often.
+LAST_WORDS_S, LOOK_S = 0.03, 0.002
 #: What a caller may hear of a call that begins after the engine is known to be dead.
 _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
@@ -54,13 +56,18 @@ def check_death_is_told(history: History) -> Finding:
 def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
     """Who is told reads who died, and how; who calls a core that is gone is not let in."""
     history, node = finding.history, operation.node
-    noticed_s = SENTINEL_S if history.simulated else history.bounds.detection_s
-    if operation.accepted and kind_of(death.node) == "core" and operation.began_at > death.at + noticed_s:
+    if operation.accepted and kind_of(death.node) == "core" and \
+            operation.began_at > death.at + _noticed_s(history, death):
         finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
                       at=operation.accepted.at, node=node)
     if operation.outcome == Outcome.ENGINE_DEAD and not blames(history, death, operation.ends[0].data["reason"]):
         finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
                       operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
+
+
+def _noticed_s(history: History, death: Death) -> float:
+    """How long a death may be unknown to a client that looks: of its own child it is told by the system."""
+    return SENTINEL_S if history.simulated and kind_of(death.node) == "core" else history.bounds.detection_s
 
 
 def blames(history: History, death: Death, reason: str) -> bool:
@@ -104,6 +111,8 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                            node=node)
     if not in_time:
         return
+    if history.simulated and kind_of(death.node) == "core" and operation.outcome == Outcome.ENGINE_DEAD:
+        _judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:
         finding.broke("request {!r}, called after {} was known to be dead, ended with {} instead of EngineDeadError",
@@ -112,6 +121,22 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
         finding.witness("{!r} was {} when {} died ({}) and was told after {:.4f} s", operation.request,
                         "pending" if operation.began_at <= death.at else "called", death.node, death.how, ended - since,
                         at=ended, node=node)
+
+
+def _judge_last_wait(finding: Finding, operation: Operation, death: Death, ended: float) -> None:
+    """Of a core that is gone: its last words are waited for while they are held back, and nothing else is."""
+    history, node = finding.history, operation.node
+    over_at = max((held.at + held.lasted_s for held in history.faults.hit(
+        Fate.DELAY, channel=Channel.OUTPUTS.value, operation=":receive") if held.node == node and held.at <= ended),
+        default=0.0)
+    spoken_at = min(max(over_at, death.at), death.at + LAST_WORDS_S)
+    told_at = ended - history.faults.frozen_s(node, death.at, ended)
+    if told_at > max(spoken_at, operation.began_at) + SENTINEL_S + LOOK_S:
+        finding.broke("request {!r} was told {:.4f} s after {} had died and nothing of it was waited for any more",
+                      operation.request, told_at - spoken_at, death.node, at=ended, node=node)
+    if ended < over_at <= death.at + LAST_WORDS_S and not history.by_node("dead-notice").get(node):
+        finding.broke("request {!r} was told that {} had died, and an output of it was still to be let go",
+                      operation.request, death.node, at=ended, node=node)
 
 
 def _can_be_told(history: History, death: Death) -> float:
@@ -196,7 +221,8 @@ def check_health_is_true(history: History) -> Finding:
     for engine in history.engines:
         death = history.ends.first_death(engine)
         if death is not None:
-            ills.append((engine, death.onset, _can_be_told(history, death) + history.bounds.detection_s, FOREVER,
+            noticed_s = _noticed_s(history, death)
+            ills.append((engine, death.onset, _can_be_told(history, death) + noticed_s, FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
@@ -375,6 +401,6 @@ GUARANTEES = (
             "hung": "takes a process that stands still for a healthy one",
         },
         witness="health was asked after a death or a stall began, and was bad",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
 )
