@@ -18,18 +18,14 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
+from scenarios.guarantees.chapters.closing import SENTINEL_S, judge_last_wait
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
 from scenarios.history.names import base, rank_of
 
 CHAPTER = "Death and cleanliness"
-#: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
-SENTINEL_S = 0.002
-#: There, what a dead core has said and is held back is waited for so long, and it is looked for so often.
-LAST_WORDS_S, LOOK_S = 0.03, 0.002
 #: What a caller may hear of a call that begins after the engine is known to be dead.
 _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
-_CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
@@ -112,7 +108,7 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
     if not in_time:
         return
     if history.simulated and kind_of(death.node) == "core" and operation.outcome == Outcome.ENGINE_DEAD:
-        _judge_last_wait(finding, operation, death, ended)
+        judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:
         finding.broke("request {!r}, called after {} was known to be dead, ended with {} instead of EngineDeadError",
@@ -121,22 +117,6 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
         finding.witness("{!r} was {} when {} died ({}) and was told after {:.4f} s", operation.request,
                         "pending" if operation.began_at <= death.at else "called", death.node, death.how, ended - since,
                         at=ended, node=node)
-
-
-def _judge_last_wait(finding: Finding, operation: Operation, death: Death, ended: float) -> None:
-    """Of a core that is gone: its last words are waited for while they are held back, and nothing else is."""
-    history, node = finding.history, operation.node
-    over_at = max((held.at + held.lasted_s for held in history.faults.hit(
-        Fate.DELAY, channel=Channel.OUTPUTS.value, operation=":receive") if held.node == node and held.at <= ended),
-        default=0.0)
-    spoken_at = min(max(over_at, death.at), death.at + LAST_WORDS_S)
-    told_at = ended - history.faults.frozen_s(node, death.at, ended)
-    if told_at > max(spoken_at, operation.began_at) + SENTINEL_S + LOOK_S:
-        finding.broke("request {!r} was told {:.4f} s after {} had died and nothing of it was waited for any more",
-                      operation.request, told_at - spoken_at, death.node, at=ended, node=node)
-    if ended < over_at <= death.at + LAST_WORDS_S and not history.by_node("dead-notice").get(node):
-        finding.broke("request {!r} was told that {} had died, and an output of it was still to be let go",
-                      operation.request, death.node, at=ended, node=node)
 
 
 def _can_be_told(history: History, death: Death) -> float:
@@ -203,8 +183,9 @@ def check_stall_is_told(history: History) -> Finding:
                           node=caller)
             continue
         at, node = told
-        if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound, measured=at - since, at=at,
-                            node=node):
+        frozen_s = history.faults.frozen_s(node, since, at)
+        if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound,
+                            measured=at - since - frozen_s, at=at, node=node):
             continue
         finding.witness("{} stood still with work pending and its callers were told after {:.4f} s", stall.node,
                         at - stall.at, at=at, node=node)
@@ -373,13 +354,14 @@ GUARANTEES = (
     Guarantee(
         id="death-is-told", chapter=CHAPTER, source="vLLM V1 engine core", check=check_death_is_told,
         sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
-                 "and every later call with an EngineDeadError that says who died, within the detection bound.",
+                 "and every later call with an EngineDeadError that says who died, within the detection bound, and "
+                 "when what a dead core had said was read: what is held back of it is waited for, for 30 ms at most.",
         wrong={
             "pending": "learns of deaths only from the notice that a dying process sends",
             "later": "takes in what is asked of it when the engine is dead",
         },
         witness="a process died while a request was pending, or a call came after it",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
     Guarantee(
         id="stall-is-told", chapter=CHAPTER, source="vLLM", check=check_stall_is_told,
@@ -390,7 +372,7 @@ GUARANTEES = (
             "worker": "waits for a step without a deadline",
         },
         witness="a process with work pending stood still for longer than its bound and its callers were told",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,

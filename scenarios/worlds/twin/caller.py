@@ -97,7 +97,16 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
     try:
         yield RunLoop(_obey(life, workload, say, await_death_s, inputs_of))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
+        yield from _shut_down(life)
+        raise
+
+
+def _shut_down(life: ClientLife) -> Loop[None]:
+    """As `EngineCoreClient.shutdown` does."""
+    try:
         yield from life.shutdown()
+    except (Exception, SystemExit):
+        yield from life.break_off()
         raise
 
 
@@ -106,7 +115,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
     try:
         yield from life.start()
     except RingtwinError as error:
-        yield from life.shutdown()
+        yield from _shut_down(life)
         yield Observe("bye", {"reason": "the engine did not start"})
         say(FAILED + b" " + str(error).encode())
         return
@@ -124,7 +133,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
             break
         yield RunLoop(_serve(life, asked, Caller(workload, asked, decode), await_death_s))
         say(DONE)
-    yield from life.shutdown()
+    yield from _shut_down(life)
     yield Observe("bye", {"reason": "done"})
 
 
