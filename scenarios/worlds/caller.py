@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -132,8 +131,8 @@ class CallerProcess:
         self._play = play
         self._asked = AskedLLM(llm)
         self._asked.told = self
-        self._decode = None if play.config.skip_tokenizer_init else partial(
-            load_tokenizer(play.config.tokenizer_directory).decode, skip_special_tokens=True)
+        self._decode = None if play.config.skip_tokenizer_init else load_tokenizer(
+            play.config.tokenizer_directory).decode
         self._caller = Caller(play.workload, self._asked, self._decode)
         self._changed = asyncio.Event()
         self._left = False

@@ -122,7 +122,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
     say(UP)
     inputs = inputs_of(life.model)
     asked, orders = AskedLife(life, inputs), deque[bytes]()
-    decode = None if inputs.tokenizer is None else inputs.tokenizer.text_of
+    decode = None if inputs.tokenizer is None else inputs.tokenizer.decode
     while True:
         while not orders:  # an idle client reads on
             now = yield Now()
