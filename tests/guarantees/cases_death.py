@@ -7,7 +7,7 @@ import msgspec
 from engine.config import LimitsConfig
 from faults.plan import Until
 from scenarios.history.play import Beside, Options
-from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history, two_engines
+from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history, two_engines
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
 AT_ANSWER = f"{RESPONSE[1]}:send"
@@ -524,6 +524,29 @@ def a_client_lets_a_core_be_that_said_it_was_leaving() -> Builder:
 def a_client_closes_when_its_core_has_ended() -> Builder:
     h = _born().request("a").observes("frontend.0", "closing").ends("core.0").observes("frontend.0", "closed")
     return h.ends("frontend.0")
+
+
+def _closes_with_a_request_under_way(*said: str) -> Builder:
+    h = _born().called("a").observes("frontend.0", "closing", kept={"requests": 1}).sends(REQUESTS, *said)
+    return h.ends("worker.0", "worker.1", "core.0").observes("frontend.0", "closed").ends("frontend.0")
+
+
+@accepts("nothing-left-behind")
+def who_closes_with_a_request_under_way_tells_its_core() -> Builder:
+    return _closes_with_a_request_under_way("abort")
+
+
+@rejects("nothing-left-behind")
+def who_closes_with_a_request_under_way_does_not_tell_its_core() -> Builder:
+    return _closes_with_a_request_under_way()
+
+
+@accepts("nothing-left-behind")
+def who_closes_with_a_request_under_way_does_not_tell_a_core_that_is_dead() -> Builder:
+    h = _born().called("a").fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9)
+    h.observes("frontend.0", "engine-dead", reason="core.0 died").observes(
+        "frontend.0", "closing", kept={"requests": 1}).ends("worker.0", "worker.1")
+    return h.observes("frontend.0", "closed").ends("frontend.0")
 
 
 @rejects("no-orphans", "nothing-left-behind")

@@ -33,10 +33,20 @@ def judge_closed(finding: Finding) -> None:
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s:
             finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
+        _judge_freed(finding, node, record)
     for node, record in history.observed("engine-dead"):
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
             finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
+
+
+def _judge_freed(finding: Finding, node: str, closed: Record) -> None:
+    """Who closes with requests under way says so to a core that lives, or that would compute them to their end."""
+    history, core = finding.history, finding.history.engine_of(node).core
+    for closing in history.by_node("closing").get(node, ()):
+        if closing.data.get("kept", {}).get("requests") and node not in history.by_node("engine-dead") and not any(
+                send.number > closing.number for send in history.sends(f"{node}->{core}/{Channel.REQUESTS.value}")):
+            finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
 
 
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
