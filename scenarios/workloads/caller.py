@@ -183,6 +183,20 @@ class Caller:
         yield Observe("health", {"healthy": not reason, "reason": reason})
 
 
+def ask_closed(asked: AskedEngine) -> Loop[None]:
+    """Ask a client that was shut down for its health, and for one answer more."""
+    reason = error = ""
+    try:
+        yield from asked.check_health()
+    except EngineDeadError as raised:
+        reason = str(raised)
+    try:
+        yield from asked.add("closed", [1], SamplingParams(max_tokens=1))
+    except RingtwinError as raised:
+        error = type(raised).__name__
+    yield Observe("asked-when-closed", {"reason": reason, "error": error})
+
+
 def _last_words(last: RequestOutput | None) -> dict[str, Any]:
     """What the last output says beside its tokens, where there is something."""
     if last is None:

@@ -27,7 +27,7 @@ from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import Mark, frontend
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller, Heard
+from scenarios.workloads.caller import PROBE_S, Caller, Heard, ask_closed
 from scenarios.workloads.workload import Command, Workload
 
 _LLM = TypeVar("_LLM")
@@ -148,6 +148,7 @@ class CallerProcess:
         finally:
             loop.remove_reader(self._connection.fileno())
             self._llm.shutdown()
+        self._run(ask_closed(self._asked))
 
     async def _serve(self) -> None:
         """The workload, once."""

@@ -188,6 +188,32 @@ def a_killed_core_is_healthy_while_its_last_words_are_waited_for() -> Builder:
     return _core_killed(held_s=.2).wait(.002).observes("frontend.0", "health", healthy=True, reason="").dies("a")
 
 
+@silent("health-is-true")
+def a_client_that_stood_still_has_not_been_told_of_a_worker() -> Builder:
+    h = _worker_killed().fires("stall", "frontend.0->core.0/requests:send", until=Until(seconds=1.0)).wait(1)
+    return h.releases().observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+def _asked_when_closed(reason: str, error: str) -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing").ends("core.0")
+    return h.observes("frontend.0", "closed").observes("frontend.0", "asked-when-closed", reason=reason, error=error)
+
+
+@silent("health-is-true")
+def an_engine_that_was_shut_down_says_so() -> Builder:
+    return _asked_when_closed("the engine was shut down", "EngineDeadError")
+
+
+@rejects("health-is-true")
+def an_engine_that_was_shut_down_is_healthy() -> Builder:
+    return _asked_when_closed("", "EngineDeadError")
+
+
+@rejects("health-is-true")
+def an_engine_that_was_shut_down_ends_a_call_by_some_other_error() -> Builder:
+    return _asked_when_closed("the engine was shut down", "UnroutableError")
+
+
 def _stalled_beside_its_client(told_after_s: float) -> Builder:
     h = history().started().called("a").fires("stall", f"{OUTPUTS}:send")
     h.fires("stall", "frontend.0->core.0/requests:send", until=Until(seconds=3.0))

@@ -198,26 +198,28 @@ def check_stall_is_told(history: History) -> Finding:
 
 def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
-    ills: list[tuple[EngineLife, float, float, float, str]] = []  # engine, from, when it must be known, until, why
+    ills: list[tuple[EngineLife, str, float, float, float, str]] = []  # whose, who, from, known from, until, why
     for engine in history.engines:
         death = history.ends.first_death(engine)
         if death is not None:
             noticed_s = _noticed_s(history, death)
-            ills.append((engine, death.onset, _can_be_told(history, death) + noticed_s, FOREVER,
+            ills.append((engine, death.node, death.onset, _can_be_told(history, death) + noticed_s, FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
-            ills.append((history.engine_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
-                         f"{stall.node} stood still ({stall.fate})"))
+            ills.append((history.engine_of(stall.node), stall.node, stall.at, since + stall_bound(history, stall),
+                         stall.until, f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
-        for engine, onset, since, until, why in ills:
+        for engine, ill, onset, since, until, why in ills:
             if history.engine_of(node) != engine or not onset < record.at < until:
                 continue
             if record.data.get("healthy"):
-                if record.at <= since:
+                # At its core it looks itself, when it is asked; of a worker it has to be told.
+                looks = history.simulated and kind_of(ill) == "core"
+                late = record.at - since - (0.0 if looks else history.faults.frozen_s(node, onset, record.at))
+                if late <= 0.0:
                     continue
-                late = record.at - since
                 tell = finding.unclear if not history.simulated and late <= history.lab.longest_starvation_s \
                     else finding.broke
                 tell("reported healthy {:.3f} s after it had to be known that {}", late, why, at=record.at, node=node)
@@ -225,6 +227,10 @@ def check_health_is_true(history: History) -> Finding:
                 finding.witness("asked after {}, and reported unhealthy: {}", why, record.data.get("reason"),
                                 at=record.at, node=node)
     _judge_told_and_healthy(finding)
+    for node, record in history.observed("asked-when-closed"):
+        if not record.data["reason"] or record.data["error"] != "EngineDeadError":
+            finding.broke("{} was closed and asked for its health and an answer, and said {!r} and {!r}", node,
+                          record.data["reason"], record.data["error"], at=record.at, node=node)
     return finding
 
 
@@ -377,7 +383,7 @@ GUARANTEES = (
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
         sentence="Dead or hung for longer than the detection bound is never reported healthy, nor is an engine of "
-                 "whose end a caller has been told.",
+                 "whose end a caller has been told or that was shut down, which says so to every later call.",
         wrong={
             "dead": "answers from what it last heard, not from whether the process is there",
             "hung": "takes a process that stands still for a healthy one",

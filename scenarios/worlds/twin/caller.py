@@ -18,7 +18,7 @@ from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.topology import Mark
 from scenarios.lab.script import DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller, Heard
+from scenarios.workloads.caller import PROBE_S, Caller, Heard, ask_closed
 from scenarios.workloads.workload import Command, Workload
 from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
@@ -134,6 +134,7 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
         yield RunLoop(_serve(life, asked, Caller(workload, asked, decode), await_death_s))
         say(DONE)
     yield from _shut_down(life)
+    yield from ask_closed(asked)
     yield Observe("bye", {"reason": "done"})
 
 
