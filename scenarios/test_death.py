@@ -19,7 +19,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, generated, recorded, utility
+from scenarios.workloads import abort, add, generated, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -108,6 +108,22 @@ globals().update(family(__name__, (
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=12),
               kill("core.0", at="core.0->worker.0/rpc:receive", nth=12)),
          (no_orphans, death_is_told, nothing_left_behind), play={"options": Options(rest_s=4.5)}),
+    Case("test_core_dies_and_one_of_its_outputs_comes_later",
+         "An output is held back when the core is killed, and let go a moment later: it is read before that is told.",
+         plan(delay(OUTPUTS, nth=9, until=until(seconds=0.016)),
+              behind("f1", kill("core.0", at=marked("core.0", Mark.STEP)))),
+         (death_is_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_core_dies_and_one_of_its_outputs_comes_too_late",
+         "An output is held back when the core is killed, for longer than its client waits: it is told of the death.",
+         plan(delay(OUTPUTS, nth=9, until=until(seconds=0.7)),
+              behind("f1", kill("core.0", at=marked("core.0", Mark.STEP)))),
+         (death_is_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_call_comes_when_the_core_is_gone_and_its_last_words_are_not",
+         "The core is killed with an output held back; its client stands still, then asks for one thing more.",
+         plan(delay(OUTPUTS, nth=4, until=until(seconds=0.3)), kill("core.0", at=f"{OUTPUTS}:receive", nth=6),
+              hang("frontend.0", at=f"{REQUESTS}:send", nth=5, until=until(seconds=0.1))),
+         (death_is_told, health_is_true, ends_once, nothing_left_behind),
+         play={"workload": recorded("pair").then(add(0, 1), steps=4).then(abort(0), add(0, name="again"))}),
     Case("test_core_dies_while_its_client_is_about_to_send",
          "The client stands still with a request in its hand, and the core is killed meanwhile: that is what it tells.",
          plan(kill("core.0", at=f"{REQUESTS}:receive", nth=2),
@@ -135,6 +151,14 @@ globals().update(family(__name__, (
          "The same, and the core's main thread stands still as it leaves: the core goes all the same, and cleans up.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10), hang("core.0", at=marked("core.0", Mark.DYING))),
          (no_orphans, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+    Case("test_frontend_fails_and_closes",
+         "The program fails with a request under way, and closes the engine: its core is told, and nothing is left.",
+         plan(raises("frontend.0", at=f"{REQUESTS}:send", nth=3)),
+         (nothing_left_behind,), play={"workload": recorded("pair")}),
+    Case("test_frontend_fails_and_is_interrupted_as_it_closes",
+         "The program fails as it asks, and once more as it closes the engine: it waits for nobody and leaves nothing.",
+         plan(*(raises("frontend.0", at=f"{REQUESTS}:send", nth=nth) for nth in (3, 4))),
+         (nothing_left_behind,), play={"workload": recorded("pair")}),
     Case("test_frontend_dies",
          "The frontend is killed in the middle of its streams: its engine goes with it.",
          plan(kill("frontend.0", at=f"{OUTPUTS}:receive", nth=10)),

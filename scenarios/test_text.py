@@ -13,10 +13,12 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, recorded
+from scenarios.workloads import add, asked, recorded
 
 OUTPUTS = "core.0->frontend.0/outputs:receive"
 TOLD = (text_is_of_tokens, tokens_in_order, tokens_match_reference)
+#: Two of them are asked for all that is said, also what is no text: one that such a token ends, one that it does not.
+TEXTS = asked(asked(recorded("texts"), 7, skip_special_tokens=False), 14, skip_special_tokens=False)
 
 globals().update(family(__name__, (
     Case("test_text_is_shown_as_it_comes",
@@ -27,7 +29,7 @@ globals().update(family(__name__, (
          plan(delay(OUTPUTS, nth=5, until=until(seconds=0.05)), duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
               delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
-), topology=tensor_parallel(2), workload=recorded("texts").then(add(*range(15))),
+), topology=tensor_parallel(2), workload=TEXTS.then(add(*range(15))),
     config=lab_config(skip_tokenizer_init=False)))
 
 

@@ -34,10 +34,6 @@ WORLDLY = frozenset({
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "tokenizers", "torch", "transformers", "uuid",
     "zmq",
 })
-#: file -> what it may have all the same, and why.
-EXCEPTIONS = {
-    "engine/ipc/ring.py": {"os", "threading"},  # a lock is the memory fence; os names no file and asks nobody
-}
 #: Never in the twin; its dice are handed in (`random` for a seeded generator), its locks and clocks are SimPy's.
 NOT_IN_THE_TWIN = frozenset({"zmq", "torch", "multiprocessing", "time", "threading", "socket", "select", "asyncio"})
 
@@ -125,7 +121,7 @@ def test_the_engine_imports_nothing_of_ours(path):
 def test_pure_files_reach_nothing_of_the_outside_world(name):
     path = ROOT / name
     worldly = {module.split(".")[0] for module in imports_of(path)} & WORLDLY
-    assert worldly - EXCEPTIONS.get(name, set()) == set()
+    assert worldly == set()
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -141,11 +137,6 @@ def test_every_file_that_is_pure_is_listed_as_such():
               if path.name != "__init__.py" and str(path.relative_to(ROOT)) not in PURE]
     worldly = {path for path in others if {module.split(".")[0] for module in imports_of(path)} & WORLDLY}
     assert [path for path in others if path not in worldly and not strangers(path, pure)] == []
-
-
-def test_an_exception_is_still_needed():
-    for name, modules in EXCEPTIONS.items():
-        assert modules <= {module.split(".")[0] for module in imports_of(ROOT / name)}, name
 
 
 @each("faults")

@@ -157,8 +157,10 @@ class AsyncMPClient(EngineCoreClient):
         super().shutdown()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Serve this loop from now on, and no other."""
+        """Serve this loop from now on, and no other. One that was shut down serves none, and watches nothing."""
         self.detach()
+        if self.life.closed:
+            return
         self._loop = self.loop = loop
         self._watched = self.filenos()
         for descriptor in self._watched:

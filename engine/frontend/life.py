@@ -98,7 +98,7 @@ class ClientLife:
         self._workers: tuple[Identity, ...] = ()
         self._told: StartFailure | Leaving | None = None
         self._dead_since: float | None = None
-        self._closed = False
+        self.closed = False  # or about to be
         self._ticked_at = self._looked_at = 0.0
 
     # -- start
@@ -336,9 +336,9 @@ class ClientLife:
 
     def shutdown(self) -> Loop[None]:
         """End the engine and remove everything it has. Safe to run twice, and on an engine that never started."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         yield Observe("closing", {"kept": self.session.kept(), "errors": self.session.check_integrity()})
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end

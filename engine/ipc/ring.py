@@ -52,7 +52,6 @@ Each of these stores is one slice assignment. Only a message above `GATHER_BYTES
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -88,29 +87,6 @@ class _Empty:
 
 #: What `try_read` returns when no message is there.
 EMPTY: Final = _Empty()
-
-
-#: x86 keeps stores in order and loads in order, which is all the ring needs (glibc's memcpy ends its non-temporal
-#: stores with a fence of its own): the cheapest call that does nothing.
-_no_fence = bool
-
-
-def _make_fence() -> Callable[[], Any]:
-    if os.uname().machine in ("x86_64", "i686", "AMD64"):
-        return _no_fence
-    from threading import Lock  # elsewhere: an uncontended lock is the one barrier that Python has
-
-    lock = Lock()
-
-    def locked_fence() -> None:
-        with lock:
-            pass
-
-    return locked_fence
-
-
-#: The fence of real shared memory on this machine.
-fence = _make_fence()
 
 
 class RingLayout(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""POSIX shared memory by name, without a resource tracker that unlinks what others still use.
+"""POSIX shared memory by name, without a resource tracker that unlinks what others still use; and its fence.
 
 Promises
 - A segment's pages are reserved when it is created: too little space is a `SpaceError` that says how much is needed
@@ -13,6 +13,9 @@ import contextlib
 import errno
 import mmap
 import os
+import threading
+from collections.abc import Callable
+from typing import Any
 
 from engine.errors import QueueError, SpaceError
 
@@ -96,3 +99,24 @@ def _reserve(fd: int, size: int, name: str) -> None:
 
 def _amount(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB" if count >= 1 << 20 else f"{count} bytes"
+
+
+#: x86 keeps stores in order and loads in order, which is all the ring needs (glibc's memcpy ends its non-temporal
+#: stores with a fence of its own): the cheapest call that does nothing.
+_no_fence = bool
+
+
+def _make_fence() -> Callable[[], Any]:
+    if os.uname().machine in ("x86_64", "i686", "AMD64"):
+        return _no_fence
+    lock = threading.Lock()  # elsewhere: an uncontended lock is the one barrier that Python has
+
+    def locked_fence() -> None:
+        with lock:
+            pass
+
+    return locked_fence
+
+
+#: Of all rings of this process: it keeps their stores and loads in order.
+fence = _make_fence()

@@ -132,7 +132,7 @@ class RealPorts:
         self._segments.clear()
 
     def _keep(self, segment: Any) -> RingMemory:
-        from engine.ipc.ring import fence
+        from engine.ipc.segment import fence
 
         self._segments.append(segment)
         return RingMemory(segment.memory, fence)

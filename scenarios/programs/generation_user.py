@@ -129,6 +129,7 @@ def _on_a_loop(ask: Asking, config: EngineConfig) -> None:
     asyncio.run(_loses_its_core(ask, llm, config))
     llm.shutdown()
     llm.shutdown()
+    asyncio.run(_is_asked_when_it_is_shut_down(ask, llm))
     ask("what is left of it", lambda: no_more(before) and until(lambda: not children(), GONE_S), True)
 
 
@@ -230,6 +231,13 @@ async def _loses_its_core(ask: Asking, llm: Any, config: EngineConfig) -> None:
     ask("what it says to who asks for more", lambda: llm.start("more", prompts[0], params[0]), "EngineDeadError")
     dead = await _error(llm.check_health())
     ask("what it says of its health then", lambda: dead, "EngineDeadError")
+
+
+async def _is_asked_when_it_is_shut_down(ask: Asking, llm: Any) -> None:
+    """On a loop that it has not served."""
+    prompts, params, _ = prompts_of(ask)
+    ask("to start when it is shut down", lambda: llm.start("closed", prompts[0], params[0]), "EngineDeadError")
+    ask("to be called when it is shut down", lambda: llm.start_utility("ping", "x"), "EngineDeadError")
 
 
 async def _to_its_end(stream: Any) -> None:

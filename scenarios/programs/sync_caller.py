@@ -16,7 +16,7 @@ from engine.frontend.llm import LLM
 from engine.messages import SamplingParams
 from engine.process.shell import Process
 from scenarios.lab.script import CLOSE, DONE, GO, UP
-from scenarios.workloads.caller import Caller, Heard
+from scenarios.workloads.caller import Caller, Heard, ask_closed
 from scenarios.workloads.workload import Command
 from scenarios.worlds.caller import CallerRecipe, begin
 
@@ -33,6 +33,9 @@ def main(recipe: bytes, connection: Connection) -> None:
         while _heard(connection) == GO:
             _serve(llm, play, process)
             connection.send_bytes(DONE)
+    asked = AskedLLM(llm)
+    asked.looks_back = True
+    process.run(ask_closed(asked))
     ports.observe("bye", reason="done")
 
 

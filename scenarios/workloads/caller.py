@@ -49,14 +49,18 @@ class Heard:
 
 
 class Caller:
-    """`decode`: the tokenizer's own, where text is asked for; so the judges know what tokens mean."""
+    """`decode`: the tokenizer's own, where text is asked for; so the judges know what tokens mean. It is told whether
+    those are left out that are no text.
+    """
 
-    def __init__(self, workload: Workload, asked: AskedEngine, decode: Callable[[list[int]], str] | None) -> None:
+    def __init__(self, workload: Workload, asked: AskedEngine,
+                 decode: Callable[[list[int], bool], str] | None) -> None:
         self._decode = decode
         self._driver = Driver(workload)
         self._first: RecordedRequest = workload.requests[0]
         self._asked = asked
         self._internal: dict[str, str] = {}
+        self._unskipped: set[str] = set()  # who asks for all tokens as text
         self._told_dead = False
         self.finished = False
 
@@ -85,6 +89,8 @@ class Caller:
         assert request is not None
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
                                "max_tokens": request.params.max_tokens})
+        if request.sampling_params.get("skip_special_tokens") is False:
+            self._unskipped.add(name)
         try:
             self._internal[name] = yield from self._asked.add(name, request.prompt, request.given, request.priority)
         except RingtwinError as error:
@@ -116,7 +122,8 @@ class Caller:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""
         assert self._decode is not None
         have = output.token_ids
-        told = {"decoded": [self._decode(have[:n + 1]) for n in range(offset, len(have))]}
+        skips = output.request_id not in self._unskipped
+        told = {"decoded": [self._decode(have[:n + 1], skips) for n in range(offset, len(have))]}
         return told if output.finished else {"text": output.text, **told}
 
     def ended(self, heard: Heard, error: Exception | None) -> Loop[None]:
@@ -174,6 +181,20 @@ class Caller:
         except EngineDeadError as error:
             reason = str(error)
         yield Observe("health", {"healthy": not reason, "reason": reason})
+
+
+def ask_closed(asked: AskedEngine) -> Loop[None]:
+    """Ask a client that was shut down for its health, and for one answer more."""
+    reason = error = ""
+    try:
+        yield from asked.check_health()
+    except EngineDeadError as raised:
+        reason = str(raised)
+    try:
+        yield from asked.add("closed", [1], SamplingParams(max_tokens=1))
+    except RingtwinError as raised:
+        error = type(raised).__name__
+    yield Observe("asked-when-closed", {"reason": reason, "error": error})
 
 
 def _last_words(last: RequestOutput | None) -> dict[str, Any]:

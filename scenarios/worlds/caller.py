@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from engine.process.entry import open_ports
 from engine.process.shell import Process
 from engine.topology import Mark, frontend
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller, Heard
+from scenarios.workloads.caller import PROBE_S, Caller, Heard, ask_closed
 from scenarios.workloads.workload import Command, Workload
 
 _LLM = TypeVar("_LLM")
@@ -132,8 +131,8 @@ class CallerProcess:
         self._play = play
         self._asked = AskedLLM(llm)
         self._asked.told = self
-        self._decode = None if play.config.skip_tokenizer_init else partial(
-            load_tokenizer(play.config.tokenizer_directory).decode, skip_special_tokens=True)
+        self._decode = None if play.config.skip_tokenizer_init else load_tokenizer(
+            play.config.tokenizer_directory).decode
         self._caller = Caller(play.workload, self._asked, self._decode)
         self._changed = asyncio.Event()
         self._left = False
@@ -149,6 +148,7 @@ class CallerProcess:
         finally:
             loop.remove_reader(self._connection.fileno())
             self._llm.shutdown()
+        self._run(ask_closed(self._asked))
 
     async def _serve(self) -> None:
         """The workload, once."""

@@ -7,7 +7,7 @@ import msgspec
 from engine.config import LimitsConfig
 from faults.plan import Until
 from scenarios.history.play import Beside, Options
-from tests.guarantees.build import OUTPUTS, RESPONSE, Builder, history, two_engines
+from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history, two_engines
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
 AT_ANSWER = f"{RESPONSE[1]}:send"
@@ -151,6 +151,127 @@ def the_death_was_told_late_on_a_starved_machine() -> Builder:
 @rejects("death-is-told")
 def a_little_starvation_does_not_excuse_a_long_delay() -> Builder:
     return _worker_killed("engine").wait(.9).dies("a").lab(longest_starvation_s=.25)
+
+
+def _core_killed(world: str = "sim", held_s: float | None = None) -> Builder:
+    """With an output held back for so long."""
+    h = history(world).started().called("a").streams("a", [7])
+    if held_s is not None:
+        h.fires("delay", f"{OUTPUTS}:receive", until=Until(seconds=held_s))
+    return h.fires("kill", "core.0/mark:step")
+
+
+@accepts("death-is-told")
+def a_killed_core_that_had_said_all_is_told_at_once() -> Builder:
+    return _core_killed().wait(.002).dies("a")
+
+
+@rejects("death-is-told")
+def a_killed_core_that_had_said_all_is_told_later() -> Builder:
+    return _core_killed().wait(.005).dies("a")
+
+
+@accepts("death-is-told")
+def a_real_killed_core_is_told_when_it_is_seen() -> Builder:
+    return _core_killed("engine").wait(.05).dies("a")
+
+
+@accepts("death-is-told")
+def a_killed_core_is_told_when_what_was_held_back_came() -> Builder:
+    return _core_killed(held_s=.02).wait(.02).releases(0).dies("a")
+
+
+@rejects("death-is-told")
+def a_killed_core_is_told_before_what_was_held_back_came() -> Builder:
+    return _core_killed(held_s=.02).wait(.015).dies("a")
+
+
+@rejects("death-is-told")
+def a_killed_core_is_told_some_time_after_what_was_held_back_came() -> Builder:
+    return _core_killed(held_s=.02).wait(.02).releases(0).wait(.005).dies("a")
+
+
+@accepts("death-is-told")
+def a_killed_core_is_told_without_what_is_held_back_for_too_long() -> Builder:
+    return _core_killed(held_s=.2).wait(.032).dies("a")
+
+
+@rejects("death-is-told")
+def a_killed_core_is_told_later_than_what_is_held_back_is_waited_for() -> Builder:
+    return _core_killed(held_s=.2).wait(.035).dies("a")
+
+
+def _client_stands_still(seconds: float) -> Builder:
+    """For half a second, beside a killed core."""
+    h = history().started().called("a").fires("stall", "frontend.0->core.0/requests:send", until=Until(seconds=.5))
+    return h.fires("kill", "core.0/mark:step").wait(.5).releases(0).wait(seconds)
+
+
+@accepts("death-is-told")
+def a_client_that_stood_still_is_told_when_it_goes_on() -> Builder:
+    return _client_stands_still(.001).dies("a")
+
+
+@rejects("death-is-told")
+def a_client_that_stood_still_is_told_later() -> Builder:
+    return _client_stands_still(.01).dies("a")
+
+
+@rejects("health-is-true")
+def a_client_that_stood_still_tells_what_it_heard_before() -> Builder:
+    return _client_stands_still(.001).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+@accepts("health-is-true")
+def a_client_looks_when_it_is_asked_for_its_health() -> Builder:
+    return _core_killed(held_s=.2).wait(.002).observes("frontend.0", "health", healthy=False, reason="died").dies("a")
+
+
+@rejects("health-is-true")
+def a_killed_core_is_healthy_while_its_last_words_are_waited_for() -> Builder:
+    return _core_killed(held_s=.2).wait(.002).observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+@silent("health-is-true")
+def a_client_that_stood_still_has_not_been_told_of_a_worker() -> Builder:
+    h = _worker_killed().fires("stall", "frontend.0->core.0/requests:send", until=Until(seconds=1.0)).wait(1)
+    return h.releases().observes("frontend.0", "health", healthy=True, reason="").dies("a")
+
+
+def _asked_when_closed(reason: str, error: str) -> Builder:
+    h = history().started().request("a").observes("frontend.0", "closing").ends("core.0")
+    return h.observes("frontend.0", "closed").observes("frontend.0", "asked-when-closed", reason=reason, error=error)
+
+
+@silent("health-is-true")
+def an_engine_that_was_shut_down_says_so() -> Builder:
+    return _asked_when_closed("the engine was shut down", "EngineDeadError")
+
+
+@rejects("health-is-true")
+def an_engine_that_was_shut_down_is_healthy() -> Builder:
+    return _asked_when_closed("", "EngineDeadError")
+
+
+@rejects("health-is-true")
+def an_engine_that_was_shut_down_ends_a_call_by_some_other_error() -> Builder:
+    return _asked_when_closed("the engine was shut down", "UnroutableError")
+
+
+def _stalled_beside_its_client(told_after_s: float) -> Builder:
+    h = history().started().called("a").fires("stall", f"{OUTPUTS}:send")
+    h.fires("stall", "frontend.0->core.0/requests:send", until=Until(seconds=3.0))
+    return h.wait(3.0).releases(1).wait(told_after_s).dies("a", reason="core.0 has made no progress")
+
+
+@accepts("stall-is-told")
+def a_client_that_stood_still_longer_than_its_core_tells_that_when_it_goes_on() -> Builder:
+    return _stalled_beside_its_client(1.6)
+
+
+@rejects("stall-is-told")
+def a_client_that_stood_still_longer_than_its_core_tells_that_too_late() -> Builder:
+    return _stalled_beside_its_client(1.8)
 
 
 @silent("death-is-told", "stall-is-told", "health-is-true", "no-orphans", "dead-notice", "drain")
@@ -473,6 +594,29 @@ def a_client_lets_a_core_be_that_said_it_was_leaving() -> Builder:
 def a_client_closes_when_its_core_has_ended() -> Builder:
     h = _born().request("a").observes("frontend.0", "closing").ends("core.0").observes("frontend.0", "closed")
     return h.ends("frontend.0")
+
+
+def _closes_with_a_request_under_way(*said: str) -> Builder:
+    h = _born().called("a").observes("frontend.0", "closing", kept={"requests": 1}).sends(REQUESTS, *said)
+    return h.ends("worker.0", "worker.1", "core.0").observes("frontend.0", "closed").ends("frontend.0")
+
+
+@accepts("nothing-left-behind")
+def who_closes_with_a_request_under_way_tells_its_core() -> Builder:
+    return _closes_with_a_request_under_way("abort")
+
+
+@rejects("nothing-left-behind")
+def who_closes_with_a_request_under_way_does_not_tell_its_core() -> Builder:
+    return _closes_with_a_request_under_way()
+
+
+@accepts("nothing-left-behind")
+def who_closes_with_a_request_under_way_does_not_tell_a_core_that_is_dead() -> Builder:
+    h = _born().called("a").fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9)
+    h.observes("frontend.0", "engine-dead", reason="core.0 died").observes(
+        "frontend.0", "closing", kept={"requests": 1}).ends("worker.0", "worker.1")
+    return h.observes("frontend.0", "closed").ends("frontend.0")
 
 
 @rejects("no-orphans", "nothing-left-behind")

@@ -21,7 +21,15 @@ from rich.progress import track
 
 from reports import measured
 from tests.mutation.operators import Mutant, mutants_of
-from tests.mutation.plays import ROOT, Scene, counts_of_phases, phase_scenes, scenes, with_coverage
+from tests.mutation.plays import (
+    ROOT,
+    Scene,
+    counts_of_phases,
+    modules_of_the_twin,
+    phase_scenes,
+    scenes,
+    with_coverage,
+)
 from tests.mutation.score import Fate, Outcome, judged
 from tests.mutation.shell.plays import engine_scenes
 from tests.mutation.shell.score import bed, judged_on_engine
@@ -37,18 +45,26 @@ _counts: dict[str, dict[str, int]] = {}
 
 
 def pure_files() -> list[str]:
-    """As the type checker knows them: every pure file of the engine, by name, less what is mere vocabulary."""
-    return [file for file in _typed() if file.startswith(tuple(f"{room}/" for room in ROOMS)) and file.endswith(".py")]
+    """Every pure file of the engine that the twin loads, by name, less what is mere vocabulary."""
+    return [file for file in typed_files() if file.startswith(tuple(f"{room}/" for room in ROOMS))
+            and file.removesuffix(".py").replace("/", ".") in modules_of_the_twin()]
 
 
 def shell_files() -> list[str]:
-    """What the twin does not run: every other file of the engine that has something to change."""
+    """What the twin does not run: every other file of the engine that has something to change, pure or not."""
     found = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "engine").rglob("*.py"))
-    return [file for file in found if file not in _typed() and mutants_of(file, ROOT)]
+    mine = {*pure_files(), *vocabulary()}
+    return [file for file in found if file not in mine and mutants_of(file, ROOT)]
+
+
+def vocabulary() -> list[str]:
+    """What lies beside the rooms: words that both worlds speak."""
+    return [file for file in typed_files() if file.startswith("engine/") and file.count("/") == 1]
 
 
 @cache
-def _typed() -> list[str]:
+def typed_files() -> list[str]:
+    """The pure files are those that the type checker knows, and the vocabulary is."""
     found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
     return found
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,26 @@ def scenes() -> list[Scene]:
             scenario.function(world, **scenario.parameters)
             found += [Scene(name=scenario.name, play=play) for play in world.asked]
     return found
+
+
+#: Plays what it is told in the twin, and says what is loaded then: of this process others may have loaded more.
+_PLAYED = """
+import sys
+import msgspec
+from scenarios.history.play import Play
+from scenarios.worlds.sim import play_once
+play_once(msgspec.json.decode(sys.stdin.buffer.read(), type=Play))
+print(*sys.modules)
+"""
+
+
+@cache
+def modules_of_the_twin() -> frozenset[str]:
+    """What a process has loaded that has done nothing but play in the twin. What is not among it no play can run."""
+    calm = next(scene.play for scene in scenes() if scene.name == CALM)
+    said = subprocess.run([sys.executable, "-c", _PLAYED], input=msgspec.json.encode(calm), cwd=ROOT, check=True,
+                          stdout=subprocess.PIPE)
+    return frozenset(said.stdout.decode().split())
 
 
 def red(play: Play) -> str | None:

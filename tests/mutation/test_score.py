@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from engine.core.drain import Drain
-from tests.mutation.command import main, pure_files, shell_files
+from tests.mutation.command import main, pure_files, shell_files, typed_files, vocabulary
 from tests.mutation.equivalent import EQUIVALENT, why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
-from tests.mutation.plays import CALM, ROOT, Scene, red, scenes, with_coverage
+from tests.mutation.plays import CALM, ROOT, Scene, modules_of_the_twin, red, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
 
 SCHEDULER = "engine/core/scheduler.py"
@@ -62,6 +62,17 @@ def test_what_was_planted_into_a_child_is_not_here(calm: list[Scene]) -> None:
 def test_every_pure_file_has_mutants_that_can_be_planted() -> None:
     assert len(pure_files()) > 40
     assert sum(bool(mutants_of(file, ROOT)) for file in pure_files()) > 40
+
+
+def test_every_file_with_something_to_change_is_planted_in_one_world() -> None:
+    """What the twin never loads no play of it can run: the real engine plays its mutants, however pure it is."""
+    lists = pure_files(), shell_files(), vocabulary()
+    found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "engine").rglob("*.py"))]
+    assert [file for file in found if mutants_of(file, ROOT) and sum(file in one for one in lists) != 1] == []
+    unloaded = [file for file in typed_files() if file.startswith("engine/")
+                and file.removesuffix(".py").replace("/", ".") not in modules_of_the_twin()]
+    assert "engine/frontend/arguments.py" in unloaded and set(unloaded) <= {*shell_files()}
+    assert "scenarios.lab.catalogue" not in modules_of_the_twin()  # what scenarios load beside it counts for nothing
 
 
 def test_equivalents_are_mutants_that_there_are_and_few_of_them() -> None:

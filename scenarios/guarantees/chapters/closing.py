@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from engine.topology import Channel
 from scenarios.guarantees.base import ROUNDING_S, Finding
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
+from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, kind_of
 from scenarios.history.names import of_life
+
+#: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
+SENTINEL_S = 0.002
+#: There, what a dead core has said and is held back is waited for so long, and it is looked for so often.
+LAST_WORDS_S, LOOK_S = 0.03, 0.002
 
 
 def has_a_client(history: History, node: str, until: float) -> bool:
@@ -27,10 +33,20 @@ def judge_closed(finding: Finding) -> None:
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s:
             finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
+        _judge_freed(finding, node, record)
     for node, record in history.observed("engine-dead"):
         core = history.engine_of(node).core
         if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
             finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
+
+
+def _judge_freed(finding: Finding, node: str, closed: Record) -> None:
+    """Who closes with requests under way says so to a core that lives, or that would compute them to their end."""
+    history, core = finding.history, finding.history.engine_of(node).core
+    for closing in history.by_node("closing").get(node, ()):
+        if closing.data.get("kept", {}).get("requests") and node not in history.by_node("engine-dead") and not any(
+                send.number > closing.number for send in history.sends(f"{node}->{core}/{Channel.REQUESTS.value}")):
+            finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
 
 
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
@@ -64,3 +80,19 @@ def judge_lone_cores(finding: Finding) -> None:
         if kind_of(core) == "core" and since < until < FOREVER:
             finding.took("the time in which {} went on without its client", core, bound=history.bounds.detection_s,
                          measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
+
+
+def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended: float) -> None:
+    """Of a core that is gone: its last words are waited for while they are held back, and nothing else is."""
+    history, node = finding.history, operation.node
+    over_at = max((held.at + held.lasted_s for held in history.faults.hit(
+        Fate.DELAY, channel=Channel.OUTPUTS.value, operation=":receive") if held.node == node and held.at <= ended),
+        default=0.0)
+    spoken_at = min(max(over_at, death.at), death.at + LAST_WORDS_S)
+    told_at = ended - history.faults.frozen_s(node, death.at, ended)
+    if told_at > max(spoken_at, operation.began_at) + SENTINEL_S + LOOK_S:
+        finding.broke("request {!r} was told {:.4f} s after {} had died and nothing of it was waited for any more",
+                      operation.request, told_at - spoken_at, death.node, at=ended, node=node)
+    if ended < over_at <= death.at + LAST_WORDS_S and not history.by_node("dead-notice").get(node):
+        finding.broke("request {!r} was told that {} had died, and an output of it was still to be let go",
+                      operation.request, death.node, at=ended, node=node)

@@ -18,16 +18,14 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
+from scenarios.guarantees.chapters.closing import SENTINEL_S, judge_last_wait
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
 from scenarios.history.names import base, rank_of
 
 CHAPTER = "Death and cleanliness"
-#: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
-SENTINEL_S = 0.002
 #: What a caller may hear of a call that begins after the engine is known to be dead.
 _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
-_CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
@@ -54,13 +52,18 @@ def check_death_is_told(history: History) -> Finding:
 def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
     """Who is told reads who died, and how; who calls a core that is gone is not let in."""
     history, node = finding.history, operation.node
-    noticed_s = SENTINEL_S if history.simulated else history.bounds.detection_s
-    if operation.accepted and kind_of(death.node) == "core" and operation.began_at > death.at + noticed_s:
+    if operation.accepted and kind_of(death.node) == "core" and \
+            operation.began_at > death.at + _noticed_s(history, death):
         finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
                       at=operation.accepted.at, node=node)
     if operation.outcome == Outcome.ENGINE_DEAD and not blames(history, death, operation.ends[0].data["reason"]):
         finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
                       operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
+
+
+def _noticed_s(history: History, death: Death) -> float:
+    """How long a death may be unknown to a client that looks: of its own child it is told by the system."""
+    return SENTINEL_S if history.simulated and kind_of(death.node) == "core" else history.bounds.detection_s
 
 
 def blames(history: History, death: Death, reason: str) -> bool:
@@ -110,6 +113,8 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                            node=node)
     if not in_time:
         return
+    if history.simulated and kind_of(death.node) == "core" and operation.outcome == Outcome.ENGINE_DEAD:
+        judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:
         finding.broke("request {!r}, called after {} was known to be dead, ended with {} instead of EngineDeadError",
@@ -184,8 +189,9 @@ def check_stall_is_told(history: History) -> Finding:
                           node=caller)
             continue
         at, node = told
-        if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound, measured=at - since, at=at,
-                            node=node):
+        frozen_s = history.faults.frozen_s(node, since, at)
+        if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound,
+                            measured=at - since - frozen_s, at=at, node=node):
             continue
         finding.witness("{} stood still with work pending and its callers were told after {:.4f} s", stall.node,
                         at - stall.at, at=at, node=node)
@@ -198,25 +204,28 @@ def check_stall_is_told(history: History) -> Finding:
 
 def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
-    ills: list[tuple[EngineLife, float, float, float, str]] = []  # engine, from, when it must be known, until, why
+    ills: list[tuple[EngineLife, str, float, float, float, str]] = []  # whose, who, from, known from, until, why
     for engine in history.engines:
         death = history.ends.first_death(engine)
         if death is not None:
-            ills.append((engine, death.onset, _can_be_told(history, death) + history.bounds.detection_s, FOREVER,
+            noticed_s = _noticed_s(history, death)
+            ills.append((engine, death.node, death.onset, _can_be_told(history, death) + noticed_s, FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
-            ills.append((history.engine_of(stall.node), stall.at, since + stall_bound(history, stall), stall.until,
-                         f"{stall.node} stood still ({stall.fate})"))
+            ills.append((history.engine_of(stall.node), stall.node, stall.at, since + stall_bound(history, stall),
+                         stall.until, f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
-        for engine, onset, since, until, why in ills:
+        for engine, ill, onset, since, until, why in ills:
             if history.engine_of(node) != engine or not onset < record.at < until:
                 continue
             if record.data.get("healthy"):
-                if record.at <= since:
+                # At its core it looks itself, when it is asked; of a worker it has to be told.
+                looks = history.simulated and kind_of(ill) == "core"
+                late = record.at - since - (0.0 if looks else history.faults.frozen_s(node, onset, record.at))
+                if late <= 0.0:
                     continue
-                late = record.at - since
                 tell = finding.unclear if not history.simulated and late <= history.lab.longest_starvation_s \
                     else finding.broke
                 tell("reported healthy {:.3f} s after it had to be known that {}", late, why, at=record.at, node=node)
@@ -224,6 +233,10 @@ def check_health_is_true(history: History) -> Finding:
                 finding.witness("asked after {}, and reported unhealthy: {}", why, record.data.get("reason"),
                                 at=record.at, node=node)
     _judge_told_and_healthy(finding)
+    for node, record in history.observed("asked-when-closed"):
+        if not record.data["reason"] or record.data["error"] != "EngineDeadError":
+            finding.broke("{} was closed and asked for its health and an answer, and said {!r} and {!r}", node,
+                          record.data["reason"], record.data["error"], at=record.at, node=node)
     return finding
 
 
@@ -353,13 +366,14 @@ GUARANTEES = (
     Guarantee(
         id="death-is-told", chapter=CHAPTER, source="vLLM V1 engine core", check=check_death_is_told,
         sentence="The death of any process of the engine but the caller's own, however it dies, ends every pending "
-                 "and every later call with an EngineDeadError that says who died, within the detection bound.",
+                 "and every later call with an EngineDeadError that says who died, within the detection bound, and "
+                 "when what a dead core had said was read: what is held back of it is waited for, for 30 ms at most.",
         wrong={
             "pending": "learns of deaths only from the notice that a dying process sends",
             "later": "takes in what is asked of it when the engine is dead",
         },
         witness="a process died while a request was pending, or a call came after it",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
     Guarantee(
         id="stall-is-told", chapter=CHAPTER, source="vLLM", check=check_stall_is_told,
@@ -370,17 +384,17 @@ GUARANTEES = (
             "worker": "waits for a step without a deadline",
         },
         witness="a process with work pending stood still for longer than its bound and its callers were told",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
     Guarantee(
         id="health-is-true", chapter=CHAPTER, source="vLLM", check=check_health_is_true,
         sentence="Dead or hung for longer than the detection bound is never reported healthy, nor is an engine of "
-                 "whose end a caller has been told.",
+                 "whose end a caller has been told or that was shut down, which says so to every later call.",
         wrong={
             "dead": "answers from what it last heard, not from whether the process is there",
             "hung": "takes a process that stands still for a healthy one",
         },
         witness="health was asked after a death or a stall began, and was bad",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=(_CALLER_FOR_GOOD,)),
     ),
 )

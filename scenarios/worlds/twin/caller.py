@@ -18,7 +18,7 @@ from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.topology import Mark
 from scenarios.lab.script import DONE, FAILED, GO, UP
-from scenarios.workloads.caller import PROBE_S, Caller, Heard
+from scenarios.workloads.caller import PROBE_S, Caller, Heard, ask_closed
 from scenarios.workloads.workload import Command, Workload
 from sim.process.effects import RunLoop
 from sim.process.process import SimProcess
@@ -97,7 +97,16 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
     try:
         yield RunLoop(_obey(life, workload, say, await_death_s, inputs_of))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
+        yield from _shut_down(life)
+        raise
+
+
+def _shut_down(life: ClientLife) -> Loop[None]:
+    """As `EngineCoreClient.shutdown` does."""
+    try:
         yield from life.shutdown()
+    except (Exception, SystemExit):
+        yield from life.break_off()
         raise
 
 
@@ -106,14 +115,14 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
     try:
         yield from life.start()
     except RingtwinError as error:
-        yield from life.shutdown()
+        yield from _shut_down(life)
         yield Observe("bye", {"reason": "the engine did not start"})
         say(FAILED + b" " + str(error).encode())
         return
     say(UP)
     inputs = inputs_of(life.model)
     asked, orders = AskedLife(life, inputs), deque[bytes]()
-    decode = None if inputs.tokenizer is None else inputs.tokenizer.text_of
+    decode = None if inputs.tokenizer is None else inputs.tokenizer.decode
     while True:
         while not orders:  # an idle client reads on
             now = yield Now()
@@ -124,7 +133,8 @@ def _obey(life: ClientLife, workload: Workload, say: Callable[[bytes], None], aw
             break
         yield RunLoop(_serve(life, asked, Caller(workload, asked, decode), await_death_s))
         say(DONE)
-    yield from life.shutdown()
+    yield from _shut_down(life)
+    yield from ask_closed(asked)
     yield Observe("bye", {"reason": "done"})
 
 

@@ -26,10 +26,6 @@ class RecordedTokenizer:
         shown = (self._bytes[token] for token in ids if not (skip_special_tokens and token in self._special))
         return b"".join(shown).decode(errors="replace")
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """What a caller may read of these tokens."""
-        return self.decode(ids, skip_special_tokens=True)
-
 
 def _text(prompt: Any) -> str | None:
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt

@@ -157,6 +157,7 @@ def _open_socket(process: SimProcess, thread: SimThread, effect: OpenSocket) -> 
 
 
 def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
+    process.context.pop("beat", None)  # who reads it all the same fails, as one does whose memory is unmapped
     for port in process.ports.sockets.values():
         if not port.socket.closed:
             port.close(effect.linger_s)

@@ -21,8 +21,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "return None"),
     Equivalent(_LIFE, "ClientLife.serve", "off-by-one", "now < next_tick", _INSTANT),
     Equivalent(_LIFE, "ClientLife.tick", "off-by-one", "now - self._ticked_at > _AWAY * self.tick_s", _INSTANT),
-    Equivalent(_LIFE, "ClientLife.look_at_core", "branch-never-taken",
-               "self.session.dead is not None or monitor is None or now == self._looked_at", _LOOKED),
     Equivalent(_LIFE, "ClientLife.look_at_core", "statement-gone", "self._looked_at = now", _LOOKED),
     Equivalent(_LIFE, "ClientLife._core_is_long_dead", "off-by-one",
                "(yield Now()) - self._dead_since > self.bounds.orphan_s", _INSTANT),
