@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from engine.errors import CollectiveError
-from engine.ipc.ring import fence
+from engine.ipc.segment import fence
 from engine.ipc.wait import FutexDoorbell
 
 #: What a rank brings to one piece of a collective at most.
