@@ -21,7 +21,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, asked, prioritised, recorded, utility
+from scenarios.workloads import Workload, abort, add, asked, generated, prioritised, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 #: Three at once, of whom not all have room to grow.
@@ -97,6 +97,12 @@ globals().update(family(__name__, (
          plan(reorder(REQUESTS, match={"type": "ADD"}, nth=5)),
          (priority_kept, blocks_conserved, tokens_match_reference),
          play={"workload": urgent(), "config": BY_PRIORITY}),
+    Case("test_a_program_asks_for_urgent_answers",
+         "A program asks for eight answers at once and says which of them are more urgent; two are made at a time.",
+         Plan(), (priority_kept, served_in_turn, tokens_match_reference), play={
+             "topology": tensor_parallel(1), "workload": prioritised(generated("eight-even"), 3, 2, 2, 5, 0, 1, 1, 0),
+             "options": Options(synchronous=True),
+             "config": lab_config(scheduler={"max_num_seqs": 2, "policy": "priority"})}),
     Case("test_long_prompts_leave_room",
          "Of a long prompt no step computes more than a threshold: short requests come in beside it.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),

@@ -71,23 +71,25 @@ class AskedLLM:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
-        self.wanted: list[tuple[str, Prompt, SamplingParams]] = []
+        self.wanted: list[tuple[str, Prompt, SamplingParams, int]] = []
         self.answers: list[tuple[Command, Any, Exception | None]] = []
         self.looks_back = False
 
     def generate(self) -> tuple[list[Heard], list[Any], Exception | None]:
         """All that is wanted. -> whom it is for, the outputs, or what it failed of"""
         wanted, self.wanted = self.wanted, []
-        heard = [Heard(name) for name, _, _ in wanted]
+        heard = [Heard(name) for name, *_ in wanted]
         try:
-            return heard, self._llm.generate([prompt for _, prompt, _ in wanted], [asked for *_, asked in wanted]), None
+            return heard, self._llm.generate(
+                [prompt for _, prompt, _, _ in wanted], [params for _, _, params, _ in wanted],
+                priority=[priority for *_, priority in wanted]), None
         except RingtwinError as error:
             return heard, [], error
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams) -> Loop[str]:
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
         if self.looks_back:
             self._llm.generate([prompt], params)
-        self.wanted.append((name, prompt, params))
+        self.wanted.append((name, prompt, params, priority))
         return ""
         yield  # a loop without effects is a loop all the same
 
