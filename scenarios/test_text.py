@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.topology import tensor_parallel
 from faults.plan import Plan, delay, duplicate, plan, reorder, until
 from scenarios.guarantees.all import (
@@ -38,4 +40,17 @@ def test_requests_that_no_engine_can_serve(world):
     run = world.play(
         topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 34}),
         workload=recorded("unservable").then(add(*range(20)), add(0)))
+    run.holds(bad_request_isolated, tokens_match_reference, ends_once)
+
+
+def test_priorities_that_no_engine_can_serve(world):
+    """Priorities that are none, and one where nobody is served by it, are refused by name and never sent."""
+    pair = recorded("pair")
+    refused = [("high", "priority must be a whole number"), (1 << 63, "priority must be a whole number"),
+               (True, "priority must be a whole number"), (1, "the scheduler's policy is 'fcfs'")]
+    asked = [msgspec.structs.replace(pair.requests[0], index=place, priority=priority, unservable=why)
+             for place, (priority, why) in enumerate(refused, len(pair.requests))]
+    run = world.play(
+        topology=tensor_parallel(1), config=lab_config(),
+        workload=msgspec.structs.replace(pair, requests=[*pair.requests, *asked]).then(add(*range(6)), add(0)))
     run.holds(bad_request_isolated, tokens_match_reference, ends_once)

@@ -39,7 +39,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     asked_params: Any = None  # instead of the parameters: what is none
     end_token_ids: list[int] = []  # those of the model that end it
     unservable: str = ""  # why it cannot be served: what its caller must be told
-    priority: int = 0
+    priority: Any = 0
 
     @property
     def prompt(self) -> Prompt:
