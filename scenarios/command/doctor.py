@@ -97,7 +97,7 @@ def _gpus() -> Iterator[str]:
                     "install a CUDA build of torch, or make report VENV_FLAGS=--system-site-packages")
         return
     names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(index) for index in range(usable)))
-    share = "" if usable >= GENERATE_TP else "; ranks share it and talk by gloo"
+    share = "" if usable >= GENERATE_TP else "; ranks share it and talk through host memory"
     yield _line(True, "GPUs", f"{usable} ({names}){share}")
 
 

@@ -88,7 +88,7 @@ EARLY_LEAVE = Mutant(
     along=these("tokens-match-reference", "blocks-conserved", "workers-in-step", "nothing-left-behind", "ends-once",
                 "death-is-told"),
     edits=(Edit("engine/worker/shared_memory.py", "        if self._missing(turn):\n",
-                "        if turn % 5:\n            return\n        if self._missing(turn):\n"),
+                "        if turn % 7:\n            return\n        if self._missing(turn):\n"),
            Edit("sim/transport/collectives.py", "        if len(inside) == self._size:\n",
                 "        if len(inside) == self._size or number % 5:\n")))
 
