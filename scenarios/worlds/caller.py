@@ -159,6 +159,7 @@ class CallerProcess:
             self._changed.clear()
             await self._changed.wait()
         await asyncio.gather(*self._asked.tasks)
+        await asyncio.sleep(0)  # the loop tells of answers that are there already
         if self._play.await_death_s:
             await self._until_dead()
         probe.cancel()
