@@ -30,6 +30,7 @@ class Hearer:
         self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
         self.told: Told | None = None
         self.questions = 0
+        self.begun: dict[int, int] = defaultdict(int)  # how many of them began with this number
         self.silent = 0  # questions in a row that nothing has come to
         self.deaf_at = FOREVER  # when it gave up asking
         self.heard_at = 0.0  # the last message of the answer under way
@@ -162,6 +163,7 @@ class Hearer:
             self.pieces, self.state = set(), None
         else:
             self.questions += 1
+            self.begun[moment.said.get("start", -1)] += 1
             self.silent += 1
 
     def _asks_now(self, at: float) -> bool:

@@ -102,6 +102,7 @@ class Teller(Hearer):
     def _loses(self, moment: Moment, told: Told) -> None:
         first, last, at, came = moment.said["first"], moment.said["last"], moment.at, told.came
         tries = 1 if self.plain else TRIES  # of a publisher that knows no tags, not every question is to be seen
+        begun = 0 if self.exact else self.begun[first]  # a real one may tell of a gap when it has asked already
         if first != told.next:
             self._broke("gave up batch {} where {} was next", first, told.next, at=at)
         for number in range(first, last + 1):
@@ -112,7 +113,7 @@ class Teller(Hearer):
                 self._broke("gave up batch {}, which had come", number, at=at)
                 break
             asked = self.questions - self._asks_now(at) - max(told.asked[number], told.progress)
-            if not (number < came.oldest or number in came.never or max(asked, self.silent) >= tries
+            if not (number < came.oldest or number in came.never or max(asked, begun, self.silent) >= tries
                     or not self.history.play.config.kv_events.replay or self._is_over(at) or self.struck):
                 self._broke("gave up batch {} after {} questions", number, asked, at=at)
                 break
