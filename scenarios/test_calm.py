@@ -43,7 +43,8 @@ globals().update(family(__name__, (
                   nothing_grows)),
     Case("test_nothing_goes_wrong_on_one_rank",
          "The same requests where the worker lives in the core's own process.",
-         Plan(), (*KEPT, nothing_left_behind), play={"topology": tensor_parallel(1)}),
+         Plan(), (*(kept for kept in KEPT if kept is not edge_fifo), nothing_left_behind),
+         play={"topology": tensor_parallel(1)}),
     Case("test_an_idle_engine_rests",
          "Two requests, then a second in which nobody asks for anything; a subscriber follows.",
          Plan(), (tokens_in_order, tokens_match_reference, nothing_grows, rests_when_idle), play={

@@ -155,8 +155,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     life: int
     moment: Moment
-    at: float
+    at: float  # when the lab had looked at all of them
     holds: Holdings
+    since: float | None = None  # when it began to look
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):

@@ -162,8 +162,10 @@ class Rehearsed:
         self._measure(Moment.QUIET)
 
     def _measure(self, moment: Moment) -> None:
+        since = self._bench.now()
         self._seen.measured += [
-            Measured(node=str(node.first_life), life=node.life, moment=moment, at=self._bench.now(), holds=holds)
+            Measured(node=str(node.first_life), life=node.life, moment=moment, at=self._bench.now(), holds=holds,
+                     since=since)
             for node, holds in self._bench.measure()]
 
     def _until_done(self, engine: Engine, times: int) -> Steps:

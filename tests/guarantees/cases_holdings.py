@@ -181,3 +181,22 @@ def as_many_turns_as_one_that_never_waits() -> Builder:
 @silent(RESTS)
 def nobody_looked_twice() -> Builder:
     return _measured(history().started().request("a"), "core.0", (DONE, 2.0, _took(1.0)))
+
+
+def _looked_while_it_became_idle(threads: int) -> Builder:
+    """It was looked at before its first idle look, and others after that."""
+    h = history().started()
+    since = h.now
+    h.wait(.001).crosses("core.0/mark:idle").wait(.001)
+    looked = Measured(node="core.0", life=0, moment=READY, at=h.now, since=since, holds=_holds())
+    return _measured(h.lab(measured=[looked]).request("a"), "core.0", (DONE, h.now, _holds(threads)))
+
+
+@accepts(GROWS)
+def the_thread_that_reads_requests_comes_while_the_lab_looks() -> Builder:
+    return _looked_while_it_became_idle(5)
+
+
+@rejects(GROWS)
+def two_threads_come_while_the_lab_looks() -> Builder:
+    return _looked_while_it_became_idle(6)

@@ -34,7 +34,8 @@ def check_nothing_grows(history: History) -> Finding:
             continue
         late = _may_connect_late(history, after.node)
         grown = []
-        if holds.threads > held.threads + _threads_to_come(history, node, before.at):
+        began = before.at if before.since is None else before.since
+        if holds.threads > held.threads + _threads_to_come(history, node, began):
             grown.append(f"{held.threads} threads before and {holds.threads} after")
         if holds.descriptors > held.descriptors + late:
             grown.append(f"{held.descriptors} descriptors before and {holds.descriptors} after")
