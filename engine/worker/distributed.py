@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -114,19 +115,19 @@ class ProcessGroup:
         if self.world_size == 1:
             return tensor
         host = tensor.cpu() if self._staged else tensor
-        if self._shared is not None:
-            joined = torch.cat(self._shared.all_gather(host), dim=dim)
-            return joined.to(tensor.device) if self._staged else joined
-        if self._small(host):
-            parts = self._to_first_rank(host)
-            if parts is None:
-                parts = host.new_empty((self.world_size, *host.shape))
+        joined = torch.cat(self._parts(host) if self._shared is None else self._shared.all_gather(host), dim=dim)
+        return joined.to(tensor.device) if self._staged else joined
+
+    def _parts(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        """-> every rank's, by torch.distributed"""
+        parts = self._to_first_rank(tensor) if self._small(tensor) else None
+        if parts is None:
+            parts = tensor.new_empty((self.world_size, *tensor.shape))
+        if self._small(tensor):
             dist.broadcast(parts, 0)
         else:
-            parts = host.new_empty((self.world_size, *host.shape))
-            dist.all_gather(list(parts.unbind(0)), host.contiguous())
-        joined = torch.cat(parts.unbind(0), dim=dim)
-        return joined.to(tensor.device) if self._staged else joined
+            dist.all_gather(list(parts.unbind(0)), tensor.contiguous())
+        return parts.unbind(0)
 
     def _small(self, tensor: torch.Tensor) -> bool:
         return self.backend == "gloo" and tensor.numel() * tensor.element_size() <= STAR_BYTES

@@ -69,12 +69,11 @@ class SharedMemoryCommunicator:
                     self._gone.add(other)
         self._bell = FutexDoorbell(memory, 0)
         self._view: Any = memoryview(memory)
-        lines = self._view[_LINE:_LINE * (1 + 3 * world)].cast("Q")
-        per_line = _LINE // 8
-        self._entered = lines[:world * per_line:per_line]
-        #: By parity: what each rank does, and with how many bytes.
-        self._words = [lines[(1 + parity) * world * per_line:(2 + parity) * world * per_line] for parity in (0, 1)]
-        self._per_line = per_line
+        words, per_line = self._view[_LINE:_LINE * (1 + 3 * world)].cast("Q"), _LINE // 8
+        lines = [words[column * world * per_line:(column + 1) * world * per_line] for column in range(3)]
+        self._entered = lines[0][::per_line]
+        #: By parity: what each rank does, as an index of `_OPERATIONS`, and with how many bytes.
+        self._asked = [(line[::per_line], line[1::per_line]) for line in lines[1:]]
         whole = torch.frombuffer(memory, dtype=torch.uint8, offset=_LINE * (1 + 3 * world))
         self._slots = whole.view(2, world, SLOT_BYTES)
         self._views: dict[tuple[int, torch.dtype, int], list[torch.Tensor]] = {}
@@ -87,8 +86,8 @@ class SharedMemoryCommunicator:
         flat = tensor.reshape(-1)
         count = SLOT_BYTES // tensor.element_size()
         if flat.numel() <= count:
-            return self._add("all_reduce", flat).view(tensor.shape)
-        return torch.cat([self._add("all_reduce", piece) for piece in flat.split(count)]).view(tensor.shape)
+            return self._add(flat).view(tensor.shape)
+        return torch.cat([self._add(piece) for piece in flat.split(count)]).view(tensor.shape)
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The ranks' tensors in the order of the ranks, valid until the collective after the next."""
@@ -119,8 +118,8 @@ class SharedMemoryCommunicator:
 
     # -- one piece
 
-    def _add(self, operation: str, flat: torch.Tensor) -> torch.Tensor:
-        first, second, *rest = self._gather(operation, flat)
+    def _add(self, flat: torch.Tensor) -> torch.Tensor:
+        first, second, *rest = self._gather("all_reduce", flat)
         total = first + second
         for part in rest:
             total += part
@@ -147,36 +146,36 @@ class SharedMemoryCommunicator:
     def _meet(self, operation: str, size: int) -> None:
         """Enter, and wait until everybody has. Raises CollectiveError."""
         self._turn = turn = self._turn + 1
-        words, per_line, mine = self._words[turn % 2], self._per_line, self.rank * self._per_line
-        words[mine], words[mine + 1] = _OPERATIONS.index(operation), size
+        operations, sizes = self._asked[turn % 2]
+        operations[self.rank], sizes[self.rank] = _OPERATIONS.index(operation), size
         fence()
         self._entered[self.rank] = turn
         self._bell.ring()
-        bell, seen = self._bell, self._bell.seen()
+        seen = self._bell.seen()
         if self._missing(turn):
-            self._wait(operation, turn, seen, bell)
+            self._wait(operation, turn, seen)
         fence()
-        asked = (words[mine], size)
-        for rank in range(self.world_size):
-            if (words[rank * per_line], words[rank * per_line + 1]) != asked:
-                raise CollectiveError(self._mismatch(turn, words))
+        asked = list(zip(operations, sizes, strict=True))
+        if len(set(asked)) > 1:
+            raise CollectiveError(f"collective {turn}: the ranks do not agree: " + ", ".join(
+                f"rank {rank} enters {_OPERATIONS[what]} with {size} bytes" for rank, (what, size) in enumerate(asked)))
 
     def _missing(self, turn: int) -> list[int]:
         return [rank for rank, entered in enumerate(self._entered) if entered < turn]
 
-    def _wait(self, operation: str, turn: int, seen: int, bell: FutexDoorbell) -> None:
+    def _wait(self, operation: str, turn: int, seen: int) -> None:
         deadline = time.monotonic() + self.timeout_s
         while missing := self._missing(turn):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise CollectiveError(f"{operation}, collective {turn}: {self._names(missing)} did not enter within "
                                       f"{self.timeout_s} s")
-            if not bell.wait(seen, min(left, LOOK_S)):
+            if not self._bell.wait(seen, min(left, LOOK_S)):
                 dead = {rank for rank in missing if self._is_dead(rank)}
                 if dead := dead.intersection(self._missing(turn)):  # what it entered before it died counts
                     raise CollectiveError(f"{operation}, collective {turn}: {self._names(sorted(dead))} died before it "
                                           "entered")
-            seen = bell.seen()
+            seen = self._bell.seen()
 
     def _is_dead(self, rank: int) -> bool:
         pidfd = self._pidfds.get(rank)
@@ -186,11 +185,6 @@ class SharedMemoryCommunicator:
             if ended.poll(0):
                 self._gone.add(rank)
         return rank in self._gone
-
-    def _mismatch(self, turn: int, words: Any) -> str:
-        asked = [f"rank {rank} enters {_OPERATIONS[words[rank * self._per_line]]} with "
-                 f"{words[rank * self._per_line + 1]} bytes" for rank in range(self.world_size)]
-        return f"collective {turn}: the ranks do not agree: {', '.join(asked)}"
 
     def _names(self, ranks: list[int]) -> str:
         return " and ".join(f"rank {rank}" for rank in ranks)

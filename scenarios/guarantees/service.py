@@ -43,6 +43,10 @@ class Limits(NamedTuple):
     by_priority: bool = False
     at_once: int = 0  # tokens of one request in a step; 0: any number
 
+    def can_serve(self, prompt: list[int]) -> bool:
+        """Whether a request that asks this can ever come in."""
+        return 0 < len(prompt) <= self.blocks * self.block_size and (self.longest is None or len(prompt) < self.longest)
+
 
 class Blocks:
     """Who holds which block, what can be found in it, and what goes unused."""
@@ -165,12 +169,10 @@ class Service:
     # -- between two steps
 
     def comes(self, asked: Asked) -> None:
-        guest, limits = Guest(asked), self.limits
+        guest = self.guests[asked.request] = Guest(asked)
         self._came += 1
         guest.turn = asked.priority, self._came
-        size = len(asked.prompt)
-        self.guests[asked.request] = guest
-        if not size or size > limits.blocks * limits.block_size or size >= (limits.longest or size + 1):
+        if not self.limits.can_serve(asked.prompt):
             self.unserved += 1
         else:
             self._takes_its_place(guest, self.waiting, len(self.waiting))

@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engine.effects import Loop
+from engine.process.shell import Process
+
 #: For whatever must come about on a busy machine, and for what only has to go; how often it is looked for.
 PATIENCE_S, GONE_S, LOOK_S = 20.0, 5.0, 0.002
 #: What a wait that sleeps takes of a processor at most, how often it wakes, and what is too late for one that was rung.
@@ -29,7 +32,6 @@ class Asking:
 
     def __init__(self, ports: Any, folder: str, config: Any, workload: Any) -> None:
         self._ports = ports
-        self.observe = ports.observe
         self.folder, self.config, self.workload = folder, config, workload
 
     def __call__(self, words: str, ask: Callable[[], Any], wanted: Any) -> Any:
@@ -53,6 +55,10 @@ class Asking:
             name, missing = type(error).__name__, [part for part in parts if part not in str(error)]
         right = name if name in [one.__name__ for one in any_of] else any_of[0].__name__
         self._ports.observe("asked", words=words, answer=[name, missing], wanted=[right, []])
+
+    def run(self, loop: Loop[None]) -> None:
+        """What both worlds play."""
+        Process(self._ports).run(loop)
 
     def took(self, words: str, seconds: float, bound: float) -> None:
         """How long that may take: a machine that starves is excused."""

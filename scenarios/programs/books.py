@@ -10,7 +10,7 @@ write would do, so it goes past every method. What nothing is done to comes firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from engine.config import Bounds, CacheConfig, LimitsConfig, SchedulerConfig
@@ -183,16 +183,10 @@ _BOOKS: tuple[tuple[str, Callable[[], Any], tuple[Damage, ...]], ...] = (
 
 
 def look_at_books() -> Loop[None]:
-    """The whole play, in the twin."""
-    for check in checks():
-        yield Observe("self-check", check)
-    yield Observe("bye", {"reason": "done"})
-
-
-def checks() -> Iterator[dict[str, Any]]:
-    """What is on record of each: `of`, `state`, `named` (empty where nothing was done), and what was `found`."""
+    """Of each: `of`, `state`, `named` (empty where nothing was done), and what was `found`."""
     for of, build, damages in _BOOKS:
         for damage in (Damage("nothing was done to them", "", lambda books: None), *damages):
             damaged = build()
             damage.do(damaged)
-            yield {"of": of, "state": damage.state, "named": damage.named, "found": damaged.check_integrity()}
+            yield Observe("self-check", {"of": of, "state": damage.state, "named": damage.named,
+                                         "found": damaged.check_integrity()})

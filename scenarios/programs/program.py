@@ -20,7 +20,7 @@ from scenarios.history.play import BOOKS
 from scenarios.lab.script import DONE
 from scenarios.programs.afar_user import ask_from_afar
 from scenarios.programs.asking import Asking
-from scenarios.programs.books import checks
+from scenarios.programs.books import look_at_books
 from scenarios.programs.engines_user import ask_engines
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
@@ -30,17 +30,11 @@ from scenarios.programs.queues_user import ask_queues
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.caller import log_to
 
-
-def _look_at_books(asking: Asking) -> None:
-    for check in checks():
-        asking.observe("self-check", **check)
-
-
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
     "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
     "generation": ask_generation, "engines": ask_engines, "models": ask_models,
-    BOOKS: _look_at_books}
+    BOOKS: lambda asking: asking.run(look_at_books())}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):

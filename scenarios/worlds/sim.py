@@ -104,8 +104,10 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
     with _no_collector(), _no_endless_loop():
         if play.options.program:
             lab = play_program(play, simulation)
+        elif play.options.queue:
+            lab = play_queue(play, simulation)
         else:
-            lab = play_queue(play, simulation) if play.options.queue else SimBench(play, workload, simulation).run()
+            lab = SimBench(play, workload, simulation).run()
     return simulation, lab
 
 

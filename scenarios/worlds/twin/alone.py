@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.effects import Loop
+from engine.effects import Loop, Observe
 from engine.topology import frontend
 from scenarios.history.play import BOOKS, Lab, Play, ProcessEnd
 from scenarios.programs.books import look_at_books
@@ -18,7 +18,11 @@ GUARD_S = 200.0
 
 def play_program(play: Play, simulation: Simulation) -> Lab:
     """Play it to its end, on a simulation that is new."""
-    simulation.start_process(frontend(), lambda process: PURE[play.options.program]())
+    def program() -> Loop[None]:
+        yield from PURE[play.options.program]()
+        yield Observe("bye", {"reason": "done"})
+
+    simulation.start_process(frontend(), lambda process: program())
     return played_out(simulation)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from engine.config import EngineConfig
 from faults.journal import Record
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.replay import limits_of
+from scenarios.guarantees.service import Limits
 from scenarios.history.history import EngineLife, History
 from scenarios.history.play import Play
-from scenarios.history.steps import Asked, Step, asked_of, steps_of
+from scenarios.history.steps import Step, asked_of, steps_of
 
 #: By its priority, then by when the core took it: the lowest goes first.
 _Turn = tuple[int, int]
@@ -18,9 +17,9 @@ _Turn = tuple[int, int]
 class _Hall:
     """Who waits and who runs in one life of an engine."""
 
-    def __init__(self, finding: Finding, engine: EngineLife, config: EngineConfig, asked: dict[str, Asked]) -> None:
-        self.finding, self.core, self._asked = finding, engine.core, asked
-        self._longest = config.scheduler.max_model_len
+    def __init__(self, finding: Finding, engine: EngineLife, limits: Limits) -> None:
+        self.finding, self.core, self._limits = finding, engine.core, limits
+        self._asked = asked_of(finding.history, engine)
         self._turn: dict[str, _Turn] = {}
         self._waiting: set[str] = set()
         self._running: set[str] = set()
@@ -35,7 +34,7 @@ class _Hall:
             if asked is None:
                 return False
             self._turn[request] = asked.priority, record.number
-            if len(asked.prompt) < (self._longest or len(asked.prompt) + 1):  # else it can never be served
+            if self._limits.can_serve(asked.prompt):
                 self._waiting.add(request)
         return True
 
@@ -81,21 +80,24 @@ class _Hall:
 def check_priority_kept(history: History) -> Finding:
     finding = Finding(history)
     for engine in history.engines:
-        hall = _Hall(finding, engine, history.play.config, asked_of(history, engine))
-        events = _events(history, engine)
-        upcoming = next(events, None)
-        for step in steps_of(history, engine):
-            while upcoming is not None and upcoming.number < step.number:
-                if not hall.happens(upcoming):
-                    return finding
-                upcoming = next(events, None)
-            hall.steps(step)
+        steps, limits = steps_of(history, engine), limits_of(history, engine)
+        if not steps or limits is None:
+            continue
+        hall = _Hall(finding, engine, limits)
+        met: list[Step | Record] = [*steps, *_events(history, engine)]
+        for one in sorted(met, key=lambda one: one.number):
+            if one.number > steps[-1].number:
+                break
+            if isinstance(one, Step):
+                hall.steps(one)
+            elif not hall.happens(one):
+                return finding
     return finding
 
 
-def _events(history: History, engine: EngineLife) -> Iterator[Record]:
-    found = [*history.by_node("request").get(engine.core, ()), *history.by_node("freed").get(engine.core, ())]
-    return iter(sorted(found, key=lambda record: record.number))
+def _events(history: History, engine: EngineLife) -> list[Record]:
+    """What befalls the core's requests beside its steps."""
+    return [record for name in ("request", "freed") for record in history.by_node(name).get(engine.core, ())]
 
 
 def _has_priorities(play: Play) -> bool:
