@@ -73,9 +73,9 @@ class Workers:
         for rank, name in enumerate(names):
             responses.append((yield OpenRing(name, handles[rank], 0,
                                              response_ring(config, rank, recipe.engine_index), bell=CORE_BELL)))
-        yield from wait_for_readers(rpc, (yield Now()) + config.bounds.startup_s)
+        yield from wait_for_readers(rpc, (yield Now()) + config.bounds.startup_s, self._all_live)
         for response in responses:
-            yield from wait_for_writer(response, (yield Now()) + config.bounds.startup_s)
+            yield from wait_for_writer(response, (yield Now()) + config.bounds.startup_s, self._all_live)
         yield beside("watch", self._watch())
         return rpc, responses
 
@@ -90,13 +90,18 @@ class Workers:
                 raise StartupError(f"{late} did not report READY in time")
             node, word = heard
             if isinstance(word, Gone):
-                raise StartupError(f"{node.first_life} died while starting (exit code {word.exitcode})")
+                raise _died(node, word)
             if isinstance(word, StartFailure):
                 raise _failure(node, word)
             if isinstance(word, WorkerReady):
                 handles[word.rank] = word.response_handle
                 waiting.discard(node)
         return [handles[rank] for rank in sorted(handles)]
+
+    def _all_live(self) -> Loop[None]:
+        """Whoever waits for one of them is told of any other's death. Raises StartupError."""
+        for node, gone in (yield AwaitEnds(self.nodes, (yield Now()))).items():
+            raise _died(node, gone)
 
     def _watch(self) -> Loop[None]:
         """A thread of its own: a worker that is gone ends whatever the core waits for."""
@@ -132,6 +137,10 @@ class Workers:
 
     def _names(self, nodes: dict[Node, Gone]) -> str:
         return ", ".join(f"{node} (pid {self._identities[node].pid})" for node in nodes)
+
+
+def _died(node: Node, gone: Gone) -> StartupError:
+    return StartupError(f"{node.first_life} died while starting (exit code {gone.exitcode})")
 
 
 def _failure(node: Node, word: StartFailure) -> Exception:

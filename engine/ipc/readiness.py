@@ -9,6 +9,7 @@ Promises
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.effects import Loop, Now, Receive, Send
@@ -31,8 +32,9 @@ class Reader(Protocol):
     def check_writer(self) -> Loop[None]: ...
 
 
-def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
-    """Until all of `queue.readers` and `queue.remotes` are there; then tell them.
+def wait_for_readers(queue: QueueWriter, deadline: float, look: Callable[[], Loop[None]] | None = None) -> Loop[None]:
+    """Until all of `queue.readers` and `queue.remotes` are there; then tell them. While nobody comes it looks by
+    `look`, which may raise.
 
     Raises QueueTimeoutError naming who is missing, PeerDeadError for a reader that came and went.
     """
@@ -47,6 +49,8 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
             break
         arrived = yield from _receive(queue.overflow_outbox if missing else queue.remote_outbox, deadline)
         if arrived is None:
+            if look is not None:
+                yield from look()
             if (yield Now()) >= deadline:
                 if local is not None:
                     missing = yield from local.missing()  # some may have come since all were asked for
@@ -64,14 +68,19 @@ def wait_for_readers(queue: QueueWriter, deadline: float) -> Loop[None]:
         queue.writer.moves_from = MOVE_BYTES
 
 
-def wait_for_writer(queue: Reader, deadline: float) -> Loop[None]:
-    """Until the writer has told that all are there. Raises QueueTimeoutError, PeerDeadError."""
+def wait_for_writer(queue: Reader, deadline: float, look: Callable[[], Loop[None]] | None = None) -> Loop[None]:
+    """Until the writer has told that all are there. `look` as in `wait_for_readers`.
+
+    Raises QueueTimeoutError, PeerDeadError.
+    """
     while queue.inbox is not None and not queue.heard_ready:
         arrived = yield from _receive(queue.inbox, deadline)
         if arrived is not None:
             queue.keep_payload(arrived)
             continue
         yield from queue.check_writer()
+        if look is not None:
+            yield from look()
         if (yield Now()) >= deadline:
             raise QueueTimeoutError(f"{queue.name}: the writer did not say that all readers are there")
 
