@@ -111,6 +111,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tensor_parallel_size: int = 1
+    #: Steps that may be in flight at once; None: as many as the pipeline has stages, one.
+    max_concurrent_batches: int | None = None
     distributed_executor_backend: str = "auto"  # "uni", "mp": see engine/executor/registry.py
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
@@ -132,10 +134,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds = Bounds()
 
     @property
+    def batch_queue_size(self) -> int:
+        """How deep the core's queue of steps is."""
+        return self.max_concurrent_batches or 1
+
+    @property
     def tokenizer_directory(self) -> str:
         return self.tokenizer or self.model
 
     def __post_init__(self) -> None:
+        if self.max_concurrent_batches is not None and self.max_concurrent_batches < 1:
+            raise ValueError(f"max_concurrent_batches must be 1 or more, got {self.max_concurrent_batches}")
         if self.data_parallel_rank < 0:
             raise ValueError(f"data_parallel_rank must be 0 or more, got {self.data_parallel_rank}")
 

@@ -58,6 +58,7 @@ class Mark(StrEnum):
     IDLE = "idle"  # core: has nothing to do and is about to wait
     STEP = "step"  # core: about to schedule a step
     SCHEDULED = "scheduled"  # core: a step was scheduled, nothing was sent yet
+    SUBMITTED = "submitted"  # core: the workers were told to execute the step, not yet to sample
     EXECUTED = "executed"  # core: the model's answer is here, nothing was published yet
     PUBLISHED = "published"  # core: the step's outputs were handed to the output thread
     RING_FULL = "ring-full"  # a writer found no free chunk and begins to wait

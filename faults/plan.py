@@ -6,6 +6,7 @@ There is no dice and no wall clock in a plan: the judge only counts.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,33 @@ def owner_of(site: str) -> str:
         edge = Edge.parse(place)
         return str(edge.target if operation == "receive" else edge.source)
     return place.partition("/")[0]
+
+
+# -- plans of older engines ---------------------------------------------------------------------------------
+
+#: What a start calls: how many blocks a rank has room for, and that it allocates them.
+CALLS_OF_A_START = 2
+_RING = re.compile(r"(/rpc:|worker\.(\d+\.)?0(->core\.\d+)?/response:|/response\.0:)")
+
+
+def to_two_phases(plan: Plan, calls: int = CALLS_OF_A_START) -> Plan:
+    """A plan that was written when a step was one call, for steps that are two, execute and sample: at the same steps.
+
+    The rule: at the sites that every call crosses (the broadcast ring, the answers of the rank that answers, the mark
+    before a call is executed) the first `calls` crossings are those of the start and stay; crossing n behind them was
+    the call of one step, and is now the first of its two: crossing calls + 2 * (n - calls) - 1. It holds as long as
+    steps are all that is called.
+    """
+    faults = []
+    for fault in plan.faults:
+        fault = msgspec.structs.replace(fault, nth=_moved(fault.site, fault.nth, calls))
+        if fault.until is not None and fault.until.site is not None:
+            until = msgspec.structs.replace(fault.until, nth=_moved(fault.until.site, fault.until.nth, calls))
+            fault = msgspec.structs.replace(fault, until=until)
+        faults.append(fault)
+    return Plan(tuple(faults))
+
+
+def _moved(site: str, nth: int, calls: int) -> int:
+    is_of_calls = site.endswith(mark_site("", Mark.EXECUTING)) or _RING.search(site) is not None
+    return calls + 2 * (nth - calls) - 1 if is_of_calls and nth > calls else nth

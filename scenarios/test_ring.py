@@ -32,19 +32,19 @@ FRAMING_BYTES = 1 + 2 + 4
 globals().update(family(__name__, (
     Case("test_writer_dies_between_data_and_flag",
          "The core is killed when a message is in its chunk and its flag is not set: nobody reads it.",
-         plan(kill("core.0", at="core.0/rpc:store.written", nth=10)),
+         plan(kill("core.0", at="core.0/rpc:store.written", nth=17)),
          (ring_exact_prefix, death_is_told, ends_once, nothing_left_behind)),
     Case("test_writer_stops_between_data_and_flag",
          "The core stands still when a message is in its chunk and its flag is not set: readers look, and wait for it.",
-         plan(stall("core.0", at="core.0/rpc:store.written", nth=10, until=until(seconds=0.5))),
+         plan(stall("core.0", at="core.0/rpc:store.written", nth=17, until=until(seconds=0.5))),
          (ring_exact_prefix, workers_in_step, tokens_match_reference)),
     Case("test_reader_dies_between_read_and_flag",
          "A worker is killed when it has read a message and not yet said so: the writer's wait is bounded.",
-         plan(kill("worker.1", at="worker.1/rpc:store.read", nth=10)),
+         plan(kill("worker.1", at="worker.1/rpc:store.read", nth=17)),
          (ring_exact_prefix, ring_bounded_wait, death_is_told, ends_once, nothing_left_behind)),
     Case("test_step_cannot_be_read",
          "The first byte of a step is damaged behind its framing: no rank can read it, each says so, the engine ends.",
-         plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=10, byte=FRAMING_BYTES)),
+         plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=17, byte=FRAMING_BYTES)),
          (ends_once, nothing_left_behind)),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
@@ -53,7 +53,7 @@ def test_reader_stalls_until_the_ring_is_full(world):
     """A worker stops reading, the ring runs full, the writer waits; then the worker goes on."""
     run = world.play(
         topology=tensor_parallel(2), workload=TWENTY_CALLS,
-        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=7,
+        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=11,
                         until=until(marked("core.0", Mark.RING_FULL)))))
     run.holds(ring_no_overwrite, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
 

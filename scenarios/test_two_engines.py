@@ -32,7 +32,7 @@ def test_one_of_two_engines_loses_a_worker(world, victim):
     core = "core.1" if victim == "worker.1.1" else "core.0"
     run = world.play(
         topology=TWO, workload=recorded("eight-mixed"),
-        plan=plan(kill(victim, at=f"{core}->{victim}/rpc:receive", nth=12)))
+        plan=plan(kill(victim, at=f"{core}->{victim}/rpc:receive", nth=21)))
     run.holds(death_is_told, ends_once, tokens_match_reference, health_is_true, nothing_left_behind, two_on_one_host)
 
 

@@ -1,11 +1,13 @@
 """The core's life (pure): take inputs, schedule, execute, publish.
 
 Promises
-- All inputs that are there are handled before the next step; one step at a time.
+- All inputs that are there are handled before the next step. As many steps are in flight as the queue is deep: to
+  fill it comes before using the oldest one's results, and who is aborted meanwhile is told nothing of them.
 - Each step's outputs are handed over in the order of the steps; the output thread keeps that order.
 - A request that cannot be served fails alone; a failure of the executor ends the loop with its error.
-- Paused (`pause_scheduler`), nothing is scheduled until `resume_scheduler`. `run_steps(k)` runs k steps, or until
-  nothing is left to run, then pauses and answers: so "after step k" can be said exactly.
+- Paused (`pause_scheduler`), nothing is scheduled until `resume_scheduler`, and nothing is in flight any more.
+  `run_steps(k)` runs k steps, or until nothing is left to run, then pauses and answers: so "after step k" can be said
+  exactly.
 - When idle it checks its own books and tells of them, once, and beats at least every `heartbeat_s`.
 
 The loop asks for everything by effects: queue "input" brings what the input thread decoded, queue "output"
@@ -20,6 +22,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
+from engine.core.batch_queue import BatchQueue
 from engine.core.drain import Drain
 from engine.core.pulse import Pulse
 from engine.core.request import Request
@@ -80,7 +83,9 @@ class EngineCore:
         self.kv_log = kv_log
         self.pulse = pulse or Pulse(config.bounds)
         self.drain = Drain(config.bounds.drain_s)
+        self.in_flight = BatchQueue(executor, config.batch_queue_size)
         self.steps = 0
+        self._unhandled: list[Any] = []  # inputs that were taken and come later
         self._allowance: int | None = None  # steps that may still run; None: any number
         self._awaits_steps: Utility | None = None  # the call that is answered when they have run
         self._beats = 0
@@ -109,12 +114,14 @@ class EngineCore:
                     idle = True
                     yield from self._went_idle()
                 deadline = now + self.config.bounds.heartbeat_s / 2
-            items = yield Take(INPUT, deadline)
+            items = self._unhandled + (yield Take(INPUT, deadline))
+            self._unhandled = []
             for item in items:
                 yield from self._handle(item)
             if idle and not items:
                 yield from self.executor.look()
             if self.drain.active and self.drain.over((yield Now()), self.scheduler.has_unfinished_requests()):
+                yield from self._use_all()
                 yield from self._abort_the_rest()
                 if not idle:
                     yield from self._went_idle()
@@ -128,18 +135,41 @@ class EngineCore:
     # -- one step
 
     def _may_step(self) -> bool:
+        return bool(self.in_flight) or self._may_schedule()
+
+    def _may_schedule(self) -> bool:
         if self._allowance == 0:
             return False
         return self.scheduler.has_unfinished_requests() or self.scheduler.has_finished_to_report()
 
     def _step(self) -> Loop[None]:
-        yield MarkPoint(Mark.STEP, {"step": self.steps})
+        """Fill the queue by one step; use the oldest where it is full, or nothing can be scheduled before."""
+        if self._may_schedule() and not self.in_flight.is_full and (yield from self._submit()) and \
+                not self.in_flight.is_full:
+            return
+        yield from self._use_oldest()
+
+    def _submit(self) -> Loop[bool]:
+        """-> whether there was anything to do that need not wait for a step in flight"""
+        yield MarkPoint(Mark.STEP, {"step": self.steps + len(self.in_flight)})
         scheduled = self.scheduler.schedule()
+        if scheduled is None:
+            return False
         yield MarkPoint(Mark.SCHEDULED, {"step": scheduled.step, "tokens": scheduled.total_num_scheduled_tokens})
-        result = yield from self.executor.execute_model(scheduled)
-        yield MarkPoint(Mark.EXECUTED, {"step": scheduled.step})
         if self._allowance is not None:
             self._allowance -= 1
+        yield from self.in_flight.submit(scheduled)
+        return True
+
+    def _use_all(self) -> Loop[None]:
+        while self.in_flight:
+            yield from self._use_oldest()
+
+    def _use_oldest(self) -> Loop[None]:
+        scheduled, result = yield from self.in_flight.oldest()
+        if self.in_flight.depth > 1:
+            yield from self._hear_aborts()
+        yield MarkPoint(Mark.EXECUTED, {"step": scheduled.step})
         self.steps += 1
         outputs = self.scheduler.update_from_output(scheduled, result)
         yield from self._publish_kv_events()
@@ -149,6 +179,18 @@ class EngineCore:
                 if output.finish_reason is not None:
                     yield Observe("freed", {"request": output.request_id})
         yield MarkPoint(Mark.PUBLISHED, {"step": scheduled.step})
+
+    def _hear_aborts(self) -> Loop[None]:
+        """Who was aborted while its step was in flight is told nothing of it. All other inputs keep their turn."""
+        for item in (yield Take(INPUT, 0.0)):
+            if isinstance(item, Abort):
+                living = [request_id for request_id in item.request_ids if request_id in self.scheduler.requests]
+                if living:
+                    yield from self._abort(living)
+                item = Abort([request_id for request_id in item.request_ids if request_id not in living])
+                if not item.request_ids:
+                    continue
+            self._unhandled.append(item)
 
     def _emit(self, client_index: int, outputs: list[EngineCoreOutput]) -> Loop[None]:
         yield Put(OUTPUT, Outgoing(client_index, EngineCoreOutputs(
@@ -259,8 +301,8 @@ class EngineCore:
 
     def _pause_scheduler(self) -> Loop[int]:
         self._allowance = 0
+        yield from self._use_all()
         return self.steps
-        yield
 
     def _resume_scheduler(self) -> Loop[int]:
         self._allowance = None

@@ -137,10 +137,10 @@ class Scheduler:
 
     # -- one step ---------------------------------------------------------------------------------------------
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self) -> SchedulerOutput | None:
         """Decide the next step. Its output must come back to `update_from_output`, also if it is empty.
 
-        An output with no scheduled tokens need not be executed if its `finished` and `preempted` are empty.
+        -> None where there is nothing to do before a step in flight has come back.
         """
         new: list[NewRequestData] = []
         cached: list[CachedRequestData] = []
@@ -152,10 +152,11 @@ class Scheduler:
         if len(self._preempted) == num_preempted_before:
             self._schedule_waiting(new, num_scheduled, work, budget)
 
+        if self._in_flight and not (num_scheduled or self._finished or self._preempted):
+            return None
         step = self._step
         self._step = step + 1
-        if work:
-            self._in_flight[step] = work
+        self._in_flight[step] = work
         finished, self._finished = self._finished, []
         preempted, self._preempted = self._preempted, []
         return SchedulerOutput(step, new, cached, num_scheduled, finished, preempted)
@@ -172,9 +173,7 @@ class Scheduler:
             raise ValueError(f"step {step} was answered with the results of step {model_output.step}")
         work = self._in_flight.pop(step, None)
         if work is None:
-            if scheduler_output.num_scheduled_tokens:
-                raise ValueError(f"step {step} is not in flight")
-            work = []
+            raise ValueError(f"step {step} is not in flight")
         outputs: dict[int, list[EngineCoreOutput]] = {}
         if self._failed:
             self._tell_failed(outputs)

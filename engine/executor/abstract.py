@@ -13,7 +13,7 @@ from engine.config import Bounds
 from engine.effects import Loop
 from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.handle import QueueStats
-from engine.messages import ModelRunnerOutput, SchedulerOutput
+from engine.messages import SchedulerOutput
 
 #: The rank whose answer to a step counts: all ranks compute the same.
 OUTPUT_RANK = 0
@@ -89,10 +89,15 @@ class Executor(ABC):
         call = yield from self.submit(method, args, kwargs or {}, output_rank, timeout_s)
         return call if non_block else (yield from self.wait(call))
 
-    def execute_model(self, scheduler_output: SchedulerOutput) -> Loop[ModelRunnerOutput]:
-        result: ModelRunnerOutput = yield from self.collective_rpc(
-            "execute_model", self.bounds.step_s, (scheduler_output,), output_rank=OUTPUT_RANK)
-        return result
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Loop[Any]:
+        """The first phase of a step. -> None, or the `ModelRunnerOutput` of a step without tokens; or the call."""
+        return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
+                                               non_block=non_block, output_rank=OUTPUT_RANK))
+
+    def sample_tokens(self, grammar_output: None, non_block: bool = False) -> Loop[Any]:
+        """The second phase. -> the step's `ModelRunnerOutput`, None where its execute failed; or the call."""
+        return (yield from self.collective_rpc("sample_tokens", self.bounds.step_s, (grammar_output,),
+                                               non_block=non_block, output_rank=OUTPUT_RANK))
 
     def look(self) -> Loop[None]:
         """While nothing is asked of the workers: raises RpcError where one failed in a call that was over by then."""

@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 from engine.config import Bounds, EngineConfig
-from engine.effects import Call, Describe, Loop, MakeWorker, MarkPoint, Now, Observe
+from engine.effects import Call, Describe, Loop, MakeWorker, Now, Observe
 from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
-from engine.topology import Mark
-from engine.worker.worker_loop import described
+from engine.worker.worker_loop import Rank, described, described_error
 
 
 class UniProcExecutor(Executor):
@@ -25,6 +24,7 @@ class UniProcExecutor(Executor):
         super().__init__(bounds)
         self._config = config
         self.table = CallTable(1)
+        self._rank = Rank()
 
     def connect(self) -> Loop[None]:
         if self._config is not None:
@@ -39,10 +39,9 @@ class UniProcExecutor(Executor):
         if method == "execute_model":
             yield Describe("step", partial(described, call.call_id, args[0]))
         try:
-            yield MarkPoint(Mark.EXECUTING, {"call": call.call_id, "method": method})
-            value, status = (yield Call(method, args, kwargs)), ReplyStatus.SUCCESS
+            value, status = (yield from self._rank.call(call.call_id, method, args, kwargs)), ReplyStatus.SUCCESS
         except Exception as error:  # a worker's failure is the call's, in one process as in many
-            value, status = f"{type(error).__name__}: {error}", ReplyStatus.FAILURE
+            value, status = described_error(error), ReplyStatus.FAILURE
         self.table.reply(0, call.call_id, status, value)
         yield Observe("rpc-reply", {"call": call.call_id, "rank": 0, "status": int(status)})
         if isinstance(call.error, RpcError):

@@ -3,19 +3,21 @@
 Promises: a step's answer depends on the `SchedulerOutput`s alone, so ranks that get the same ones never
 diverge: tokens reach every rank from the scheduler, also those that the output rank sampled itself. A token is
 sampled for a request exactly when its scheduled tokens reach the end of what is known of it. `finished` and
-`preempted` requests are forgotten before anything else is done, also in a step that schedules nothing.
+`preempted` requests are forgotten before anything else is done, also in a step that schedules nothing. All
+collectives of a step lie in `execute_model`, `sample_tokens` has none.
 """
 
 from __future__ import annotations
 
 import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.messages import CachedRequestData, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from engine.worker.attention import Chunk, make_plan
 from engine.worker.models.llama import LlamaModel
+from engine.worker.phases import Phases
 from engine.worker.sampler import Draw, sample, seed_of
 
 OUTPUT_RANK = 0
@@ -48,6 +50,15 @@ class CachedRequestState:
         return Draw(self.params, self.seed, known, self.banned if early else ())
 
 
+class Computed(NamedTuple):
+    """What a step leaves for its second phase. `ending`: the requests of the rows of `logits`."""
+
+    step: int
+    scheduled: list[str]
+    ending: list[str]
+    logits: torch.Tensor | None  # None: nobody's scheduled tokens reach their end
+
+
 def allocate_cache(shape: list[int], dtype: torch.dtype, device: str) -> torch.Tensor:
     """All zeros: what a block holds before its first use is read (and masked), so it must be finite.
 
@@ -75,6 +86,7 @@ class ModelRunner:
         self.seed = seed
         self.caches: list[torch.Tensor] = []
         self.requests: dict[str, CachedRequestState] = {}
+        self._phases = Phases[Computed]()
 
     def block_bytes(self) -> int:
         """What one block takes on this rank, all layers together."""
@@ -90,24 +102,38 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
-        """One step. -> what was sampled, on the output rank; None on the others.
+        """The first phase of a step. -> None; on the output rank an empty answer to a step without tokens.
 
-        Raises RuntimeError where the scheduler and this worker disagree about a request.
+        Raises RuntimeError where the scheduler and this worker disagree about a request, or the last step was not
+        sampled.
         """
+        self._phases.execute()
         self._update(output)
         scheduled = output.num_scheduled_tokens
-        sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
-        if scheduled:
-            # Requests of one token first: they attend as one batch.
-            order = sorted(scheduled, key=lambda request_id: scheduled[request_id] > 1)
-            rows, ending = self._forward(order, scheduled)
-            if ending:
-                logits = self.model.logits(rows)
-                if self.rank == OUTPUT_RANK:
-                    tokens = sample(logits, [self.requests[request_id].draw() for request_id in ending])
-                    for request_id, token in zip(ending, tokens, strict=True):
-                        sampled[request_id].append(token)
-        return ModelRunnerOutput(output.step, sampled) if self.rank == OUTPUT_RANK else None
+        if not scheduled:
+            return ModelRunnerOutput(output.step, {}) if self.rank == OUTPUT_RANK else None
+        # Requests of one token first: they attend as one batch.
+        order = sorted(scheduled, key=lambda request_id: scheduled[request_id] > 1)
+        rows, ending = self._forward(order, scheduled)
+        logits = self.model.logits(rows) if ending else None
+        self._phases.keep(Computed(output.step, list(scheduled), ending, logits))
+        return None
+
+    @torch.inference_mode()
+    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | None:
+        """The second phase. -> what was sampled, on the output rank; None on the others, and after no execute.
+
+        `grammar_output`: carried for structured output, which is not built.
+        """
+        computed = self._phases.sample()
+        if computed is None or self.rank != OUTPUT_RANK:
+            return None
+        sampled: dict[str, list[int]] = {request_id: [] for request_id in computed.scheduled}
+        if computed.logits is not None:
+            tokens = sample(computed.logits, [self.requests[request_id].draw() for request_id in computed.ending])
+            for request_id, token in zip(computed.ending, tokens, strict=True):
+                sampled[request_id].append(token)
+        return ModelRunnerOutput(computed.step, sampled)
 
     def _update(self, output: SchedulerOutput) -> None:
         for request_id in output.finished:

@@ -4,7 +4,8 @@ Promises: the methods are called in the order in which they stand here, on all r
 raises ConfigError for what the user can mend (model directory, tensor_parallel_size, device, dtype). Nothing
 here opens a socket or knows of rings: `life.py` calls these methods by name.
 
-    init_device -> load_model -> determine_available_memory -> initialize_cache -> execute_model ... -> shutdown
+    init_device -> load_model -> determine_available_memory -> initialize_cache
+        -> (execute_model -> sample_tokens) ... -> shutdown
 """
 
 from __future__ import annotations
@@ -123,8 +124,12 @@ class Worker:
         self._loaded().initialize_cache(num_blocks)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
-        """One step; the answer comes from the output rank, the others return None."""
+        """The first phase of a step: None, or where it has no tokens the output rank's answer."""
         return self._loaded().execute_model(output)
+
+    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | None:
+        """The second phase; the answer comes from the output rank, the others return None."""
+        return self._loaded().sample_tokens(grammar_output)
 
     def check_health(self) -> None:
         """Returns while this rank can compute: an RPC of its own, so that no step is needed to ask."""
@@ -160,5 +165,6 @@ class Worker:
         runner.initialize_cache(blocks)
         names = [request.request_id for request in new]
         runner.execute_model(SchedulerOutput(0, new, [], {r.request_id: len(r.token_ids) for r in new}, [], []))
+        runner.sample_tokens()
         runner.execute_model(SchedulerOutput(0, [], [], {}, names, []))
         runner.caches = []

@@ -2,7 +2,8 @@
 
 Promises: RPCs are executed in the order of the ring, each once; the output rank answers, and any rank whose
 method raises answers FAILURE, whoever was asked to answer; an RPC that cannot be decoded is answered FAILURE
-too, so the core never waits for a reply that nobody will write.
+too, so the core never waits for a reply that nobody will write. Behind a step that failed no other one is executed:
+the core has asked for it already, and the ranks are not at one any more.
 """
 
 from __future__ import annotations
@@ -20,10 +21,36 @@ from engine.topology import Mark
 
 #: The call id of a FAILURE that belongs to no readable call.
 UNREADABLE = -1
+#: What a step calls.
+PHASES = ("execute_model", "sample_tokens")
+
+
+class Rank:
+    """One rank's worker, whose methods are called by name."""
+
+    def __init__(self) -> None:
+        self._failed = ""  # what the first step that failed did so with
+
+    def call(self, call_id: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop[Any]:
+        """-> what it returns. Raises what it raises, and RuntimeError for a step behind one that failed."""
+        try:
+            yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
+            if self._failed and method == "execute_model":
+                raise RuntimeError(f"no step is executed behind one that failed ({self._failed})")
+            return (yield Call(method, args, kwargs))
+        except Exception as error:
+            if method in PHASES and not self._failed:
+                self._failed = described_error(error)
+            raise
+
+
+def described_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds: Bounds) -> Loop[None]:
     """Runs until its process cancels the wait on the ring."""
+    own = Rank()
     while True:
         try:
             parts = yield from rpc.dequeue((yield Now()) + bounds.ring_recheck_s)
@@ -38,10 +65,9 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
         if method == "execute_model" and output_rank == rank:
             yield Describe("step", partial(described, call_id, args[0]))
         try:
-            yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
-            value = yield Call(method, args, kwargs)
+            value = yield from own.call(call_id, method, args, kwargs)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = described_error(error)
             yield Observe("rpc-raised", {"call": call_id, "method": method, "error": text})
             yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
             continue

@@ -25,7 +25,7 @@ import click
 from engine.config import CacheConfig, EngineConfig, SchedulerConfig
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
-from faults.plan import Plan, PlanError
+from faults.plan import CALLS_OF_A_START, Plan, PlanError, load_plan, plan_to_json, to_two_phases
 from scenarios.command import checks, conclusion, replaying
 from scenarios.command.claim import claimed
 from scenarios.command.screen import Screen
@@ -217,6 +217,16 @@ def compare(before: Path, after: Path, output: Path, json_file: Path | None) -> 
 def export(run_folder: Path, format_: str, output: Path) -> int:
     """Write a run's journals as a trace: a lane for each process and thread, an arrow for each message."""
     return conclusion.export(checks.one_run(run_folder), output)
+
+
+@cli.command()
+@click.argument("plan_file", metavar="PLAN", type=path_argument)
+@click.option("--calls", type=click.IntRange(0), default=CALLS_OF_A_START, show_default=True,
+              help="How many calls the start made of its workers.")
+def convert(plan_file: Path, calls: int) -> int:
+    """Print a plan of steps that were one call for steps that are two, execute and sample."""
+    click.echo(plan_to_json(to_two_phases(load_plan(plan_file), calls)))
+    return 0
 
 
 # -- the engine alone

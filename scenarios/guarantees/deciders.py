@@ -56,6 +56,10 @@ DECIDERS: dict[str, Decider] = {
     "calls-answered": Decider("questions and answers; steps as the rank that answers read them", (_C, _P, _I)),
     "priority-kept": Decider("steps as the rank that answers read them, against what was asked; in which order the "
                              "core took that", (_I, _C, _P), "a request that the core never speaks of"),
+    "steps-in-order": Decider("marks that the core passed, and the workers", (_L,), "a core that passes its marks in "
+                              "another order than it uses results"),
+    "two-phase-paired": Decider("calls as each rank came to them; the tokens of each step", (_L,)),
+    "first-error-told": Decider("a rank's exception, and what callers were told", (_I, _C)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),

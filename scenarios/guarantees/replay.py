@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from engine.topology import Channel
+from engine.topology import Channel, Mark, mark_site
 from scenarios.guarantees.service import Limits, NotFree, Service, Wrong
 from scenarios.history.history import EngineLife, Fate, History, Record
 from scenarios.history.steps import Asked, Step, asked_of, steps_of
 from scenarios.law.carried import carried
 
+_EXECUTED = mark_site("", Mark.EXECUTED)
+
 
 class Moment(NamedTuple):
-    """An engine after so many of its steps, before anybody asked for anything more."""
+    """An engine that has used the results of so many of its steps, before anybody asked for anything more."""
 
     running: int
     waiting: int
@@ -62,11 +64,16 @@ class Served:
                     if isinstance(wrong, NotFree):
                         self.books.append(self.wrong)
                     return
-                self._note()
 
     def _happens(self, record: Record, asked: dict[str, Asked]) -> bool:
         """-> whether all is known of it"""
         service, data = self.service, record.data
+        if record.site.endswith(_EXECUTED):
+            if not service.in_flight:
+                return False
+            service.uses()
+            self._note()
+            return True
         if record.site in ("request", "reset"):
             self.befell.append(record.number)
         if record.site == "blocks":
@@ -159,6 +166,7 @@ def _beside(history: History, engine: EngineLife) -> Iterator[Record]:
     """What befalls the core's requests and its cache beside its steps, and its books, in its own order."""
     names = "request", "reset", "blocks", "kv-cache", "kv-published", "kv-lost"
     records = [record for name in names for record in history.by_node(name).get(engine.core, ())]
+    records += history.crossings.get(engine.core + _EXECUTED, ())
     return iter(sorted(records, key=_number))
 
 

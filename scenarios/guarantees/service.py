@@ -6,6 +6,7 @@ Promises
 
 The rules
     first come, first served; who was preempted comes before whoever has not run yet, the last preempted first
+    a step's results are known when the core has used them, and not to the steps that it has scheduled before
     or by priority, the lowest first; who came first among equals, whether it has run or not
     running requests first, in that order, each with all it still has to compute, up to the threshold for one request
         and the budget for all
@@ -17,6 +18,7 @@ The rules
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -136,9 +138,19 @@ class Guest:
         self.stored: list[int] = []  # the numbers of its full blocks
         self.cached: int | None = None  # so many tokens it found when it first came in
         self.turn = 0, 0  # by priority, then by when it came
+        self.stay = 0  # how often it has let go of its blocks
 
     def __str__(self) -> str:
         return repr(self.name)
+
+
+class Work(NamedTuple):
+    """What a step computes for a request: up to which token, and whether that is its last one."""
+
+    guest: Guest
+    stay: int
+    computed: int
+    samples: bool
 
 
 class Service:
@@ -154,7 +166,8 @@ class Service:
         self.unserved = 0  # who can never be served, and has still to be told
         self._untold: list[str] = []  # ended, and the workers do not know
         self._preempted: list[str] = []  # gave way, and the workers do not know
-        self._in_step: list[Guest] = []
+        self._in_step: list[Work] = []
+        self.in_flight: deque[list[Work]] = deque()  # the steps whose results are not used yet
         self._came = 0
 
     @property
@@ -214,6 +227,7 @@ class Service:
     def _let_go(self, guest: Guest) -> None:
         self.blocks.release(guest.blocks)
         guest.blocks, guest.stored, guest.computed = [], [], 0
+        guest.stay += 1
 
     # -- a step
 
@@ -238,7 +252,7 @@ class Service:
         if idle and not (step.scheduled or step.finished or step.preempted):
             raise Wrong("there was nothing to do in it")
         self._untold, self._preempted = [], []
-        self._is_done()
+        self.in_flight.append(self._in_step)
 
     def _those_who_run(self, step: Step, known: dict[str, Known]) -> int:
         """-> what is left of the budget"""
@@ -250,6 +264,9 @@ class Service:
             most = self._at_once(budget)
             if until - guest.computed > most:
                 until = guest.computed + most
+            elif until == guest.computed:  # its next token is in flight
+                place += 1
+                continue
             if until > longest:
                 del running[place]
                 self._ends(guest)
@@ -351,24 +368,26 @@ class Service:
             raise Wrong(f"{counted} tokens of {guest} are computed, {count} should be")
         guest.computed += count
         guest.told = len(guest.tokens)
-        self._in_step.append(guest)
+        self._in_step.append(Work(guest, guest.stay, guest.computed, guest.computed == len(guest.tokens)))
 
-    def _is_done(self) -> None:
-        """The step was executed: what it computed can be found, and who got a last token is over."""
+    def uses(self) -> None:
+        """The oldest step in flight was executed: what it computed can be found, and who got a last token is over."""
         size, reuses = self.limits.block_size, self.limits.reuses
-        for guest in self._in_step:
-            computed, have = guest.computed, len(guest.tokens)
+        for guest, stay, computed, samples in self.in_flight.popleft():
+            if guest.stay != stay:
+                continue  # it has gone, or given way, since
             if reuses and (len(guest.stored) + 1) * size <= computed:
-                self._can_be_found(guest)
-            if computed == have:
+                self._can_be_found(guest, computed)
+            if samples:
+                have = len(guest.tokens)
                 guest.tokens.append(guest.asked.answer(have - len(guest.asked.prompt)))
                 if have + 1 == guest.longest:
                     self.running.remove(guest)
                     self._ends(guest)
 
-    def _can_be_found(self, guest: Guest) -> None:
+    def _can_be_found(self, guest: Guest, computed: int) -> None:
         size = self.limits.block_size
-        while (len(guest.stored) + 1) * size <= guest.computed:
+        while (len(guest.stored) + 1) * size <= computed:
             begin = len(guest.stored) * size
             number = self.blocks.number(guest.stored[-1] if guest.stored else 0, guest.tokens[begin:begin + size])
             self.blocks.store(guest.blocks[len(guest.stored)], number)

@@ -203,8 +203,8 @@ def phases() -> tuple[Phase, ...]:
               workload=pair.then(_FEW, of_nobody("anybody", 5))),
         Phase(name="a rank that fails late while the next step is made", topology=_TWO, calm=True,
               workload=pair.then(_FEW, steps=3).then(abort(0, 1), steps=1).then(add(0, name="again")), plan=plan(
-                  hang("worker.1", at="core.0->worker.1/rpc:receive", nth=6, until=Until(seconds=SHORT_S)),
-                  raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=6))),
+                  hang("worker.1", at="core.0->worker.1/rpc:receive", nth=9, until=Until(seconds=SHORT_S)),
+                  raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=9))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,

@@ -3,7 +3,8 @@
 A mark that nobody passes is a place where no fault ever strikes, however often a plan names it. A fault at a mark may
 keep its process from what comes behind it, so of two in turn the second one may be missing once.
 
-    core     born | ready | (step, scheduled, its call, executed, published)* | (idle, books)* | draining | dying
+    core     born | ready | (step, scheduled, its call, executed, published)* | (submitted, the sample)* |
+             (idle, books)* | draining | dying
     worker   born | loading, ready, calls | (call, executing)*
     subscriber   born
 """
@@ -18,7 +19,9 @@ from scenarios.history.history import Fate, History, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
 
-_STEP = "its call"
+_STEP, _SAMPLE = "its call", "the sample"
+#: A step is a call of each.
+_METHODS = {_STEP: "execute_model", _SAMPLE: "sample_tokens"}
 #: What a process does itself; the other records are the plan's.
 _DONE = (Kind.CROSSING, Kind.OBSERVATION)
 #: How the sites of marks end. What begins otherwise is told.
@@ -27,6 +30,9 @@ _BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING = (
                                      Mark.EXECUTING))
 _STEPS = (mark_site("", Mark.STEP), mark_site("", Mark.SCHEDULED), _STEP, mark_site("", Mark.EXECUTED),
           mark_site("", Mark.PUBLISHED))
+#: Where several are in flight: there may be nothing to schedule, and the last ones may never be used.
+_SEVERAL_STEPS = _STEPS[1:3], _STEPS[3:]
+_SAMPLES = (mark_site("", Mark.SUBMITTED), _SAMPLE)
 
 
 class _Way(NamedTuple):
@@ -42,7 +48,7 @@ class _Way(NamedTuple):
 
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
-                        (_STEPS,), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
+                        (_STEPS, _SAMPLES), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
     NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),),
                           behind=(("rpc", _READY), (_READY, _LOADING))),
     NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
@@ -89,7 +95,10 @@ def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
         told, passed = _count(history, node, one), _count(history, node, other)
         if told != passed:
             yield f"it came {told} times to {one!r} and {passed} times to {other!r}"
-    for turn in way.in_turn:
+    turns = way.in_turn
+    if _STEPS in turns and history.play.config.batch_queue_size > 1:
+        turns = *_SEVERAL_STEPS, *turns[1:]
+    for turn in turns:
         before = _count(history, node, turn[0])
         for place in turn[1:]:
             count = _count(history, node, place)
@@ -108,8 +117,8 @@ def _missed(history: History, node: str, way: _Way) -> Iterator[str]:
 def _count(history: History, node: str, what: str) -> int:
     if what[0] == "/":  # a mark's site
         return len(history.crossings.get(node + what, ()))
-    if what == _STEP:
-        return sum(call.data["method"] == "execute_model" for call in history.by_node("rpc-call").get(node, ()))
+    if what in _METHODS:
+        return sum(call.data["method"] == _METHODS[what] for call in history.by_node("rpc-call").get(node, ()))
     return len(history.by_node(what).get(node, ()))
 
 

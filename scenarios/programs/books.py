@@ -54,6 +54,7 @@ def _comes(scheduler: Scheduler, name: str, prompt: list[int], tokens: int) -> N
 def _step(scheduler: Scheduler) -> None:
     """The one token that everybody gets is the same, so that one content lies in one block."""
     step = scheduler.schedule()
+    assert step is not None, "nothing is in flight"
     scheduler.update_from_output(step, ModelRunnerOutput(step.step, {name: [9] for name in step.num_scheduled_tokens}))
 
 

@@ -25,6 +25,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     process_start_s: float = 15e-3  # preloaded fork of one process; four took 60 ms
     model_load_s: float = 11e-3  # the small checkpoint, from the page cache
     model_step_s: float = 1.0e-3  # one forward pass of the small model, collectives not included
+    model_sample_s: float = 50e-6  # eight greedy requests took 30-60 us
     collective_s: float = 0.3e-3  # gloo all_reduce of two ranks took 0.2-0.4 ms
     shared_collective_s: float = 30e-6  # an all_reduce of two ranks over shared memory, both of them warm
     collective_death_s: float = 8.5e-3  # a killed peer raises in its ring neighbours after 7-10 ms

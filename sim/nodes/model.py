@@ -16,6 +16,7 @@ from engine.effects import Loop, MakeWorker
 from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.model_config import ModelConfig
 from engine.topology import worker
+from engine.worker.phases import Phases
 from sim.process.effects import Enter, Sleep
 from sim.process.process import SimProcess
 
@@ -68,6 +69,7 @@ class ModelStandIn:
         self._known: dict[str, _Known] = {}
         self._has_device = self._is_loaded = False
         self._num_blocks = 0  # of its cache, once it has one
+        self._phases = Phases[ModelRunnerOutput]()
         if asked.world_size > 1:
             ranks = [worker(rank, engine=process.node.engine) for rank in range(asked.world_size)]
             self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s,
@@ -105,6 +107,7 @@ class ModelStandIn:
         known, model = self._known, self._model
         if not (self._is_loaded and self._num_blocks):
             raise RuntimeError("load_model and initialize_cache come first")
+        self._phases.execute()
         for request_id in (*step.finished, *step.preempted):
             known.pop(request_id, None)
         starts: dict[str, int] = {}
@@ -121,18 +124,24 @@ class ModelStandIn:
         scheduled = step.num_scheduled_tokens
         samples = [request_id for request_id, count in scheduled.items()
                    if starts[request_id] + count >= known[request_id].num_tokens]
-        if scheduled:
-            yield Sleep(self._costs.model_step_s)
-            if self._group is not None:
-                yield Enter(self._group, model.collectives, "all_reduce")
-                if samples:
-                    yield Enter(self._group, 1, "all_gather")
-        if self._rank:  # only the output rank answers
-            return None
+        if not scheduled:
+            return None if self._rank else ModelRunnerOutput(step.step, {})  # only the output rank answers
+        yield Sleep(self._costs.model_step_s)
+        if self._group is not None:
+            yield Enter(self._group, model.collectives, "all_reduce")
+            if samples:
+                yield Enter(self._group, 1, "all_gather")
         sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
         for request_id in samples:
             request = known[request_id]
             position = request.num_tokens - request.num_prompt_tokens
             token = request.continuation[position] if position < len(request.continuation) else model.last_token
             sampled[request_id] = [token]
-        return ModelRunnerOutput(step.step, sampled)
+        self._phases.keep(ModelRunnerOutput(step.step, sampled))
+        return None
+
+    def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | None]:
+        output = self._phases.sample()
+        if output is not None:
+            yield Sleep(self._costs.model_sample_s)
+        return None if self._rank else output

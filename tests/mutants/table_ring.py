@@ -51,11 +51,12 @@ FAILS_OPEN = Mutant(
     along=these("death-is-told", "served-in-turn", "groups-agree"),
     edits=(
         Edit("engine/core/engine_core.py",
-             "        result = yield from self.executor.execute_model(scheduled)\n",
+             "        scheduled, result = yield from self.in_flight.oldest()\n",
+             "        oldest = self.in_flight._steps[0].scheduled\n"
              "        try:\n"
-             "            result = yield from self.executor.execute_model(scheduled)\n"
+             "            scheduled, result = yield from self.in_flight.oldest()\n"
              "        except RpcError:\n"
-             "            self.scheduler.abort_requests(list(scheduled.num_scheduled_tokens))\n"
+             "            self.scheduler.abort_requests(list(oldest.num_scheduled_tokens))\n"
              "            return\n"),))
 
 SPARED_RANK = Mutant(

@@ -33,4 +33,46 @@ ONE_STEP_MORE = Mutant(
     edits=(Edit("engine/core/engine_core.py", "        self._allowance = steps\n",
                 "        self._allowance = steps + 1\n"),))
 
-STEPS_MUTANTS = (OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE)
+NEWEST_FIRST = Mutant(
+    id="newest-first", scenario="test_two_steps_in_flight",
+    bug="Of the steps in flight the newest one's results are used first.",
+    breaks=these("steps-in-order/order"), along=these("served-in-turn", "kv-never-stalls", "blocks-conserved"),
+    edits=(Edit("engine/core/batch_queue.py", "self._steps.popleft()", "self._steps.pop()"),))
+
+ONE_TOO_MANY_IN_FLIGHT = Mutant(
+    id="one-too-many-in-flight", scenario="test_two_steps_in_flight",
+    bug="The queue of steps takes one more than it is deep.",
+    breaks=these("steps-in-order/depth"),
+    edits=(Edit("engine/core/batch_queue.py", "len(self._steps) >= self.depth or",
+                "len(self._steps) > self.depth or"),))
+
+STEP_WITHOUT_SAMPLE = Mutant(
+    id="step-without-sample", scenario="test_nothing_goes_wrong",
+    bug="A core does not ask for the sample of one of its steps, and takes it for one that has brought nobody a token.",
+    breaks=these("two-phase-paired/missing"),
+    along=these("tokens-match-reference", "served-in-turn", "blocks-conserved", "death-is-told"),
+    edits=(
+        Edit("engine/core/batch_queue.py", "        if scheduled.num_scheduled_tokens:\n",
+             "        if scheduled.num_scheduled_tokens and scheduled.step != 0:\n"),
+        Edit("engine/core/batch_queue.py",
+             "            raise RuntimeError(f\"step {scheduled.step}: the workers had nothing to sample\")\n",
+             "            sevens = {name: [7] for name in scheduled.num_scheduled_tokens}\n"
+             "            result = ModelRunnerOutput(scheduled.step, sevens)\n")))
+
+SAMPLE_OF_NOTHING = Mutant(
+    id="sample-of-nothing", scenario="test_nothing_goes_wrong",
+    bug="A core asks for a sample of a step that has no tokens.",
+    breaks=these("two-phase-paired/alone"), along=these("ends-once", "death-is-told", "blocks-conserved"),
+    edits=(Edit("engine/core/batch_queue.py", "        if scheduled.num_scheduled_tokens:\n", "        if True:\n"),))
+
+SAMPLE_AWAITED_FIRST = Mutant(
+    id="sample-awaited-first", scenario="test_worker_fails_with_its_sample_asked_for",
+    bug="A core waits for a step's sample alone, and says what that was: nothing.",
+    breaks=these("first-error-told"), along=these("death-is-told"),
+    edits=(Edit("engine/core/batch_queue.py",
+                "        result = yield from self._executor.wait(executed)\n        if sampled is not None:\n",
+                "        if sampled is None:\n            result = yield from self._executor.wait(executed)\n"
+                "        else:\n"),))
+
+STEPS_MUTANTS = (OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
+                 STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST)

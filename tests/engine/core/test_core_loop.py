@@ -25,8 +25,10 @@ from engine.messages import (
     SamplingParams,
     SchedulerOutput,
 )
+from engine.topology import Mark
 from engine.wire.codec import Abort, Utility, decode_outputs, encode_abort, encode_add
 from engine.wire.handshake import REQUESTS
+from engine.worker.phases import Phases
 from tests.engine.core.loops import Hand
 
 CONFIG = EngineConfig(
@@ -42,14 +44,23 @@ class Model:
         self.steps: list[SchedulerOutput] = []
         self.known: set[str] = set()
         self.fail_at: int | None = None
+        self.phases = Phases[ModelRunnerOutput]()
 
-    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput | None:
         self.steps.append(step)
         if self.fail_at == len(self.steps):
             raise RuntimeError("out of memory")
         self.known -= {*step.finished, *step.preempted}
         self.known |= {new.request_id for new in step.new}
-        return ModelRunnerOutput(step.step, {name: [7] for name in step.num_scheduled_tokens})
+        output = ModelRunnerOutput(step.step, {name: [7] for name in step.num_scheduled_tokens})
+        if not step.num_scheduled_tokens:
+            return output
+        self.phases.execute()
+        self.phases.keep(output)
+        return None
+
+    def sample_tokens(self, grammar_output: None) -> ModelRunnerOutput | None:
+        return self.phases.sample()
 
     def check_health(self) -> str:
         return "well"
@@ -347,3 +358,81 @@ def test_what_a_failed_output_thread_has_taken_is_sent_before_the_notice_once_mo
     assert said == [0, 2, 3, "dead"]
     assert hand.observed == [("not-sent", {"edge": "outputs", "error": "RuntimeError: broken"})]
     assert not unsent
+
+
+# -- several steps in flight
+
+DEEP = msgspec.structs.replace(
+    CONFIG, max_concurrent_batches=2, scheduler=SchedulerConfig(max_num_batched_tokens=5, max_num_seqs=8))
+
+
+def steps_marked(stage: Stage) -> list[tuple[str, int]]:
+    wanted = (Mark.SCHEDULED.value, Mark.EXECUTED.value)
+    return [(mark, data["step"]) for mark, data in stage.hand.marks if mark in wanted]
+
+
+def test_a_second_step_is_scheduled_before_the_first_is_used() -> None:
+    stage = Stage(DEEP)
+    out = stage.say(ask("a", 2), ask("b", 2)).turn(20)
+    assert steps_marked(stage)[:6] == [
+        ("scheduled", 0), ("scheduled", 1), ("executed", 0), ("scheduled", 2), ("executed", 1), ("scheduled", 3)]
+    assert (tokens_of(out, "a"), tokens_of(out, "b")) == ([7, 7], [7, 7])
+
+
+def test_where_nothing_else_can_be_scheduled_the_oldest_is_used() -> None:
+    stage = Stage(DEEP)
+    assert tokens_of(stage.say(ask("a", 3)).turn(20), "a") == [7, 7, 7]
+    assert steps_marked(stage)[:4] == [("scheduled", 0), ("executed", 0), ("scheduled", 1), ("executed", 1)]
+
+
+def test_who_is_aborted_while_its_step_is_in_flight_is_told_nothing_of_it() -> None:
+    stage = Stage(DEEP)
+    stage.say(ask("a"), ask("b")).turn(3)
+    assert steps_marked(stage) == [("scheduled", 0), ("scheduled", 1)], "the core looks for aborts before it uses one"
+    stage.say(Abort(["a"]))
+    out = stage.turn(30)
+    assert tokens_of(out, "a") == [] and tokens_of(out, "b") == [7, 7, 7]
+    assert "a" not in ends_of(out)
+
+
+def test_inputs_that_came_with_an_abort_keep_their_turn() -> None:
+    stage = Stage(DEEP)
+    stage.say(ask("a", 4), ask("b", 4)).turn(3)
+    out = stage.say(Abort(["a", "late"]), ask("late"), Abort(["late"]), ask("c")).turn(40)
+    told = [(data["request"], data["action"]) for name, data in stage.hand.observed if name == "request"]
+    assert told == [("a", "add"), ("b", "add"), ("a", "abort"), ("late", "unknown-abort"), ("late", "add"),
+                    ("late", "abort"), ("c", "add")]
+    assert (tokens_of(out, "late"), tokens_of(out, "c")) == ([], [7, 7, 7])
+
+
+def test_paused_nothing_is_in_flight_any_more() -> None:
+    stage = Stage(DEEP)
+    stage.say(ask("a", 9), ask("b", 9)).turn(2)
+    assert len(stage.core.in_flight) == 1
+    out = stage.say(call("pause_scheduler")).turn(6)
+    assert not stage.core.in_flight
+    assert answers(out) == {1: (None, stage.core.steps)}
+    assert steps_marked(stage)[-1] == ("executed", stage.core.steps - 1)
+
+
+def test_run_steps_counts_those_that_are_scheduled() -> None:
+    stage = Stage(DEEP)
+    stage.say(call("pause_scheduler"), ask("a", 9), ask("b", 9)).turn(2)
+    out = stage.say(call("run_steps", 3, call_id=2)).turn(20)
+    assert answers(out) == {2: (None, 3)}
+    assert [step for mark, step in steps_marked(stage) if mark == "executed"] == [0, 1, 2]
+
+
+def test_a_drain_uses_what_is_in_flight() -> None:
+    stage = Stage(DEEP)
+    stage.say(ask("a", 3), ask("b", 3)).turn(2)
+    assert stage.say(Terminate()).finish() == "SIGTERM"
+    out = list(stage.hand.queues[OUTPUT])
+    assert tokens_of(out, "a") == tokens_of(out, "b") == [7, 7, 7]
+
+
+def test_of_two_steps_that_fail_the_first_ones_error_is_raised() -> None:
+    stage = Stage(DEEP)
+    stage.model.fail_at = 1
+    with pytest.raises(RpcError, match="out of memory"):
+        stage.say(ask("a"), ask("b")).finish()

@@ -89,15 +89,17 @@ class SchedulerLife(RuleBasedStateMachine):
         holds_blocks = self.scheduler.cache.num_used > 0
         assert self.scheduler.reset_prefix_cache(preempt_running) == (preempt_running or not holds_blocks)
 
-    def _schedule(self) -> SchedulerOutput:
+    def _schedule(self) -> None:
         before = set(self.scheduler.requests)
         calm = not self.in_flight
         output = self.scheduler.schedule()
         failed = before - set(self.scheduler.requests)
+        if output is None:
+            assert not calm, "nothing to do, and nothing is in flight"
+            return
         if calm and before:
             assert output.num_scheduled_tokens or failed, f"no progress with {before} unfinished"
         self.in_flight.append((output, self.view.execute(output)))
-        return output
 
     # -- what always holds
 

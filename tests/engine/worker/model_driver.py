@@ -138,6 +138,19 @@ def sequences_of(requests: list[dict[str, Any]], **params: Any) -> list[Sequence
 # -- ranks as processes
 
 
+def both_phases(worker: Worker) -> Callable[[SchedulerOutput], Any]:
+    """-> what runs a whole step on this worker"""
+
+    def step(output: SchedulerOutput) -> Any:
+        answer = worker.execute_model(output)
+        if not output.num_scheduled_tokens:
+            return answer
+        assert answer is None, "a step with tokens answers when it is sampled"
+        return worker.sample_tokens()
+
+    return step
+
+
 class Rank0:
     """What the parent sees of the forked ranks: it is rank 0 itself."""
 
@@ -148,13 +161,13 @@ class Rank0:
     def execute(self, output: SchedulerOutput) -> Any:
         for pipe in self._pipes:
             pipe.send(output)
-        return self.worker.execute_model(output)
+        return both_phases(self.worker)(output)
 
 
 def _serve(rank: int, world_size: int, config: EngineConfig, init_method: str, pipe: Any) -> None:
     worker = ready_worker(config, rank, world_size, init_method)
     while (output := pipe.recv()) is not None:
-        assert worker.execute_model(output) is None, "only the output rank answers"
+        assert both_phases(worker)(output) is None, "only the output rank answers"
     worker.shutdown()
 
 

@@ -18,7 +18,16 @@ from engine.model_config import check_parallel, read_model_config
 from engine.worker import worker as worker_module
 from engine.worker.layers import Shard
 from engine.worker.weights import Checkpoint
-from tests.engine.worker.model_driver import MODEL, Rank0, Sequence_, config_of, play, ready_worker, with_ranks
+from tests.engine.worker.model_driver import (
+    MODEL,
+    Rank0,
+    Sequence_,
+    both_phases,
+    config_of,
+    play,
+    ready_worker,
+    with_ranks,
+)
 
 VOCABULARY = read_model_config(MODEL).vocab_size
 PROMPT = [1, 17, 42, 99, 3, 250, 7, 7, 180, 21] * 4
@@ -61,15 +70,15 @@ def answer_of(execute) -> list[int]:
 ])
 def test_a_checkpoint_gives_the_tokens_of_transformers(tmp_path: Path, shape: dict) -> None:
     reference = checkpoint(tmp_path, **shape)
-    assert answer_of(ready_worker(config_of(model=str(tmp_path))).execute_model) == reference
+    assert answer_of(both_phases(ready_worker(config_of(model=str(tmp_path))))) == reference
 
 
 def test_a_checkpoint_in_several_files_is_read_by_its_index(tmp_path: Path) -> None:
     reference = checkpoint(tmp_path, shard_size="60KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    assert answer_of(ready_worker(config_of(model=str(tmp_path))).execute_model) == reference
+    assert answer_of(both_phases(ready_worker(config_of(model=str(tmp_path))))) == reference
     (tmp_path / "model.safetensors.index.json").unlink()
-    assert answer_of(ready_worker(config_of(model=str(tmp_path))).execute_model) == reference
+    assert answer_of(both_phases(ready_worker(config_of(model=str(tmp_path))))) == reference
 
 
 def test_older_spelling_of_the_rotary_parameters_means_the_same(tmp_path: Path) -> None:
@@ -79,7 +88,7 @@ def test_older_spelling_of_the_rotary_parameters_means_the_same(tmp_path: Path) 
     values.pop("rope_parameters")
     older = {("type" if name == "rope_type" else name): value for name, value in LLAMA3.items()}
     path.write_text(json.dumps({**values, "rope_theta": 5e5, "rope_scaling": older}))
-    assert answer_of(ready_worker(config_of(model=str(tmp_path))).execute_model) == reference
+    assert answer_of(both_phases(ready_worker(config_of(model=str(tmp_path))))) == reference
 
 
 @pytest.mark.parametrize("shape", [
@@ -101,7 +110,7 @@ def test_fewer_key_value_heads_than_ranks_are_held_by_several(tmp_path: Path, sh
 def test_the_dtype_asked_for_is_that_of_weights_and_cache(dtype: str) -> None:
     worker = ready_worker(config_of(dtype=dtype))
     assert {worker.runner.caches[0].dtype, worker.runner.model.head.dtype} == {getattr(torch, dtype)}
-    assert len(answer_of(worker.execute_model)) == 8
+    assert len(answer_of(both_phases(worker))) == 8
 
 
 def test_each_rank_reads_its_own_part_and_all_parts_make_the_whole() -> None:

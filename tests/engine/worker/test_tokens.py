@@ -11,6 +11,7 @@ from tests.engine.worker.model_driver import (
     Rank0,
     Sequence_,
     blocks_for,
+    both_phases,
     play,
     ready_worker,
     recorded,
@@ -43,7 +44,7 @@ def assert_equal(sequences: list[Sequence_], requests: list[dict]) -> None:
 ])
 def test_64_prompts_equal_transformers(worker, play_as) -> None:
     sequences = sequences_of(SIXTY_FOUR)
-    play(worker.execute_model, sequences, **play_as)
+    play(both_phases(worker), sequences, **play_as)
     assert_equal(sequences, SIXTY_FOUR)
     assert not worker.runner.requests
 
@@ -52,7 +53,7 @@ def test_64_prompts_equal_transformers(worker, play_as) -> None:
 def test_recorded_workloads_equal_transformers(worker, name: str) -> None:
     requests = recorded(name)
     sequences = sequences_of(requests)
-    play(worker.execute_model, sequences, chunk=64)
+    play(both_phases(worker), sequences, chunk=64)
     assert_equal(sequences, requests)
 
 
@@ -64,13 +65,13 @@ def test_a_shared_prefix_is_read_from_blocks_that_another_request_wrote(worker) 
     blocks = Blocks()
     one, two = sequences_of([first, second])
     one.block_ids = blocks.take(blocks_for(len(one.prompt)))
-    play(worker.execute_model, [one], blocks=blocks)
+    play(both_phases(worker), [one], blocks=blocks)
 
     def reading(prefix: list[int]) -> list[int]:
         reader = Sequence_("r-reader", two.prompt, two.params)
         reader.block_ids = [*prefix, *blocks.take(blocks_for(len(reader.prompt)) - shared)]
         reader.computed = 64
-        play(worker.execute_model, [reader], blocks=blocks)
+        play(both_phases(worker), [reader], blocks=blocks)
         return reader.generated
 
     assert reading(one.block_ids[:shared]) == second["reference_token_ids"]
@@ -82,12 +83,12 @@ def test_the_table_of_blocks_decides_what_is_read(worker) -> None:
     requests = [request for request in SIXTY_FOUR if 50 <= len(request["prompt_token_ids"]) < 100]
     right, wrong = sequences_of(requests), sequences_of(requests)
     blocks = Blocks()
-    play(worker.execute_model, right, blocks=blocks)
+    play(both_phases(worker), right, blocks=blocks)
     foreign = sequences_of(recorded("pair"))[0]
-    play(worker.execute_model, [foreign], blocks=blocks)
+    play(both_phases(worker), [foreign], blocks=blocks)
 
     def with_a_foreign_block(output):
-        answer = worker.execute_model(output)
+        answer = both_phases(worker)(output)
         for new in output.new:
             worker.runner.requests[new.request_id].block_ids[1] = foreign.block_ids[0]
         return answer
@@ -118,7 +119,7 @@ def test_seeded_draws_are_the_same_alone_in_a_batch_in_pieces_and_after_preempti
         sequences = sequences_of(requests, temperature=1.5, top_p=0.95)
         for number, sequence in enumerate(sequences):
             sequence.params = SamplingParams(max_tokens=12, temperature=1.5, top_p=0.95, seed=number, ignore_eos=True)
-        play(worker.execute_model, sequences, **play_as)
+        play(both_phases(worker), sequences, **play_as)
         return [sequence.generated for sequence in sequences]
 
     alone = drawn(together=1)
@@ -135,6 +136,6 @@ def test_min_tokens_keeps_the_end_away(worker) -> None:
     reference = request["reference_token_ids"]
     assert reference[-1] == 2, "this recording ends with end-of-sequence"
     sequence = Sequence_("r", request["prompt_token_ids"], SamplingParams(max_tokens=24, min_tokens=len(reference)))
-    play(worker.execute_model, [sequence])
+    play(both_phases(worker), [sequence])
     assert sequence.generated[: len(reference) - 1] == reference[:-1]
     assert sequence.generated[len(reference) - 1] != 2

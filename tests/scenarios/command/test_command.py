@@ -254,6 +254,20 @@ def test_what_is_no_run_cannot_be_exported(capsys, tmp_path, scenarios, where):
     assert not (tmp_path / "trace.json").exists()
 
 
+def test_an_old_plan_is_converted(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan_to_json(plan(kill("worker.1", at="core.0->worker.1/rpc:receive", nth=8))))
+    answer = ringtwin(capsys, "convert", path)
+    assert (answer.code, json.loads(answer.out)["faults"][0]["nth"]) == (0, 13)
+
+
+def test_what_is_no_plan_is_not_converted(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text("{}}")
+    answer = ringtwin(capsys, "convert", path)
+    assert (answer.code, answer.out) == (3, "") and str(path) in answer.line
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell):
     done = subprocess.run([sys.executable, "-m", "scenarios.command"], capture_output=True, text=True, check=False,

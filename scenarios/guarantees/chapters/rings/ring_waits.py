@@ -8,7 +8,7 @@ from operator import attrgetter
 from engine.topology import RING_CHANNELS, Channel, Mark
 from scenarios.guarantees.base import MEMORY, ROUNDING_S, Envelope, Finding, Guarantee, has_workers, timer_s
 from scenarios.guarantees.chapters.rings.ring import CHAPTER, SOURCE, chunks_of, names_channel, stores
-from scenarios.guarantees.chapters.rings.rpc_calls import answers_by_call, is_answered
+from scenarios.guarantees.chapters.rings.rpc_calls import allowed_s, answers_by_call, is_answered
 from scenarios.history.history import FOREVER, Fate, Flow, History, Record, kind_of
 
 #: In the twin, where nothing befell anybody, a sleeper wakes within this: its re-check is for bells that are lost.
@@ -189,8 +189,7 @@ def _judge_open_calls(finding: Finding) -> None:
         for call in calls:
             if call.data["call"] in failed or is_answered(tp, call, answers):
                 continue
-            allowed = bounds.startup_s if call.at < ready else \
-                bounds.step_s if call.data.get("method") == "execute_model" else bounds.rpc_s
+            allowed = bounds.startup_s if call.at < ready else allowed_s(bounds, call)
             finding.took("the wait of {} for call {} ({})", core, call.data["call"], call.data.get("method"),
                          bound=allowed + bounds.detection_s, at=call.at, node=core,
                          measured=until - call.at - history.faults.frozen_s(core, call.at, until))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from engine.config import Bounds
 from engine.messages import ReplyStatus
 from engine.topology import Mark
 from scenarios.guarantees.base import ROUNDING_S, Finding
 from scenarios.history.history import FOREVER, Record
+
+#: What a step calls.
+PHASES = ("execute_model", "sample_tokens")
 
 
 def answers_by_call(replies: list[Record]) -> dict[int, list[Record]]:
@@ -26,6 +30,11 @@ def is_answered(tp: int, call: Record, answers: dict[int, list[Record]], before:
     return all(rank in answered for rank in wanted)
 
 
+def allowed_s(bounds: Bounds, call: Record) -> float:
+    """How long a core that serves may wait for this call."""
+    return bounds.step_s if call.data.get("method") in PHASES else bounds.rpc_s
+
+
 def judge_calls(finding: Finding, core: str, calls: list[Record], answers: dict[int, list[Record]]) -> None:
     """All of them."""
     history = finding.history
@@ -34,7 +43,8 @@ def judge_calls(finding: Finding, core: str, calls: list[Record], answers: dict[
     _judge_deadlines(finding, core, calls, answers)
     _judge_failures(finding, core, calls, answers)
     stepped = history.crossings.get(f"{core}/mark:executed")
-    if stepped and history.simulated and history.tp_of(core) > 1 and not history.faults.receipts:
+    if stepped and history.simulated and history.tp_of(core) > 1 and not history.faults.receipts and \
+            history.play.config.batch_queue_size == 1:  # else an answer may come while others are waited for
         _judge_untold_waits(finding, core, calls, answers)
 
 
@@ -70,7 +80,7 @@ def _judge_deadlines(finding: Finding, core: str, calls: list[Record], answers: 
     slack = ROUNDING_S if history.simulated else bounds.detection_s
     numbers = [call.number for call in calls]
     deadlines = [call.at + (bounds.startup_s if call.number < serving else
-                            bounds.step_s if call.data["method"] == "execute_model" else bounds.rpc_s)
+                            allowed_s(bounds, call))
                  for call in calls]
     for wait in history.by_node("queue-wait").get(core, ()) if calls else ():
         if wait.data.get("ring") != "response":

@@ -169,7 +169,7 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
             return
         if data["method"] == "run_steps" and paused_at is not None and not cannot_be_done("run_steps", data["args"]):
             asked, ran = data["args"][0], made - paused_at
-            idle = not made or not served.moments[made - 1].has_work
+            idle = not made or (made <= len(served.moments) and not served.moments[made - 1].has_work)
             waits = any(at <= record.at and (not made or at > times[made - 1]) for at in came)
             over = ran == asked or (ran < asked and idle and not waits)
             if ran > asked or not (over or data["failure"]):

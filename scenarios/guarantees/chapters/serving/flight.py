@@ -1,0 +1,197 @@
+"""Promises about steps in flight: their order, their two phases, and whose error is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from engine.topology import Mark, mark_site
+from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.history.history import EngineLife, Fate, History, Record
+from scenarios.history.names import base
+from scenarios.history.play import Play
+
+CHAPTER = "Steps in flight"
+SOURCE = "vLLM V1 engine core"
+#: How a core says that a step was executed and nobody had kept it.
+NOTHING_TO_SAMPLE = "nothing to sample"
+_EXECUTE, _SAMPLE = "execute_model", "sample_tokens"
+_UNREADABLE = Where(DAMAGE, sites="*/overflow:*", why="what a rank cannot read it does not execute")
+
+
+def _passed(history: History, node: str, mark: Mark) -> list[Record]:
+    return list(history.crossings.get(mark_site(node, mark), ()))
+
+
+def _calls_by_rank(history: History, engine: EngineLife) -> Iterator[tuple[str, list[Record]]]:
+    """(node, each call that it came to) of every rank; of a core that is its own only rank the core's."""
+    workers = [engine.worker(rank) for rank in range(history.tp_of(engine.core))]
+    for node in workers if history.tp_of(engine.core) > 1 else [*workers, engine.core]:
+        calls = _passed(history, node, Mark.EXECUTING)
+        if calls:
+            yield node, calls
+
+
+# -- the order of steps
+
+
+def check_steps_in_order(history: History) -> Finding:
+    finding = Finding(history)
+    depth = history.play.config.batch_queue_size
+    for engine in history.engines:
+        scheduled, used = _passed(history, engine.core, Mark.SCHEDULED), _passed(history, engine.core, Mark.EXECUTED)
+        steps = [record.data["step"] for record in scheduled]
+        for place, record in enumerate(used):
+            if place >= len(steps) or record.data["step"] != steps[place]:
+                finding.broke("{} used step {} where it was the turn of step {}", engine.core, record.data["step"],
+                              steps[place] if place < len(steps) else "none", at=record.at, node=engine.core)
+                return finding
+        _judge_depth(finding, engine, scheduled, used, depth)
+        _look_for_overlap(finding, engine, used)
+    return finding
+
+
+def _judge_depth(finding: Finding, engine: EngineLife, scheduled: list[Record], used: list[Record], depth: int) -> None:
+    for place, record in enumerate(scheduled):
+        if place >= depth and (place - depth >= len(used) or used[place - depth].number > record.number):
+            finding.broke("{} scheduled step {} before it had used step {}: {} may be in flight", engine.core, place,
+                          place - depth, depth, at=record.at, node=engine.core)
+            return
+
+
+def _look_for_overlap(finding: Finding, engine: EngineLife, used: list[Record]) -> None:
+    for node, calls in _calls_by_rank(finding.history, engine):
+        taken = [call for call in calls if call.data["method"] == _EXECUTE]
+        early = sum(after.at < before.at for before, after in zip(used, taken[1:], strict=False))
+        if early:
+            finding.witness("{} began {} steps before the core had used the ones before them", node, early, times=early)
+
+
+# -- two phases
+
+
+def check_two_phase_paired(history: History) -> Finding:
+    finding = Finding(history)
+    for engine in history.engines:
+        tokens = [record.data.get("tokens", 0) for record in _passed(history, engine.core, Mark.SCHEDULED)]
+        for node, calls in _calls_by_rank(history, engine):
+            _judge_pairs(finding, node, calls, tokens)
+    return finding
+
+
+def _judge_pairs(finding: Finding, node: str, calls: list[Record], tokens: list[int]) -> None:
+    """`tokens`: how many each step has."""
+    step, pairs, unsampled = -1, 0, False
+    for call in calls:
+        method = call.data["method"]
+        if method == _EXECUTE:
+            step += 1
+            if unsampled:
+                finding.broke("{} came to step {}, and was not asked to sample the one before it", node, step,
+                              at=call.at, node=node)
+                return
+            unsampled = step < len(tokens) and tokens[step] > 0
+        elif method == _SAMPLE:
+            if not unsampled:
+                finding.broke("{} was asked to sample, and step {} had {}", node, step,
+                              "been sampled" if step < len(tokens) and tokens[step] else "no tokens", at=call.at,
+                              node=node)
+                return
+            unsampled = False
+            pairs += 1
+    if pairs > 1:
+        finding.witness("{} was asked to sample each of {} steps behind its execute", node, pairs, times=pairs)
+
+
+# -- whose error is told
+
+
+class _Failure(NamedTuple):
+    rank: str
+    call: int
+    at: float
+    error: str
+
+    def is_told_by(self, reason: str) -> bool:
+        return f"{self.rank} failed in" in reason and self.error in reason
+
+
+def check_first_error_told(history: History) -> Finding:
+    finding = Finding(history)
+    for engine in history.engines:
+        failures = _failures(history, engine)
+        told = next((records[0] for node, records in history.by_node("engine-dead").items()
+                     if history.engine_of(node) == engine), None)
+        if failures and told is not None and not _is_bereft(history, engine, failures[0]):
+            _judge_told(finding, engine, failures, str(told.data["reason"]), told.at)
+    return finding
+
+
+def _failures(history: History, engine: EngineLife) -> list[_Failure]:
+    """What ranks raised in calls, the first call's first."""
+    found = [_Failure(base(node), record.data["call"], record.at, record.data["error"])
+             for node, records in history.by_node("rpc-raised").items() if history.engine_of(node) == engine
+             for record in records]
+    if history.tp_of(engine.core) == 1:
+        found += [_Failure("worker.0", record.data["call"], record.at, record.data["error"])
+                  for record in history.by_node("rpc-failed").get(engine.core, ())]
+    return sorted(found, key=lambda failure: (failure.call, failure.at))
+
+
+def _is_bereft(history: History, engine: EngineLife, first: _Failure) -> bool:
+    """Whether a rank's death came before, which may be why others failed."""
+    return any(death.onset <= first.at and base(death.node) != first.rank and death.node != engine.core
+               for death in history.ends.deaths if history.engine_of(death.node) == engine)
+
+
+def _judge_told(finding: Finding, engine: EngineLife, failures: list[_Failure], reason: str, at: float) -> None:
+    first, *later = failures
+    alike = [other for other in later if other.call == first.call and
+             other.at - first.at <= finding.history.bounds.detection_s]
+    if not any(failure.is_told_by(reason) for failure in (first, *alike)):
+        if NOTHING_TO_SAMPLE in reason or any(failure.is_told_by(reason) for failure in later):
+            finding.broke("the callers of {} were told {!r}, and the first to fail was {}, in call {}: {}", engine.core,
+                          reason, first.rank, first.call, first.error, at=at, node=engine.core)
+        return
+    calls = finding.history.by_node("rpc-call").get(engine.core, ())
+    behind = sum(call.data["call"] > first.call for call in calls)
+    if behind:
+        finding.witness("{} failed in call {}, {} more had been made, and its error was told", first.rank, first.call,
+                        behind, at=at, node=engine.core)
+
+
+def _has_depth(play: Play) -> bool:
+    return play.config.batch_queue_size > 1
+
+
+GUARANTEES = (
+    Guarantee(
+        id="steps-in-order", chapter=CHAPTER, source=SOURCE, check=check_steps_in_order, applies=_has_depth,
+        sentence="With several steps in flight their results are used in the order in which the steps were scheduled, "
+                 "and there are never more than configured.",
+        wrong={"order": "uses the results of the newest step first",
+               "depth": "schedules more steps than may be in flight"},
+        witness="a rank began a step before the core had used the one before it",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="two-phase-paired", chapter=CHAPTER, source=SOURCE, check=check_two_phase_paired,
+        sentence="On each rank every execute with tokens is followed by one sample before the next execute, also "
+                 "behind one that failed; a step without tokens has none.",
+        wrong={"missing": "spares a step its sample, and takes it for one that brought nothing",
+               "alone": "asks for a sample of a step without tokens"},
+        witness="a rank was asked to sample several steps",
+        envelope=Envelope(outside=(MEMORY, _UNREADABLE)),
+    ),
+    Guarantee(
+        id="first-error-told", chapter=CHAPTER, source=SOURCE, check=check_first_error_told,
+        sentence="Where a rank fails in a call with others behind it, callers are told that error, and not what came "
+                 "of it in a later step or in a sample of nothing.",
+        wrong="waits for the sample, and tells that there was nothing to sample",
+        witness="a rank failed with more calls behind the one it failed in, and its error is what callers were told",
+        envelope=Envelope(outside=(
+            MEMORY, _UNREADABLE,
+            Where((DEATHS | STALLS) - {Fate.RAISE}, nodes="core.*", why="who should tell is hit itself"),
+            Where(DEATHS | STALLS, nodes="frontend.*", why="who should be told is hit itself"))),
+    ),
+)

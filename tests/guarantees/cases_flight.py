@@ -1,0 +1,204 @@
+"""Histories of steps in flight."""
+
+from engine.topology import Mark, mark_site
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent
+
+ORDER, PAIRED, FIRST = "steps-in-order", "two-phase-paired", "first-error-told"
+CORE = "core.0"
+
+
+def deep(tp: int = 2) -> Builder:
+    return history(tp=tp, max_concurrent_batches=2).started()
+
+
+def scheduled(h: Builder, *steps: int, tokens: int = 2) -> Builder:
+    for step in steps:
+        h.crosses(mark_site(CORE, Mark.SCHEDULED), step=step, tokens=tokens)
+    return h
+
+
+def used(h: Builder, *steps: int) -> Builder:
+    for step in steps:
+        h.crosses(mark_site(CORE, Mark.EXECUTED), step=step)
+    return h
+
+
+def comes_to(h: Builder, method: str, call: int = 0, *nodes: str) -> Builder:
+    for node in nodes or ("worker.0", "worker.1"):
+        h.crosses(mark_site(node, Mark.EXECUTING), call=call, method=method)
+    return h
+
+
+def pairs(h: Builder, count: int, *nodes: str) -> Builder:
+    for step in range(count):
+        scheduled(h, step)
+        comes_to(h, "execute_model", 2 * step, *nodes)
+        comes_to(h, "sample_tokens", 2 * step + 1, *nodes)
+    return h
+
+
+# -- their order
+
+
+@accepts(ORDER)
+def the_second_begins_before_the_first_is_used() -> Builder:
+    h = comes_to(scheduled(deep(), 0, 1), "execute_model")
+    return used(scheduled(used(comes_to(h, "execute_model"), 0), 2), 1, 2)
+
+
+@accepts(ORDER)
+def a_core_that_is_its_own_rank_begins_the_second_before_it_uses_the_first() -> Builder:
+    h = comes_to(scheduled(deep(1), 0, 1), "execute_model", 0, CORE)
+    return used(comes_to(h, "execute_model", 2, CORE), 0, 1)
+
+
+@rejects(ORDER)
+def the_newest_is_used_first() -> Builder:
+    return used(scheduled(deep(), 0, 1), 1, 0)
+
+
+@rejects(ORDER)
+def one_is_used_that_nobody_scheduled() -> Builder:
+    return used(scheduled(deep(), 0), 0, 1)
+
+
+@rejects(ORDER)
+def three_are_in_flight_where_two_may_be() -> Builder:
+    return used(scheduled(deep(), 0, 1, 2), 0, 1, 2)
+
+
+@rejects(ORDER)
+def a_third_is_scheduled_and_none_is_ever_used() -> Builder:
+    return scheduled(deep(), 0, 1, 2)
+
+
+@silent(ORDER)
+def no_step_begins_before_the_one_before_it_is_used() -> Builder:
+    h = used(comes_to(scheduled(deep(), 0), "execute_model"), 0)
+    return used(comes_to(scheduled(h, 1), "execute_model"), 1)
+
+
+# -- their two phases
+
+
+@accepts(PAIRED)
+def each_step_is_executed_and_sampled() -> Builder:
+    return pairs(history().started(), 3)
+
+
+@accepts(PAIRED)
+def an_only_rank_executes_and_samples() -> Builder:
+    return pairs(history(tp=1).started(), 3, CORE)
+
+
+@accepts(PAIRED)
+def a_step_without_tokens_is_not_sampled() -> Builder:
+    h = scheduled(pairs(history().started(), 2), 2, tokens=0)
+    return comes_to(comes_to(h, "execute_model", 4), "check_health", 5)
+
+
+@accepts(PAIRED)
+def whoever_is_gone_does_not_sample_its_last_step() -> Builder:
+    return comes_to(scheduled(pairs(history().started(), 2), 2), "execute_model", 4).ends("worker.1", exitcode=-9)
+
+
+@rejects(PAIRED)
+def a_step_is_executed_where_the_one_before_it_was_not_sampled() -> Builder:
+    h = comes_to(scheduled(pairs(history().started(), 2), 2, 3), "execute_model", 4)
+    return comes_to(h, "execute_model", 5)
+
+
+@rejects(PAIRED)
+def one_rank_is_spared_a_sample() -> Builder:
+    h = comes_to(scheduled(pairs(history().started(), 2), 2, 3), "execute_model", 4)
+    comes_to(h, "sample_tokens", 5, "worker.0")
+    return comes_to(h, "execute_model", 6)
+
+
+@rejects(PAIRED)
+def a_step_is_sampled_twice() -> Builder:
+    return comes_to(pairs(history().started(), 2), "sample_tokens", 4)
+
+
+@rejects(PAIRED)
+def a_step_without_tokens_is_sampled() -> Builder:
+    h = comes_to(scheduled(pairs(history().started(), 2), 2, tokens=0), "execute_model", 4)
+    return comes_to(h, "sample_tokens", 5)
+
+
+@silent(PAIRED)
+def there_is_but_one_step() -> Builder:
+    return pairs(history().started(), 1)
+
+
+# -- whose error is told
+
+PLANTED, NOTHING = "RuntimeError: a device fell off", "RuntimeError: step 1: the workers had nothing to sample"
+
+
+def fails(h: Builder, rank: int, call: int, error: str = PLANTED, method: str = "execute_model") -> Builder:
+    return h.observes(f"worker.{rank}", "rpc-raised", call=call, method=method, error=error)
+
+
+def asked(calls: int = 4, **values: object) -> Builder:
+    h = history(**values).started().called("a")
+    for call in range(calls):
+        h.observes(CORE, "rpc-call", call=call, method="execute_model" if call % 2 == 0 else "sample_tokens",
+                   output_rank=0)
+    return h
+
+
+def told(h: Builder, reason: str) -> Builder:
+    return h.observes("frontend.0", "engine-dead", reason=f"core.0 said that it is leaving: {reason}").dies("a")
+
+
+@accepts(FIRST)
+def the_first_error_is_told_and_not_that_of_the_next_step() -> Builder:
+    h = fails(fails(asked(), 1, 0), 1, 2, "RuntimeError: no step is executed")
+    return told(h, f"worker.1 failed in execute_model: {PLANTED}")
+
+
+@accepts(FIRST)
+def an_only_ranks_error_is_told() -> Builder:
+    h = asked(tp=1).observes(CORE, "rpc-failed", call=2, rank=0, error=PLANTED)
+    return told(h, f"worker.0 failed in execute_model: {PLANTED}")
+
+
+@accepts(FIRST)
+def two_fail_at_once_and_either_is_told() -> Builder:
+    h = fails(fails(asked(), 1, 0), 0, 0, "RuntimeError: the other one is gone")
+    return told(h, "worker.0 failed in execute_model: RuntimeError: the other one is gone")
+
+
+@rejects(FIRST)
+def the_sample_of_nothing_is_told() -> Builder:
+    return told(fails(asked(), 1, 0), NOTHING)
+
+
+@rejects(FIRST)
+def the_next_steps_error_is_told() -> Builder:
+    h = fails(fails(asked(), 1, 0), 0, 2, "RuntimeError: too late")
+    return told(h, "worker.0 failed in execute_model: RuntimeError: too late")
+
+
+@rejects(FIRST)
+def who_failed_long_after_in_the_same_call_is_told() -> Builder:
+    h = fails(fails(asked(), 1, 0).wait(1.0), 0, 0, "RuntimeError: the other one is gone")
+    return told(h, "worker.0 failed in execute_model: RuntimeError: the other one is gone")
+
+
+@silent(FIRST)
+def nothing_was_asked_for_behind_it() -> Builder:
+    return told(fails(asked(1), 1, 0), f"worker.1 failed in execute_model: {PLANTED}")
+
+
+@silent(FIRST)
+def another_rank_died_before() -> Builder:
+    h = asked().ends("worker.0", exitcode=-9)
+    return told(fails(h, 1, 0), NOTHING)
+
+
+@outside(FIRST)
+def the_core_is_killed_when_it_should_tell() -> Builder:
+    return told(fails(asked(), 1, 0), NOTHING).fires("kill", "core.0/mark:dying").ends(CORE, exitcode=-9)
