@@ -52,6 +52,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 128
     max_model_len: int | None = None  # None: from the model
     policy: Literal["fcfs", "priority"] = "fcfs"  # priority: the lowest first, who came first among equals
+    #: The next step is scheduled before the tokens of the last one are known: the workers take those that they sampled.
+    async_scheduling: bool = False
     long_prefill_token_threshold: int = 0  # a step computes no more of one prompt than this; 0: up to its budget
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tensor_parallel_size: int = 1
-    #: Steps that may be in flight at once; None: as many as the pipeline has stages, one.
+    #: Steps that may be in flight at once; None: one, two with `scheduler.async_scheduling`.
     max_concurrent_batches: int | None = None
     distributed_executor_backend: str = "auto"  # "uni", "mp": see engine/executor/registry.py
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
@@ -136,7 +138,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def batch_queue_size(self) -> int:
         """How deep the core's queue of steps is."""
-        return self.max_concurrent_batches or 1
+        return self.max_concurrent_batches or (2 if self.scheduler.async_scheduling else 1)
 
     @property
     def tokenizer_directory(self) -> str:
@@ -145,6 +147,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.max_concurrent_batches is not None and self.max_concurrent_batches < 1:
             raise ValueError(f"max_concurrent_batches must be 1 or more, got {self.max_concurrent_batches}")
+        if self.scheduler.async_scheduling and self.batch_queue_size < 2:
+            raise ValueError("async_scheduling needs room for a second step in flight, but max_concurrent_batches is 1")
         if self.data_parallel_rank < 0:
             raise ValueError(f"data_parallel_rank must be 0 or more, got {self.data_parallel_rank}")
 

@@ -6,6 +6,8 @@ from engine.topology import Mark, tensor_parallel
 from faults.plan import Plan, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     abort_is_final,
+    async_same_tokens,
+    bad_request_isolated,
     blocks_conserved,
     death_is_told,
     drain,
@@ -14,6 +16,7 @@ from scenarios.guarantees.all import (
     health_is_true,
     no_orphans,
     nothing_left_behind,
+    placeholders_conserved,
     ring_bounded_wait,
     rpc_any_rank_fails_fast,
     rpc_matched,
@@ -27,13 +30,15 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_scheduling import PRESSURE, pressure
-from scenarios.workloads import recorded
+from scenarios.test_scheduling import LONGEST, PRESSURE, drawn, ends, pressure
+from scenarios.workloads import add, recorded, utility
 
 TWO_STEPS = lab_config(max_concurrent_batches=2, cache=PRESSURE["cache"], scheduler=PRESSURE["scheduler"])
 FOUR_STEPS = lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"],
                         scheduler={**PRESSURE["scheduler"], "long_prefill_token_threshold": 8})
 IN_ORDER = (steps_in_order, two_phase_paired, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final)
+PROMISED = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "async_scheduling": True})
+SAME = (async_same_tokens, placeholders_conserved)
 #: Of ten calls of a worker the first two belong to the start; then each step is an odd one and an even one.
 EXECUTES, SAMPLES = 11, 12
 
@@ -68,6 +73,43 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at=marked("core.0", Mark.SUBMITTED), nth=8)),
          (drain, tokens_match_reference, steps_in_order, nothing_left_behind)),
 ), topology=tensor_parallel(2), workload=pressure(), config=TWO_STEPS))
+
+globals().update(family(__name__, (
+    Case("test_tokens_in_flight_are_promised",
+         "With async scheduling the next step is scheduled before the last one's tokens are known, among aborts and "
+         "preemptions.",
+         Plan(), (*IN_ORDER, *SAME, rpc_matched, workers_in_step)),
+    Case("test_tokens_in_flight_are_promised_on_one_rank",
+         "The same, in a core that is its own worker.",
+         Plan(), (*IN_ORDER, *SAME), play={"topology": tensor_parallel(1)}),
+    Case("test_three_steps_of_promised_tokens",
+         "Three steps in flight: two tokens of a request may be promised.",
+         Plan(), (*IN_ORDER, *SAME),
+         play={"config": lab_config(max_concurrent_batches=3, cache=PRESSURE["cache"],
+                                    scheduler={**PRESSURE["scheduler"], "async_scheduling": True})}),
+    Case("test_promised_tokens_end_streams",
+         "A token that ends its stream is known when the next step is in flight already: nobody is told of that one.",
+         Plan(), (*SAME, served_in_turn, bad_request_isolated),
+         play={"workload": ends(), "config": lab_config(
+             scheduler={"max_model_len": LONGEST, "async_scheduling": True})}),
+    Case("test_promised_tokens_are_drawn",
+         "Tokens that are drawn are the same on every rank, and those that are drawn without promises.",
+         Plan(), (async_same_tokens, blocks_conserved),
+         play={"workload": drawn(), "config": lab_config(scheduler={"async_scheduling": True})}),
+    Case("test_cache_is_reset_with_tokens_in_flight",
+         "Everybody has to give way while tokens are promised to them: they are computed again.",
+         Plan(), (*SAME, blocks_conserved, served_in_turn),
+         play={"workload": recorded("eight-mixed").then(add(0, 1, 2), steps=5).then(
+             utility("resume_scheduler"), utility("reset_prefix_cache", True), add(3, 5))}),
+    Case("test_worker_dies_with_promised_tokens",
+         "A worker is killed as it samples a token that the step behind it computes with.",
+         plan(kill("worker.0", at=marked("worker.0", Mark.EXECUTING), nth=20)),
+         (death_is_told, ends_once, tokens_in_order, nothing_left_behind)),
+    Case("test_rank_fails_with_promised_tokens",
+         "A rank that has not to answer fails to sample a token that the step behind it computes with.",
+         plan(raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=20)),
+         (two_phase_paired, ends_once, health_is_true, nothing_left_behind)),
+), topology=tensor_parallel(2), workload=pressure(), config=PROMISED))
 
 globals().update(family(__name__, (
     Case("test_core_dies_between_the_two_calls_of_a_step",

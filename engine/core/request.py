@@ -5,7 +5,7 @@ Promises
 - Block hashes are a pure function of the token ids before them (blake2b over packed bytes), so every
   process, machine and world computes the same ones. They are computed once, block by block.
 
-    tokens    [ prompt ................ | output ........ ]
+    tokens    [ prompt ................ | output ........ | promised ]    num_output_placeholders, with async scheduling
               [ computed ........... |      still to do   ]     num_computed_tokens counts scheduled tokens:
               [ known to workers ........... |            ]     a step in flight counts as computed
     hashes    [ h0 | h1 | h2 | ]                                one per full block, chained to the one before
@@ -64,7 +64,7 @@ class Request:
 
     __slots__ = (
         "all_token_ids", "block_hashes", "came", "client_index", "eos_token_id", "known_to_workers", "max_tokens",
-        "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prompt_tokens",
+        "num_cached_tokens", "num_computed_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens",
         "num_tokens_at_workers", "priority", "request_id", "sampling_params", "status", "stop_reason",
     )
 
@@ -82,6 +82,7 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = -1
         self.num_preemptions = 0
+        self.num_output_placeholders = 0  # tokens that steps in flight sample, and that steps behind them compute
         self.num_tokens_at_workers = 0
         self.known_to_workers = False
         self.status = RequestStatus.WAITING

@@ -20,17 +20,21 @@ One step: running requests first, in the order in which they came in or of their
 to compute, within the budget (so a long prompt is computed in chunks, none longer than a threshold that may be set);
 where blocks run out the last of the running requests is preempted.
 Then, unless somebody was preempted, waiting requests in order. Several steps may be in flight, as long as
-the workers execute them in order.
+the workers execute them in order. With async scheduling a running request does not wait for its token in flight: that
+is promised to it, and the workers take the one that they sampled. A promise ends with its step, or with a preemption;
+nothing is computed beyond a length that ends the request in any case.
 
 A worker that gets a step forgets `finished` and `preempted` first; then it takes `new`, then `cached`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.core.block_pool import CacheEvent
+from engine.core.integrity import what_is_wrong
 from engine.core.kv_cache import KVCacheManager
 from engine.core.request import Request, RequestStatus, status_after_token
 from engine.core.request_queue import QUEUES, RequestQueue
@@ -64,6 +68,7 @@ class Scheduler:
         self.max_num_batched_tokens = config.max_num_batched_tokens
         self.max_num_seqs = config.max_num_seqs
         self.most_at_once = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self.promises = config.async_scheduling
         self.max_model_len = max_model_len
         self.max_token_id = MAX_TOKEN_ID if vocab_size is None else vocab_size - 1
         self.cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
@@ -191,6 +196,7 @@ class Scheduler:
             tokens = sampled.get(request_id)
             if not tokens or len(tokens) != 1:
                 raise ValueError(f"step {step} should have sampled one token for {request_id!r}, got {tokens}")
+            request.num_output_placeholders -= self.promises
             token = tokens[0]
             num_preceding = len(request.all_token_ids) - request.num_prompt_tokens
             request.all_token_ids.append(token)
@@ -241,23 +247,14 @@ class Scheduler:
                 "tables": self.cache.num_tables}
 
     def check_integrity(self) -> list[str]:
-        """What is wrong with blocks and queues, as sentences; empty when all is well."""
-        wrong = self.cache.check_integrity()
-        queued = [request.request_id for request in self.running] + list(self.waiting)
-        if sorted(queued) != sorted(self.requests):
-            wrong.append(f"the live requests {sorted(self.requests)} are not those in the queues {sorted(queued)}")
-        for request in self.running:
-            if request.status is not RequestStatus.RUNNING:
-                wrong.append(f"{request} is among the running")
-        for request in self.waiting.values():
-            if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
-                wrong.append(f"{request} is among the waiting")
-            if request.num_computed_tokens or self.cache.get_block_ids(request.request_id):
-                wrong.append(f"{request} waits, but has computed tokens or blocks")
-        num_listed = sum(len(self.cache.get_block_ids(request.request_id)) > 0 for request in self.running)
-        if num_listed != self.cache.num_tables:
-            wrong.append(f"{self.cache.num_tables} requests hold blocks, {num_listed} of them are running")
-        return wrong
+        """What is wrong with blocks, queues and promises, as sentences; empty when all is well."""
+        return what_is_wrong(self.cache, self.requests, self.running, self.waiting, self._sampled_in_flight())
+
+    def _sampled_in_flight(self) -> Counter[str]:
+        """How many tokens steps in flight sample for each request, where those are promised."""
+        return Counter(request.request_id for work in self._in_flight.values()
+                       for request, num_preemptions, _, samples in work
+                       if samples and self.promises and request.num_preemptions == num_preemptions)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -270,10 +267,10 @@ class Scheduler:
         while budget and index < len(running):
             request = running[index]
             start = request.num_computed_tokens
-            num_tokens = len(request.all_token_ids)
+            num_tokens = len(request.all_token_ids) + request.num_output_placeholders
             num_new = min(num_tokens - start, budget, self.most_at_once)
-            if num_new == 0:  # its next token is still in flight
-                index += 1
+            if num_new == 0 or (request.num_output_placeholders and self._may_end(request, num_tokens)):
+                index += 1  # its next token is still in flight
                 continue
             if start + num_new > cache.capacity_tokens:
                 del running[index]
@@ -289,6 +286,11 @@ class Scheduler:
             budget -= num_new
             index += 1
         return budget
+
+    def _may_end(self, request: Request, num_tokens: int) -> bool:
+        """Whether it cannot go on beyond so many tokens, the last of which are promised."""
+        return (num_tokens - request.num_prompt_tokens >= request.max_tokens or num_tokens >= self.max_model_len
+                or num_tokens > self.cache.capacity_tokens)
 
     def _allocate_or_preempt(self, request: Request, num_new: int) -> list[int] | None:
         """Blocks for a running request, the youngest giving way. -> None if that was the request itself"""
@@ -330,17 +332,20 @@ class Scheduler:
                work: list[tuple[Request, int, int, bool]]) -> None:
         """`num_new` more tokens of this request are in the step, and the workers get to know all its tokens."""
         num_scheduled[request.request_id] = num_new
-        num_tokens = len(request.all_token_ids)
-        num_computed = request.num_computed_tokens + num_new
-        request.num_computed_tokens = num_computed
+        num_tokens = len(request.all_token_ids) + request.num_output_placeholders
+        request.num_computed_tokens = num_computed = request.num_computed_tokens + num_new
+        samples = num_computed == num_tokens
+        if samples and self.promises:
+            request.num_output_placeholders += 1
+            num_tokens += 1
         request.num_tokens_at_workers = num_tokens
-        work.append((request, request.num_preemptions, num_computed, num_computed == num_tokens))
+        work.append((request, request.num_preemptions, num_computed, samples))
 
     def _preempt(self, request: Request) -> None:
         """It was taken from the running; it waits at the head, as if nothing of it had been computed."""
         self.cache.free(request)
         request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_output_placeholders = 0
         request.num_preemptions += 1
         request.known_to_workers = False
         self._preempted.append(request.request_id)

@@ -1,7 +1,8 @@
 """Executes steps: keeps what each request has said so far, runs the model, and samples on the output rank.
 
 Promises: a step's answer depends on the `SchedulerOutput`s alone, so ranks that get the same ones never
-diverge: tokens reach every rank from the scheduler, also those that the output rank sampled itself. A token is
+diverge: tokens reach every rank from the scheduler, also those that the output rank sampled itself; with async
+scheduling every rank samples, and chooses the same. A token is
 sampled for a request exactly when its scheduled tokens reach the end of what is known of it. `finished` and
 `preempted` requests are forgotten before anything else is done, also in a step that schedules nothing. All
 collectives of a step lie in `execute_model`, `sample_tokens` has none.
@@ -77,13 +78,15 @@ class ModelRunner:
     """Runs one rank's model. `initialize_cache` comes before the first step."""
 
     def __init__(self, model: LlamaModel, *, block_size: int, dtype: torch.dtype, device: str, rank: int = 0,
-                 seed: int = 0) -> None:
+                 seed: int = 0, keeps_samples: bool = False) -> None:
+        """`keeps_samples`: the scheduler does not tell what was sampled; each rank samples, and goes on with that."""
         self.model = model
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
         self.rank = rank
         self.seed = seed
+        self.keeps_samples = keeps_samples
         self.caches: list[torch.Tensor] = []
         self.requests: dict[str, CachedRequestState] = {}
         self._phases = Phases[Computed]()
@@ -126,14 +129,17 @@ class ModelRunner:
         `grammar_output`: carried for structured output, which is not built.
         """
         computed = self._phases.sample()
-        if computed is None or self.rank != OUTPUT_RANK:
+        if computed is None or not (self.keeps_samples or self.rank == OUTPUT_RANK):
             return None
         sampled: dict[str, list[int]] = {request_id: [] for request_id in computed.scheduled}
         if computed.logits is not None:
-            tokens = sample(computed.logits, [self.requests[request_id].draw() for request_id in computed.ending])
-            for request_id, token in zip(computed.ending, tokens, strict=True):
+            states = [self.requests[request_id] for request_id in computed.ending]
+            for state, request_id, token in zip(states, computed.ending, sample(
+                    computed.logits, [state.draw() for state in states]), strict=True):
                 sampled[request_id].append(token)
-        return ModelRunnerOutput(computed.step, sampled)
+                if self.keeps_samples:
+                    state.token_ids.append(token)
+        return ModelRunnerOutput(computed.step, sampled) if self.rank == OUTPUT_RANK else None
 
     def _update(self, output: SchedulerOutput) -> None:
         for request_id in output.finished:

@@ -77,7 +77,8 @@ class Worker:
             shard = LlamaModel(model, checkpoint, Shard(self.rank, self.world_size), self.group,
                                max_model_len(config, model), dtype, self.device)
         self.runner = ModelRunner(shard, block_size=config.cache.block_size, dtype=dtype, device=self.device,
-                                  rank=self.rank, seed=config.seed)
+                                  rank=self.rank, seed=config.seed,
+                                  keeps_samples=config.scheduler.async_scheduling)
 
     def determine_available_memory(self) -> int:
         """Bytes that this rank's cache may take.

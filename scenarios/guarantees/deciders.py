@@ -60,6 +60,8 @@ DECIDERS: dict[str, Decider] = {
                               "another order than it uses results"),
     "two-phase-paired": Decider("calls as each rank came to them; the tokens of each step", (_L,)),
     "first-error-told": Decider("a rank's exception, and what callers were told", (_I, _C)),
+    "async-same-tokens": Decider("tokens, against those that transformers chose", (_C, _P)),
+    "placeholders-conserved": Decider("steps as the rank that answers read them, against what was asked", (_I, _P)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),

@@ -6,6 +6,7 @@ Promises
 
 The rules
     first come, first served; who was preempted comes before whoever has not run yet, the last preempted first
+    or, where tokens in flight are promised, with those too, unless they bring it to a length that ends it
     a step's results are known when the core has used them, and not to the steps that it has scheduled before
     or by priority, the lowest first; who came first among equals, whether it has run or not
     running requests first, in that order, each with all it still has to compute, up to the threshold for one request
@@ -19,138 +20,11 @@ The rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
 
+from scenarios.guarantees.guests import Blocks, Guest, Limits, NotFree, Work, Wrong
 from scenarios.history.steps import Asked, Came, Known, Step
 
-
-class Wrong(Exception):
-    """A step, or what the core says beside it, breaks a rule."""
-
-
-class NotFree(Wrong):
-    """A block has two owners, or does not exist."""
-
-
-class Limits(NamedTuple):
-    """Of one engine. `longest`: what a prompt must stay below, None where only the model says so."""
-
-    tokens: int
-    requests: int
-    blocks: int
-    block_size: int
-    longest: int | None
-    reuses: bool
-    by_priority: bool = False
-    at_once: int = 0  # tokens of one request in a step; 0: any number
-
-    def can_serve(self, prompt: list[int]) -> bool:
-        """Whether a request that asks this can ever come in."""
-        return 0 < len(prompt) <= self.blocks * self.block_size and (self.longest is None or len(prompt) < self.longest)
-
-
-class Blocks:
-    """Who holds which block, what can be found in it, and what goes unused."""
-
-    def __init__(self, count: int) -> None:
-        self.holders = [0] * count
-        self.blank = set(range(count))  # free, and nothing in them
-        self.unused: dict[int, None] = {}  # free, and something can be found in them; unused for longest first
-        self.content: dict[int, int] = {}  # block -> the number of the tokens in it and before it
-        self.found_in: dict[int, set[int]] = {}
-        self.changed = False  # what can be found, since somebody asked
-        self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-
-    @property
-    def free(self) -> int:
-        return len(self.blank) + len(self.unused)
-
-    def number(self, parent: int, tokens: Iterable[int]) -> int:
-        """Of these tokens behind that parent; the same for the same."""
-        return self._numbers.setdefault((parent, tuple(tokens)), len(self._numbers) + 1)
-
-    def hold(self, block: int) -> None:
-        self.unused.pop(block, None)
-        self.holders[block] += 1
-
-    def take(self, block: int) -> None:
-        """A block is handed out for something else."""
-        if not 0 <= block < len(self.holders):
-            raise NotFree(f"block {block} does not exist")
-        if self.holders[block]:
-            raise NotFree(f"block {block} was handed out while somebody held it")
-        if block in self.unused:
-            if self.blank:
-                raise Wrong(f"block {block} was taken, whose content could be found, although others hold nothing")
-            oldest = next(iter(self.unused))
-            if block != oldest:
-                raise Wrong(f"block {block} was taken, although block {oldest} has gone unused for longer")
-            del self.unused[block]
-            self._forget(block)
-        self.blank.discard(block)
-        self.holders[block] = 1
-
-    def release(self, blocks: list[int]) -> None:
-        for block in reversed(blocks):
-            self.holders[block] -= 1
-            if not self.holders[block]:
-                if block in self.content:
-                    self.unused[block] = None
-                else:
-                    self.blank.add(block)
-
-    def store(self, block: int, number: int) -> None:
-        self.content[block] = number
-        self.changed |= number not in self.found_in
-        self.found_in.setdefault(number, set()).add(block)
-
-    def forget_all(self) -> None:
-        for block in list(self.content):
-            self._forget(block)
-        self.blank |= set(self.unused)
-        self.unused.clear()
-        self.changed = True
-
-    def has_changed(self) -> bool:
-        changed, self.changed = self.changed, False
-        return changed
-
-    def _forget(self, block: int) -> None:
-        number = self.content.pop(block)
-        self.found_in[number].discard(block)
-        if not self.found_in[number]:
-            del self.found_in[number]
-            self.changed = True
-
-
-class Guest:
-    """A request that is being served."""
-
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.name = asked.request
-        self.tokens = list(asked.prompt)
-        self.longest = len(asked.prompt) + asked.answers
-        self.told = 0  # so many of its tokens the workers know
-        self.computed = 0
-        self.blocks: list[int] = []
-        self.stored: list[int] = []  # the numbers of its full blocks
-        self.cached: int | None = None  # so many tokens it found when it first came in
-        self.turn = 0, 0  # by priority, then by when it came
-        self.stay = 0  # how often it has let go of its blocks
-
-    def __str__(self) -> str:
-        return repr(self.name)
-
-
-class Work(NamedTuple):
-    """What a step computes for a request: up to which token, and whether that is its last one."""
-
-    guest: Guest
-    stay: int
-    computed: int
-    samples: bool
+__all__ = ["Limits", "NotFree", "Service", "Wrong"]
 
 
 class Service:
@@ -226,7 +100,7 @@ class Service:
 
     def _let_go(self, guest: Guest) -> None:
         self.blocks.release(guest.blocks)
-        guest.blocks, guest.stored, guest.computed = [], [], 0
+        guest.blocks, guest.stored, guest.computed, guest.promised = [], [], 0, 0
         guest.stay += 1
 
     # -- a step
@@ -260,13 +134,13 @@ class Service:
         budget, place = self.limits.tokens, 0
         while budget and place < len(running):
             guest = running[place]
-            until = len(guest.tokens)
+            until = len(guest.tokens) + guest.promised
+            if until == guest.computed or (guest.promised and self._may_end(guest, until)):
+                place += 1  # its next token is in flight
+                continue
             most = self._at_once(budget)
             if until - guest.computed > most:
                 until = guest.computed + most
-            elif until == guest.computed:  # its next token is in flight
-                place += 1
-                continue
             if until > longest:
                 del running[place]
                 self._ends(guest)
@@ -283,6 +157,12 @@ class Service:
             self._computes(guest, step, until - guest.computed)
             place += 1
         return budget
+
+    def _may_end(self, guest: Guest, tokens: int) -> bool:
+        """Whether so many tokens, the last of which are promised, are its end whatever they are."""
+        limits, asked = self.limits, guest.asked
+        return (asked.most is not None and tokens >= len(asked.prompt) + asked.most) or (
+            limits.longest is not None and tokens >= limits.longest) or tokens > limits.blocks * limits.block_size
 
     def _at_once(self, budget: int) -> int:
         """How many tokens of one request a step may compute."""
@@ -367,8 +247,10 @@ class Service:
         if counted != count:
             raise Wrong(f"{counted} tokens of {guest} are computed, {count} should be")
         guest.computed += count
-        guest.told = len(guest.tokens)
-        self._in_step.append(Work(guest, guest.stay, guest.computed, guest.computed == len(guest.tokens)))
+        samples = guest.computed == len(guest.tokens) + guest.promised
+        guest.promised += samples and self.limits.promises
+        guest.told = len(guest.tokens) + guest.promised
+        self._in_step.append(Work(guest, guest.stay, guest.computed, samples))
 
     def uses(self) -> None:
         """The oldest step in flight was executed: what it computed can be found, and who got a last token is over."""
@@ -379,6 +261,7 @@ class Service:
             if reuses and (len(guest.stored) + 1) * size <= computed:
                 self._can_be_found(guest, computed)
             if samples:
+                guest.promised -= self.limits.promises
                 have = len(guest.tokens)
                 guest.tokens.append(guest.asked.answer(have - len(guest.asked.prompt)))
                 if have + 1 == guest.longest:

@@ -54,6 +54,7 @@ class Asked(NamedTuple):
     reference: list[int]
     answers: int
     priority: int = 0
+    most: int | None = None  # tokens that it may get at most
 
     def answer(self, place: int) -> int:
         return self.reference[place]
@@ -93,4 +94,5 @@ def asked_of(history: History, engine: EngineLife) -> dict[str, Asked]:
 
 def _asked(operation: Operation, internal: str, recorded: dict[str, Any]) -> Asked:
     reference = recorded["reference_token_ids"]
-    return Asked(internal, recorded["prompt_token_ids"], reference, len(reference), recorded.get("priority", 0))
+    return Asked(internal, recorded["prompt_token_ids"], reference, len(reference), recorded.get("priority", 0),
+                 (recorded.get("sampling_params") or {}).get("max_tokens"))

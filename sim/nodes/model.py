@@ -144,4 +144,7 @@ class ModelStandIn:
         output = self._phases.sample()
         if output is not None:
             yield Sleep(self._costs.model_sample_s)
+            if self._config.scheduler.async_scheduling:  # each rank goes on with what it sampled
+                for request_id, tokens in output.sampled.items():
+                    self._known[request_id].num_tokens += len(tokens)
         return None if self._rank else output

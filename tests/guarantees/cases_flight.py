@@ -1,10 +1,13 @@
 """Histories of steps in flight."""
 
+from engine.config import CacheConfig, SchedulerConfig
 from engine.topology import Mark, mark_site
-from tests.guarantees.build import Builder, history
+from tests.guarantees.build import REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
+from tests.guarantees.cases_steps import A, step
 
 ORDER, PAIRED, FIRST = "steps-in-order", "two-phase-paired", "first-error-told"
+SAME, CONSERVED = "async-same-tokens", "placeholders-conserved"
 CORE = "core.0"
 
 
@@ -13,14 +16,14 @@ def deep(tp: int = 2) -> Builder:
 
 
 def scheduled(h: Builder, *steps: int, tokens: int = 2) -> Builder:
-    for step in steps:
-        h.crosses(mark_site(CORE, Mark.SCHEDULED), step=step, tokens=tokens)
+    for number in steps:
+        h.crosses(mark_site(CORE, Mark.SCHEDULED), step=number, tokens=tokens)
     return h
 
 
 def used(h: Builder, *steps: int) -> Builder:
-    for step in steps:
-        h.crosses(mark_site(CORE, Mark.EXECUTED), step=step)
+    for number in steps:
+        h.crosses(mark_site(CORE, Mark.EXECUTED), step=number)
     return h
 
 
@@ -31,10 +34,10 @@ def comes_to(h: Builder, method: str, call: int = 0, *nodes: str) -> Builder:
 
 
 def pairs(h: Builder, count: int, *nodes: str) -> Builder:
-    for step in range(count):
-        scheduled(h, step)
-        comes_to(h, "execute_model", 2 * step, *nodes)
-        comes_to(h, "sample_tokens", 2 * step + 1, *nodes)
+    for number in range(count):
+        scheduled(h, number)
+        comes_to(h, "execute_model", 2 * number, *nodes)
+        comes_to(h, "sample_tokens", 2 * number + 1, *nodes)
     return h
 
 
@@ -202,3 +205,82 @@ def another_rank_died_before() -> Builder:
 @outside(FIRST)
 def the_core_is_killed_when_it_should_tell() -> Builder:
     return told(fails(asked(), 1, 0), NOTHING).fires("kill", "core.0/mark:dying").ends(CORE, exitcode=-9)
+
+
+# -- tokens that are promised
+
+
+def promised(most: int | None = 3) -> Builder:
+    """Of "a": [1, 2], answered by 7, 8, 9; two steps may be in flight."""
+    h = history(cache=CacheConfig(num_gpu_blocks=6, block_size=2),
+                scheduler=SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=2, async_scheduling=True))
+    workload = h.play().workload
+    first, *rest = workload["requests"]
+    params = {**first.get("sampling_params", {}), "max_tokens": most}
+    return h.promised(workload={**workload, "requests": [{**first, "sampling_params": params}, *rest]}).started(
+        blocks=6).called("a")
+
+
+def overlapping(h: Builder, *computed: int) -> Builder:
+    """The prompt, then a token at each of these places: every step is scheduled before the one before it is used."""
+    step(h, new=((A, [1, 2], 2, [0], 0, 2),), used=False)
+    for at in computed:
+        step(h, cached=((A, [], [], at, 1),), used=False)
+        used(h, 0)
+    return used(h, 0)
+
+
+def answered(h: Builder, *tokens: int) -> Builder:
+    return h.streams("a", list(tokens)).ended("a")
+
+
+@accepts(SAME)
+def tokens_that_were_promised_are_those_of_the_reference() -> Builder:
+    return answered(overlapping(promised(), 2, 3), 7, 8, 9)
+
+
+@rejects(SAME)
+def what_was_computed_with_was_another_token() -> Builder:
+    return answered(overlapping(promised(), 2, 3), 7, 5, 9)
+
+
+@rejects(SAME)
+def a_stream_ends_before_its_time() -> Builder:
+    return answered(overlapping(promised(), 2, 3), 7, 8)
+
+
+@silent(SAME)
+def every_token_is_known_when_the_next_step_is_scheduled() -> Builder:
+    h = step(promised(), new=((A, [1, 2], 2, [0], 0, 2),))
+    return answered(step(step(h, cached=((A, [7], [], 2, 1),)), cached=((A, [8], [], 3, 1),)), 7, 8, 9)
+
+
+@outside(SAME)
+def another_request_came_than_was_asked() -> Builder:
+    h = overlapping(promised(), 2, 3).fires("corrupt", f"{REQUESTS}:receive")
+    return answered(h, 7, 5, 9)
+
+
+@accepts(CONSERVED)
+def nothing_is_computed_beyond_its_length() -> Builder:
+    return overlapping(promised(), 2, 3)
+
+
+@accepts(CONSERVED)
+def one_step_is_wasted_behind_a_stop() -> Builder:
+    return overlapping(promised(most=9), 2, 3, 4)
+
+
+@rejects(CONSERVED)
+def the_token_of_its_length_is_computed_too() -> Builder:
+    return overlapping(promised(), 2, 3, 4)
+
+
+@rejects(CONSERVED)
+def two_steps_are_wasted_behind_a_stop() -> Builder:
+    return overlapping(promised(most=9), 2, 3, 4, 5)
+
+
+@silent(CONSERVED)
+def it_is_aborted_before_its_end() -> Builder:
+    return overlapping(promised(), 2)

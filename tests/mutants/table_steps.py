@@ -34,7 +34,7 @@ ONE_STEP_MORE = Mutant(
                 "        self._allowance = steps + 1\n"),))
 
 NEWEST_FIRST = Mutant(
-    id="newest-first", scenario="test_two_steps_in_flight",
+    id="newest-step-first", scenario="test_two_steps_in_flight",
     bug="Of the steps in flight the newest one's results are used first.",
     breaks=these("steps-in-order/order"), along=these("served-in-turn", "kv-never-stalls", "blocks-conserved"),
     edits=(Edit("engine/core/batch_queue.py", "self._steps.popleft()", "self._steps.pop()"),))
@@ -74,5 +74,34 @@ SAMPLE_AWAITED_FIRST = Mutant(
                 "        if sampled is None:\n            result = yield from self._executor.wait(executed)\n"
                 "        else:\n"),))
 
-STEPS_MUTANTS = (OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
-                 STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST)
+ANOTHER_TOKEN_THAN_PROMISED = Mutant(
+    id="another-token-than-promised", scenario="test_tokens_in_flight_are_promised",
+    bug="A rank goes on with another token than the one that it sampled.",
+    breaks=these("async-same-tokens", "tokens-match-reference"),
+    along=these("served-in-turn", "blocks-conserved", "ends-once", "tokens-in-order"),
+    edits=(Edit("engine/worker/model_runner.py", "                    state.token_ids.append(token)\n",
+                "                    state.token_ids.append(token ^ 1)\n"),
+           Edit("sim/nodes/model.py", "                    self._known[request_id].num_tokens += len(tokens)\n",
+                "                    self._known[request_id].num_tokens += len(tokens)\n"
+                "                    self._known[request_id].num_prompt_tokens -= 1\n")))
+
+BEYOND_ITS_LENGTH = Mutant(
+    id="beyond-its-length", scenario="test_tokens_in_flight_are_promised",
+    bug="A core schedules a step for a request whose last token, by its length, is in flight.",
+    breaks=these("placeholders-conserved/length"), along=these("served-in-turn", "blocks-conserved"),
+    edits=(Edit("engine/core/scheduler.py",
+                "        return (num_tokens - request.num_prompt_tokens >= request.max_tokens or num_tokens >= "
+                "self.max_model_len\n",
+                "        return (num_tokens >= self.max_model_len\n"),))
+
+TOO_MUCH_BEHIND_A_STOP = Mutant(
+    id="too-much-behind-a-stop", scenario="test_promised_tokens_end_streams",
+    bug="The queue of steps takes one more than it is deep, and each is one more behind a token that ends a stream.",
+    breaks=these("placeholders-conserved/stop", "steps-in-order"),
+    edits=(Edit("engine/core/batch_queue.py", "len(self._steps) >= self.depth or",
+                "len(self._steps) > self.depth or"),))
+
+STEPS_MUTANTS = (
+    OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
+    STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
+    TOO_MUCH_BEHIND_A_STOP)

@@ -90,7 +90,9 @@ class _Known:
 class WorkerView:
     """Executes steps on a cache whose slots remember the tokens that their content was computed from."""
 
-    def __init__(self, num_blocks: int, block_size: int, budget: int, max_num_seqs: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, budget: int, max_num_seqs: int,
+                 keeps_samples: bool = False) -> None:
+        self.keeps_samples = keeps_samples
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.budget = budget
@@ -144,7 +146,12 @@ class WorkerView:
             assert self.slots.get(slot) == tuple(known.tokens[:position + 1]), (
                 f"{request_id!r} reads slot {slot} for position {position}: "
                 f"found {self.slots.get(slot)}, wanted {tuple(known.tokens[:position + 1])}")
-        return [next_token(known.tokens)] if known.num_computed == len(known.tokens) else []
+        if known.num_computed < len(known.tokens):
+            return []
+        token = next_token(known.tokens)
+        if self.keeps_samples:
+            known.tokens.append(token)
+        return [token]
 
 
 class Client:

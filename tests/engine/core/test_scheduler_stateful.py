@@ -25,14 +25,15 @@ class SchedulerLife(RuleBasedStateMachine):
         num_blocks=st.integers(1, 20), block_size=st.integers(1, 4), budget=st.integers(1, 40),
         max_num_seqs=st.integers(1, 6), max_model_len=st.sampled_from([40, 24, 9, 2]),
         caching=st.sampled_from([True, True, True, False]), depth=st.integers(1, 3),
-        policy=st.sampled_from(["fcfs", "priority"]), threshold=st.sampled_from([0, 0, 1, 5]))
+        policy=st.sampled_from(["fcfs", "priority"]), threshold=st.sampled_from([0, 0, 1, 5]), promises=st.booleans())
     def start(self, num_blocks: int, block_size: int, budget: int, max_num_seqs: int, max_model_len: int,
-              caching: bool, depth: int, policy: str, threshold: int) -> None:
+              caching: bool, depth: int, policy: str, threshold: int, promises: bool) -> None:
         self.scheduler = Scheduler(
             SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, policy=policy,
+                            async_scheduling=promises,
                             long_prefill_token_threshold=threshold),
             CacheConfig(enable_prefix_caching=caching), num_blocks, block_size, max_model_len, vocab_size=VOCAB)
-        self.view = WorkerView(num_blocks, block_size, budget, max_num_seqs)
+        self.view = WorkerView(num_blocks, block_size, budget, max_num_seqs, promises)
         self.client = Client()
         self.mirror = Mirror()
         self.depth = depth
