@@ -20,6 +20,7 @@ FLAT = {
     "max_num_seqs": ("scheduler", "max_num_seqs"),
     "max_num_batched_tokens": ("scheduler", "max_num_batched_tokens"),
     "scheduling_policy": ("scheduler", "policy"),
+    "async_scheduling": ("scheduler", "async_scheduling"),
     "long_prefill_token_threshold": ("scheduler", "long_prefill_token_threshold"),
     "block_size": ("cache", "block_size"),
     "enable_prefix_caching": ("cache", "enable_prefix_caching"),

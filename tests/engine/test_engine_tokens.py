@@ -44,6 +44,12 @@ def steps(monkeypatch, tmp_path):
 
     def watched(self):
         scheduled = schedule(self)
+        if scheduled is None:
+            return None
+        if self._in_flight.keys() - {scheduled.step}:
+            tell(tmp_path, "in-flight")
+        if any(request.num_output_placeholders > 1 for request in self.running):
+            tell(tmp_path, "promised-twice")
         for _ in scheduled.preempted:
             tell(tmp_path, "preempted")
         for new in scheduled.new:
@@ -69,6 +75,20 @@ def test_prompts_in_pieces_of_at_most_24_tokens(tp: int, steps, tmp_path) -> Non
     with LLM(config=config(tp, scheduler={"max_num_batched_tokens": 24, "max_num_seqs": 8})) as llm:
         assert wrong_answers(llm) == []
     assert told(tmp_path)["in-pieces"] > 0
+
+
+@pytest.mark.parametrize(("tp", "depth", "promises"), [
+    (1, 2, False), (1, 2, True), (2, 2, False), (2, 2, True), (2, 3, True), (4, 2, True)])
+def test_several_steps_in_flight_in_a_cache_that_is_too_small(tp: int, depth: int, promises: bool, steps,
+                                                              tmp_path) -> None:
+    """Prompts in pieces, preemptions; with and without promised tokens."""
+    with LLM(config=config(tp, max_concurrent_batches=depth, cache={"num_gpu_blocks": 40}, scheduler={
+            "max_num_batched_tokens": 96, "max_num_seqs": 8, "async_scheduling": promises})) as llm:
+        assert wrong_answers(llm) == []
+        assert llm.call_utility("get_stats")[2:] == [40, 40], "all blocks are free again"
+    seen = told(tmp_path)
+    assert min(seen["preempted"], seen["in-flight"], seen["in-pieces"]) > 0
+    assert (seen["promised-twice"] > 0) == promises, "one more than the step that samples it"
 
 
 def test_the_tcp_transport_carries_the_same_tokens() -> None:

@@ -16,7 +16,8 @@ from engine.worker.memory import free_memory_bytes
 
 VALUES = {"max_model_len": 64, "max_num_seqs": 3, "max_num_batched_tokens": 99, "block_size": 4,
           "enable_prefix_caching": False, "gpu_memory_utilization": 0.25, "num_gpu_blocks_override": 7,
-          "scheduling_policy": "priority", "long_prefill_token_threshold": 5}
+          "scheduling_policy": "priority", "long_prefill_token_threshold": 5,
+          "async_scheduling": True}
 
 
 def test_flat_names_land_in_their_parts() -> None:
@@ -47,6 +48,9 @@ def test_what_has_no_meaning_here_is_taken() -> None:
     ({"gpu_memory_utilization": 1.5}, "memory_fraction must be above 0 and at most 1, got 1.5"),
     ({"scheduling_policy": "lottery"}, "scheduling_policy='lottery' cannot be used|Invalid enum value 'lottery'"),
     ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be 0"),
+    ({"max_concurrent_batches": 0}, "max_concurrent_batches must be 1 or more, got 0"),
+    ({"max_concurrent_batches": 1, "async_scheduling": True}, "async_scheduling needs .* max_concurrent_batches is 1"),
+    ({"async_scheduling": "often"}, "async_scheduling"),
     ({"trust_remote_code": True}, "trust_remote_code is refused: code out of a model directory is never run"),
     ({"max_model_length": 5}, r"max_model_length is nothing that can be configured; is it max_model_len\?"),
     ({"quantization": "awq"}, "quantization is nothing that can be configured"),
