@@ -1,7 +1,8 @@
 """What stands in for the weights in the twin: a rank that answers from recorded tokens.
 
 A step costs time and the collectives of the real model, in its order and number, so that the nth collective
-means the same in both worlds.
+means the same in both worlds. What a rank has computed stands in slots that it reaches through block tables: whoever
+finds something else there than it wrote, or goes on with another token than the recorded one, answers with a wrong one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.model_config import ModelConfig
 from engine.topology import worker
 from engine.worker.phases import Phases
+from sim.nodes.slots import Known, Slots
 from sim.process.effects import Enter, Sleep
 from sim.process.process import SimProcess
 
@@ -45,17 +47,6 @@ class Given(msgspec.Struct, frozen=True):
         return ModelStandIn(self.model, self.model_config.vocab_size, process, asked).call
 
 
-class _Known:
-    """A request as a worker knows it: how many tokens it has, and what follows its prompt."""
-
-    __slots__ = ("continuation", "num_prompt_tokens", "num_tokens")
-
-    def __init__(self, num_tokens: int, num_prompt_tokens: int, continuation: Sequence[int]) -> None:
-        self.num_tokens = num_tokens
-        self.num_prompt_tokens = num_prompt_tokens
-        self.continuation = continuation
-
-
 class ModelStandIn:
     """One rank's model: knows its requests' tokens and answers with the recorded ones."""
 
@@ -66,7 +57,8 @@ class ModelStandIn:
         self._config: EngineConfig = asked.config
         self._rank = asked.rank
         self._group: Any = None
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
+        self._slots = Slots(asked.config.cache.block_size)
         self._has_device = self._is_loaded = False
         self._num_blocks = 0  # of its cache, once it has one
         self._phases = Phases[ModelRunnerOutput]()
@@ -110,35 +102,41 @@ class ModelStandIn:
         self._phases.execute()
         for request_id in (*step.finished, *step.preempted):
             known.pop(request_id, None)
-        starts: dict[str, int] = {}
         for new in step.new:
             prompt = tuple(new.token_ids[:new.num_prompt_tokens])
             continuation = model.continuation(prompt)
             if not continuation and not 0 <= min(prompt) <= max(prompt) < self._vocab_size:
                 raise IndexError("index out of range in self")  # as an embedding says it
-            known[new.request_id] = _Known(len(new.token_ids), new.num_prompt_tokens, continuation)
-            starts[new.request_id] = new.num_computed_tokens
+            known[new.request_id] = Known(new, continuation, model.last_token)
         for cached in step.cached:
-            known[cached.request_id].num_tokens += len(cached.new_token_ids)
-            starts[cached.request_id] = cached.num_computed_tokens
+            known[cached.request_id].goes_on(cached)
         scheduled = step.num_scheduled_tokens
-        samples = [request_id for request_id, count in scheduled.items()
-                   if starts[request_id] + count >= known[request_id].num_tokens]
         if not scheduled:
             return None if self._rank else ModelRunnerOutput(step.step, {})  # only the output rank answers
+        sampled = {request_id: self._compute(request_id, count) for request_id, count in scheduled.items()}
         yield Sleep(self._costs.model_step_s)
         if self._group is not None:
             yield Enter(self._group, model.collectives, "all_reduce")
-            if samples:
+            if any(sampled.values()):
                 yield Enter(self._group, 1, "all_gather")
-        sampled: dict[str, list[int]] = {request_id: [] for request_id in scheduled}
-        for request_id in samples:
-            request = known[request_id]
-            position = request.num_tokens - request.num_prompt_tokens
-            token = request.continuation[position] if position < len(request.continuation) else model.last_token
-            sampled[request_id] = [token]
         self._phases.keep(ModelRunnerOutput(step.step, sampled))
         return None
+
+    def _compute(self, request_id: str, count: int) -> list[int]:
+        """`count` more tokens of a request. -> what follows, where all that is known of it is computed then"""
+        request, slots = self._known[request_id], self._slots
+        start, end = request.computed, request.computed + count
+        if count < 1 or end > len(request.tokens) or end > len(request.blocks) * slots.block_size:
+            raise RuntimeError(
+                f"request {request_id!r}: {count} tokens from {start} on are scheduled, but rank {self._rank} knows "
+                f"{len(request.tokens)} tokens and {len(request.blocks)} blocks of {slots.block_size}")
+        request.computed, is_last = end, end == len(request.tokens)
+        if self._rank == 0:  # who answers; the others hold the same
+            words = request.words_until(end)
+            slots.write(request.blocks, start, words[start:])
+            if is_last and not (request.is_as_recorded and slots.hold(request.blocks, words)):
+                return [(request.next_token + 1) % self._vocab_size]  # a model that reads something else says so
+        return [request.next_token] if is_last else []
 
     def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | None]:
         output = self._phases.sample()
@@ -146,5 +144,6 @@ class ModelStandIn:
             yield Sleep(self._costs.model_sample_s)
             if self._config.scheduler.async_scheduling:  # each rank goes on with what it sampled
                 for request_id, tokens in output.sampled.items():
-                    self._known[request_id].num_tokens += len(tokens)
+                    for token in tokens:
+                        self._known[request_id].says(token)
         return None if self._rank else output

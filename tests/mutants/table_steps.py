@@ -81,9 +81,8 @@ ANOTHER_TOKEN_THAN_PROMISED = Mutant(
     along=these("served-in-turn", "blocks-conserved", "ends-once", "tokens-in-order"),
     edits=(Edit("engine/worker/model_runner.py", "                    state.token_ids.append(token)\n",
                 "                    state.token_ids.append(token ^ 1)\n"),
-           Edit("sim/nodes/model.py", "                    self._known[request_id].num_tokens += len(tokens)\n",
-                "                    self._known[request_id].num_tokens += len(tokens)\n"
-                "                    self._known[request_id].num_prompt_tokens -= 1\n")))
+           Edit("sim/nodes/model.py", "self._known[request_id].says(token)",
+                "self._known[request_id].says(token ^ 1)")))
 
 BEYOND_ITS_LENGTH = Mutant(
     id="beyond-its-length", scenario="test_tokens_in_flight_are_promised",
