@@ -78,7 +78,7 @@ ANOTHER_TOKEN_THAN_PROMISED = Mutant(
     id="another-token-than-promised", scenario="test_tokens_in_flight_are_promised",
     bug="A rank goes on with another token than the one that it sampled.",
     breaks=these("async-same-tokens", "tokens-match-reference"),
-    along=these("served-in-turn", "blocks-conserved", "ends-once", "tokens-in-order"),
+    along=these("served-in-turn", "blocks-conserved", "ends-once", "tokens-in-order", "placeholders-conserved"),
     edits=(Edit("engine/worker/model_runner.py", "                    state.token_ids.append(token)\n",
                 "                    state.token_ids.append(token ^ 1)\n"),
            Edit("sim/nodes/model.py", "self._known[request_id].says(token)",
