@@ -26,6 +26,7 @@ class Hearer:
         self.plain = history.play.options.without_epochs
         self.came: dict[int | None, Came] = defaultdict(lambda: Came(not self.plain))
         self.epoch: int | None = None  # whom it follows
+        self.left: set[int | None] = set()  # whom it followed before
         self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
         self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
         self.told: Told | None = None
@@ -52,6 +53,7 @@ class Hearer:
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
         self.rumoured = 0  # an answer, or a state, told of every number below
+        self.doubtings = 0  # questions in a row that it asked while the next batch was doubted
         self.stirred_at = 0.0  # since when live is silent
         self.other_at = FOREVER  # the same, where an answer of another life has ended
         self.proven: set[int] = set()  # lives that were heard live, or told their state
@@ -157,6 +159,7 @@ class Hearer:
                 self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
+        self._is_sure(moment.at)
         self.question, self.answer, self.heard_at, self.joins = moment, set(), moment.at, False
         if moment.said.get("snapshot"):
             self.waits_until = FOREVER
@@ -165,6 +168,12 @@ class Hearer:
             self.questions += 1
             self.begun[moment.said.get("start", -1)] += 1
             self.silent += 1
+
+    def _is_sure(self, at: float) -> None:
+        """Who may be another one is asked so often, and then followed as it is."""
+        self.doubtings = self.doubtings + 1 if self._of_now().next in self.doubted else 0
+        if self.exact and self.doubtings > TRIES:
+            self._broke("asked {} times who has sent batch {}", self.doubtings, self._of_now().next, at=at)
 
     def _asks_now(self, at: float) -> bool:
         """A question that leaves in this moment is on record before what was told of the answer before it."""

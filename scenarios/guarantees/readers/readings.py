@@ -22,6 +22,8 @@ QUIET_S = 0.2
 RESTART_S = 1.0
 #: Questions in a row that brought nothing until what they asked for counts as lost.
 TRIES = 3
+#: The longest wait for an answer of a publisher that may not know what it was asked.
+UNKNOWN_S = 1.0
 #: What the twin charges a subscriber for its work between two records of one moment, at most.
 WORK_S = 1e-5
 

@@ -141,9 +141,12 @@ class Teller(Hearer):
                         open_upto - 1, at=at)
         self._close(told, at)
         self.rumoured, self.strange_at, self.misses, self.state, self.other_at = 0, FOREVER, 0, None, FOREVER
+        self.left.add(self.epoch)
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         if self.plain and self.epoch != self.met:  # its answers gave it away: what they held is asked for again
             self.met, self.came[self.epoch] = self.epoch, Came(not self.plain)
+        if not self.plain and self.epoch in self.left:  # it is alive after all, and what came of it was not kept
+            self.came[self.epoch] = Came(not self.plain)
         self.told, self.settled = None, None
 
     def _doubts(self, moment: Moment, told: Told) -> None:
