@@ -59,7 +59,7 @@ def a_real_thread_sends_long_after_the_patience_is_over() -> Builder:
 def _misled(*, held_back: bool = False, replayed: bool = True) -> Builder:
     """A batch of a life that is over comes behind one of the next life, which answers, and is followed again."""
     h = history(subscribers=1).started()
-    h.observes(CORE, "kv-published", seq=0, took=.0001)
+    h.observes(CORE, "born", pid=10).observes(CORE, "kv-published", seq=0, took=.0001)
     h.observes(f"{CORE}@1", "born", pid=11).observes(f"{CORE}@1", "kv-published", seq=0, took=.0001)
     h.now = 2.0
     h.observes(SUBSCRIBER, "born", pid=9)
