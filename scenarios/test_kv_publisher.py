@@ -19,7 +19,7 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import churn, patient
-from scenarios.workloads import abort, add, recorded, utility
+from scenarios.workloads import add, recorded, utility
 
 KV = "core.0->subscriber.0/kv"
 ANSWERS = "core.0->subscriber.0/replay"
@@ -45,14 +45,6 @@ globals().update(family(__name__, (
              hang("core.0", at=f"{KV}:send", nth=nth, until=until(seconds=0.45)) for nth in (5, 6, 7)),
               terminate("subscriber.0", at=f"{KV}:receive", nth=6)),
          (kv_sent_once,)),
-    Case("test_cache_is_cleared_behind_a_lost_batch",
-         "A batch finds the queue full, and later the cache is cleared: who comes late is told a state that is known.",
-         plan(hang("core.0", at=f"{KV}:send", until=until(marked("core.0", Mark.KV_DROPPED)))),
-         (kv_answers_exact, kv_mirror_true, kv_gap_too_old),
-         play={"options": Options(late_subscriber=True),
-               "config": lab_config(kv_events={**EVENTS, "max_queue_size": 1, "buffer_steps": 1}),
-               "workload": recorded("pair").then(add(0, 1), steps=60).then(
-                   utility("reset_prefix_cache"), add(1, name="again"), steps=18).then(abort("again"))}),
     Case("test_state_is_of_batches_that_never_came",
          "Batches are older than the window, and no later one comes live: the state tells how far the publisher is.",
          plan(drop(KV, nth=20, times=3), drop(KV, nth=25, times=9),
