@@ -195,7 +195,7 @@ def _before(mirror: KVCacheMirror, block: int) -> list[Any]:
 
 def _readers() -> Iterator[Asked]:
     def live(number: int) -> list[bytes]:
-        return [b"", number_frame(number), msgspec.msgpack.encode(KVEventBatch(float(number), []))]
+        return [b"", number_frame(number), msgspec.msgpack.encode(KVEventBatch(number / 10, []))]
 
     follower = KVEventFollower()
     told = [*follower.on_time(0.0), *follower.on_replay(end_frames(EndReport(1, 0, _EPOCH, 0, 0, 0)), 0.0),
@@ -203,6 +203,14 @@ def _readers() -> Iterator[Asked]:
     told += follower.on_replay([b"", *live(1)], 0.3)  # and batch 2 is lost on its way
     told += follower.on_replay(end_frames(EndReport(2, 1, _EPOCH, 0, 3, 2)), 0.3)
     yield "what is told of a publisher that says in its answers alone which life it is", lambda: _said(told), [
+        ["applied", 0], ["Gap", 1], ["applied", 1], ["Healed", 1], ["applied", 2]]
+
+    narrow = KVEventFollower(max_held=1)
+    told = [report for number in (0, 2, 3) for report in narrow.on_live(live(number), 0.1)]
+    yield "how many it keeps behind a gap", lambda: [narrow.held, narrow.wire], [1, 3]
+    for number in (0, 1):  # the first one is known: it is the same publisher's
+        told += narrow.on_replay([b"", *live(number)], 0.2)
+    yield "what it is told where it keeps no more", lambda: _said(told), [
         ["applied", 0], ["Gap", 1], ["applied", 1], ["Healed", 1], ["applied", 2]]
 
     reading = Reading(KVEventFollower)
@@ -218,7 +226,7 @@ def _readers() -> Iterator[Asked]:
         _stored(1, 2), _stored(3, parent=2), _stored(8, parent=9), _stored(9, parent=8)]))
     for block, wanted in ((3, [3, 2, 1]), (1, [1]), (4, []), (8, [8, 9])):
         yield f"what stands before block {block}", partial(_before, mirror, block), wanted
-    yield "what it reads of a batch", lambda: read_batch(live(5)[-1]).ts, 5.0
+    yield "what it reads of a batch", lambda: read_batch(live(5)[-1]).ts, 0.5
 
 
 class _Interrupting(list[bytes]):

@@ -195,3 +195,25 @@ def who_was_away_is_asked_three_times() -> Builder:
 @rejects("kv-tells-what-came")
 def who_was_away_is_asked_a_fourth_time() -> Builder:
     return _who_was_away(4)
+
+
+def _unread(*said: Line) -> Builder:
+    """Of a publisher without epochs the last batch comes cut short, and no answer brings it."""
+    h = _without_epochs(2)
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)),
+                       (2.3, "live", {**_came(1), "fate": "truncate"}), (2.3, "asked", {"start": 0}),
+                       (2.31, "replayed", _came(0)), (2.31, "end", {"end": True}), *said,
+                       (2.51, "asked", {"start": 0}), (2.52, "replayed", _came(0)), (2.52, "replayed", _came(1)),
+                       (2.52, "end", {"end": True}), *([] if not said else [
+                           (2.52, "kv-batch", _batch(1, "replay")), (2.52, "kv-healed", {"first": 1, "last": 1})]),
+                       (2.52, "kv-mirror", _holds(2 if said else 1))])
+
+
+@accepts("kv-tells-what-came")
+def a_last_batch_that_cannot_be_read_is_missing() -> Builder:
+    return _unread((2.51, "kv-gap", {"first": 1, "last": 1}))
+
+
+@rejects("kv-tells-what-came")
+def a_last_batch_that_cannot_be_read_is_passed_over() -> Builder:
+    return _unread()

@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.guarantees.base import Finding
 from scenarios.guarantees.readers.lives import Came, Told
-from scenarios.guarantees.readers.readings import RESTART_S, TRIES, WORK_S, Moment
+from scenarios.guarantees.readers.readings import LIVE, RESTART_S, TRIES, WORK_S, Moment
 from scenarios.history.events.followers import Follower
 from scenarios.history.history import FOREVER, Fate
 
@@ -53,6 +53,7 @@ class Hearer:
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
         self.rumoured = 0  # an answer, or a state, told of every number below
+        self.unread = 0  # batches below it have come and could not be read, of one whose answers have no report
         self.doubtings = 0  # questions in a row that it asked while the next batch was doubted
         self.stirred_at = 0.0  # since when live is silent
         self.other_at = FOREVER  # the same, where an answer of another life has ended
@@ -117,8 +118,9 @@ class Hearer:
         self.heard_at = moment.at
         if self.plain and asked is not None:
             self._joins_nothing(moment.at)
-            if self.joins:
-                self.rumoured, self.stirred_at = max(self.answer, default=-1) + 1, moment.at
+            if self.joins or self.unread:
+                brought = max(self.answer, default=-1) + 1 if self.joins else 0
+                self.rumoured, self.stirred_at = max(brought, self.unread), moment.at
         if asked is None or asked.said.get("tag") != said.get("tag"):
             return
         self.question = None
@@ -135,6 +137,10 @@ class Hearer:
             self.rumoured, self.stirred_at = said["next"], moment.at
         else:
             self.other_at = moment.at
+
+    def _damaged(self, moment: Moment) -> None:
+        if self.plain and moment.said.get("fate") == Fate.TRUNCATE and moment.record.site.endswith(LIVE):
+            self.unread = max(self.unread, moment.said.get("seq", -1) + 1)
 
     def _joins_nothing(self, at: float) -> None:
         """So many answers in a row leave it open whose they are, and that is told at once."""

@@ -30,7 +30,9 @@ WORK_S = 1e-5
 _NEVER_READ = frozenset({Fate.DROP, Fate.KILL, Fate.RAISE, Fate.EXIT})
 _LATER = frozenset({Fate.DELAY, Fate.REORDER})
 _DAMAGED = frozenset({Fate.CORRUPT, Fate.TRUNCATE})
-_ARRIVALS = (f"/{Channel.KV.value}:receive", f"/{Channel.REPLAY.value}:receive")
+#: Where live batches come.
+LIVE = f"/{Channel.KV.value}:receive"
+_ARRIVALS = (LIVE, f"/{Channel.REPLAY.value}:receive")
 _QUESTIONS = f"/{Channel.REPLAY.value}:send"
 
 
