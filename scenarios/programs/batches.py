@@ -217,6 +217,7 @@ def _readers() -> Iterator[Asked]:
     before = reading.follower
     yield "a reader that is interrupted amid a message", lambda: _run(
         reading.turn(None), (KV, None, _Interrupting(live(0)))), "InterruptedError"
+    _run(reading.turn(None))
     _run(reading.turn(None), (KV, None, live(0)), None)
     yield "what it tells then", lambda: [type(report).__name__ for report in reading.told], ["Restarted", "Applied"]
     yield "whether it begins anew", lambda: reading.follower is not before and reading.whole, True

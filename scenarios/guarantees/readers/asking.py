@@ -29,6 +29,7 @@ class Asker:
         self.due_at = history.records(self.node)[0].at
         self.tagged = False
         self.knows = False  # whether its publisher knows tags: who may not is not waited for as long
+        self.applied = False  # it has told of a batch: an answer without a report tells that nobody knows tags, then
         self.patience_s = self.wait_s  # how long it waits for what is under way
         self.unheard = True  # no live batch has come: one without an epoch tells that its publisher knows no tags
         self.silences = 0
@@ -181,7 +182,7 @@ class Asker:
         self._goes_on(moment.at)
         said, under = moment.said, self.under
         self.tagged = self.tagged or ("tag" in said and not self.plain)
-        self.knows = self.knows or self.tagged or bool(self.answer)
+        self.knows = self.knows or self.tagged or self.applied
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return
         self.under, self.ended, self.free_at = None, True, moment.at
@@ -224,6 +225,7 @@ class Asker:
 
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
+        self.applied = self.applied or site == "kv-batch"
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
             if said["last"] > self.cleared and said["last"] >= self.stated and not self.plain:
                 self.wanted_at, self.failed = moment.at, 0
@@ -325,7 +327,7 @@ class Asker:
                 due = max(due, self.rest_at) + self.wait_s
         elif self.wanted_at is not None and self.tagged and self.silences < TRIES and not self.pending:
             due = min(due, max(self.wanted_at, self.free_at))
-        if self.plain and self.unheard:
+        if self.plain and self.unheard and not self.knows:
             due += 2 * self.wait_s  # it asks in turns in words that its publisher does not know
         late_s = at - due - self.history.faults.frozen_s(self.node, due, max(due, at))
         if late_s > self.slack_s:

@@ -55,6 +55,8 @@ SUBSCRIBER: tuple[Equivalent, ...] = (
     Equivalent(_ROOM + "life.py", "subscriber_life", "effects-swapped",
                'yield Observe("bye", {"reason": reason})\n    yield Put(ENDINGS, None)',
                "neither waits, and who takes the second one only ends"),
+    Equivalent(_ROOM + "reading.py", "Reading.__init__", "statement-gone", "self._found = False",
+               "it is read in a turn alone, and each turn begins by saying so itself"),
     Equivalent(_ROOM + "order.py", "BatchOrder.begin", "statement-gone", "self._held.clear()",
                "before another life begins the one before is let out, lost or dropped up to its last number"),
     Equivalent(_ROOM + "order.py", "BatchOrder.lose_holes", "statement-gone", "self.apply()",
