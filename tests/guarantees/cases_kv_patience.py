@@ -217,3 +217,23 @@ def a_last_batch_that_cannot_be_read_is_missing() -> Builder:
 @rejects("kv-tells-what-came")
 def a_last_batch_that_cannot_be_read_is_passed_over() -> Builder:
     return _unread()
+
+
+def _learns_of_answers(again_at: float) -> Builder:
+    """A publisher without epochs is heard by its answers alone: the second one tells that it knows no tags."""
+    h = _without_epochs(1)
+    return _writes(h, [(2.5, "asked", {"start": 0}), (2.5, "replayed", _came(0)), (2.5, "end", {"end": True}),
+                       (2.7, "kv-gap", {"first": 0, "last": 0}), (2.7, "kv-batch", _batch(0, "replay")),
+                       (2.7, "kv-healed", {"first": 0, "last": 0}), (3.5, "asked", {"start": 0}),
+                       (3.5, "replayed", _came(0)), (3.5, "end", {"end": True}), (again_at, "asked", {"start": 0}),
+                       (again_at, "kv-mirror", _holds(1))])
+
+
+@accepts("kv-asks-in-time")
+def who_has_learnt_of_answers_that_nobody_knows_tags_asks_without_one() -> Builder:
+    return _learns_of_answers(4.0)
+
+
+@rejects("kv-asks-in-time")
+def who_has_learnt_of_answers_that_nobody_knows_tags_asks_with_one_again() -> Builder:
+    return _learns_of_answers(4.5)

@@ -182,10 +182,11 @@ class Asker:
         self._goes_on(moment.at)
         said, under = moment.said, self.under
         self.tagged = self.tagged or ("tag" in said and not self.plain)
-        self.knows = self.knows or self.tagged or self.applied
+        self.knows = self.knows or self.tagged
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return
         self.under, self.ended, self.free_at = None, True, moment.at
+        self.knows = self.knows or self.applied
         self.unproven = self.unproven and not self.answer
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
