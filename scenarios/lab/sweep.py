@@ -142,14 +142,14 @@ def phases() -> tuple[Phase, ...]:
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
                   drop(_KV, nth=29), drop(_KV, match={"seq": 28}, nth=2), drop(_ANSWERS, match={"seq": 28}, nth=2),
                   delay(_ANSWERS, nth=2, times=4, until=Until(seconds=0.15)),  # it comes amid the next life's own
-                  delay(_ANSWERS, nth=6, times=28, until=Until(seconds=0.06)))),
+                  delay(_ANSWERS, nth=6, times=27, until=Until(seconds=0.06)))),
         Phase(name="plain events of which the last one is overtaken by an answer", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
               options=Options(without_epochs=True), plan=plan(delay(_KV, nth=33, until=Until(seconds=0.4)))),
         Phase(name="plain events and one of the life before just where the next one is", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
                   without_epochs=True, kill_all_then_restart=True), plan=plan(
-                  delay(_KV, nth=28, until=Until(seconds=0.136)))),
+                  delay(_KV, nth=29, until=Until(seconds=0.138)))),  # between the next life's batches 27 and 28
         Phase(name="events of a life that is over, behind the next one's", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
               options=Options(kill_all_then_restart=True), plan=plan(
@@ -187,7 +187,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="plain events of a life that is heard where the one before ended", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
                   without_epochs=True, kill_all_then_restart=True), plan=plan(
-                  drop(_KV, nth=27, times=7), drop(_KV, nth=36),
+                  drop(_KV, nth=26, times=8), drop(_KV, nth=36),
                   delay(_ANSWERS, nth=2, times=3, until=Until(seconds=0.03)))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
