@@ -5,8 +5,8 @@ Its subscriber has to tell by times whose life a batch is of, and an answer that
 
 from __future__ import annotations
 
-from engine.topology import tensor_parallel
-from faults.plan import cut, delay, drop, duplicate, hang, kill, plan, stall, terminate, truncate, until
+from engine.topology import Mark, tensor_parallel
+from faults.plan import cut, delay, drop, duplicate, hang, kill, marked, plan, stall, terminate, truncate, until
 from scenarios.guarantees.all import (
     kv_asks_in_time,
     kv_gap_seen,
@@ -38,11 +38,15 @@ globals().update(family(__name__, (
          "The connection is cut and comes back: who came back is held against what was known before.",
          plan(cut(KV, nth=8, until=until(f"{KV}:send", 20))), HEALED),
     Case("test_plain_publisher_was_silent",
-         "It stands still for longer than another would take to be in its place: it is asked before it is believed.",
-         plan(stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.2))), (kv_tells_what_came,)),
+         "It stands still for longer than another would take to be in its place: it is asked before it is believed. "
+         "Its first batch is lost while an answer is waited for that no such publisher gives.",
+         plan(hang("core.0", at=marked("core.0", Mark.STEP), until=until(seconds=0.45)), drop(KV),
+              stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.2))), (kv_tells_what_came,)),
     Case("test_batch_of_a_plain_publisher_is_cut_short",
-         "A batch cannot be read, live and in its replay: it is missing like one that did not come.",
-         plan(truncate(KV, nth=5), truncate(ANSWERS, nth=3)), (kv_asks_in_time, kv_tells_what_came)),
+         "A batch cannot be read, live and in its replay: it is missing like one that did not come. So is the last "
+         "one, behind which nothing follows.",
+         plan(truncate(KV, nth=5), truncate(ANSWERS, nth=3), truncate(KV, nth=33),
+              truncate(ANSWERS, match={"seq": 32})), (kv_asks_in_time, kv_tells_what_came)),
     Case("test_plain_publisher_is_started_again_while_a_gap_is_open",
          "It dies before it was asked for a batch that did not come: the next life's are not taken for it.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2)), (kv_seq, kv_mirror_true, kv_asks_in_time),
@@ -66,9 +70,22 @@ globals().update(family(__name__, (
          "A batch comes behind later ones, another one twice; a reader that is killed asks amid them in its next life.",
          plan(delay(KV, nth=5, until=until(f"{KV}:send", 8)), duplicate(KV, nth=9),
               kill("subscriber.0", at=f"{KV}:receive", nth=15)), (kv_mirror_true, kv_tells_what_came)),
+    Case("test_answers_of_a_plain_publisher_hold_only_what_is_doubted",
+         "It stands still and goes on, and when it answers its window has passed all that was known before: nothing "
+         "joins the two, and the mirror is not known.",
+         plan(stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.3)), drop(QUESTIONS, nth=2, times=2),
+              delay(QUESTIONS, nth=4, until=until(seconds=0.15))), (kv_asks_in_time,),
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+    Case("test_plain_publisher_is_started_again_behind_strange_answers",
+         "Two answers hold nothing that is known, and it is started again: another such answer is the first one of its "
+         "next life.",
+         plan(drop(ANSWERS, match={"seq": 32}, times=3)), (kv_seq, kv_mirror_true, kv_tells_what_came),
+         play={"options": Options(without_epochs=True, kill_all_then_restart=True, await_death_s=0.7)}),
     Case("test_subscriber_of_a_plain_publisher_joins_late",
-         "It comes when everything has been said, and asks for it from the beginning. The answer takes its time.",
-         plan(*(hang("core.0", at=f"{ANSWERS}:send", nth=nth, until=until(seconds=0.2)) for nth in (2, 3))),
+         "It comes when everything has been said, and asks for it from the beginning. The answer takes its time, and "
+         "its end comes twice.",
+         plan(*(hang("core.0", at=f"{ANSWERS}:send", nth=nth, until=until(seconds=0.2)) for nth in (2, 3)),
+              duplicate(ANSWERS, nth=34)),
          (kv_mirror_true, kv_seq, kv_asks_in_time, kv_tells_what_came),
          play={"options": Options(without_epochs=True, late_subscriber=True)}),
 ), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS),

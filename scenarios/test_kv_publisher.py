@@ -39,6 +39,18 @@ globals().update(family(__name__, (
          "The publisher's thread stands still while the engine is asked to leave: what waits is sent before it goes.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12),
               hang("core.0", at=f"{KV}:send", nth=5, until=until(seconds=0.5))), (kv_sent_once,)),
+    Case("test_publisher_has_more_to_send_than_time_when_the_engine_ends",
+         "The publisher's thread stands still for so long that the engine's patience is over: the rest is not sent.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12), *(
+             hang("core.0", at=f"{KV}:send", nth=nth, until=until(seconds=0.45)) for nth in (5, 6, 7)),
+              terminate("subscriber.0", at=f"{KV}:receive", nth=6)),
+         (kv_sent_once,)),
+    Case("test_state_is_of_batches_that_never_came",
+         "Batches are older than the window, and no later one comes live: the state tells how far the publisher is.",
+         plan(drop(KV, nth=20, times=3), drop(KV, nth=25, times=9),
+              delay(QUESTIONS, nth=3, until=until(f"{KV}:send", 33))), (kv_mirror_true, kv_gap_too_old,
+                                                                       kv_tells_what_came),
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_last_batches_find_the_queue_full",
          "The publisher's thread stands still until the last three batches find its queue full: that is told. Who asks "
          "meanwhile hears of what was sent.",

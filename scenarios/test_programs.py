@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import tensor_parallel
 from faults.plan import Plan
 from scenarios.guarantees.all import programs_are_answered, self_checks_see
-from scenarios.history.play import BOOKS, Options
+from scenarios.history.play import BATCHES, BOOKS, Options
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.workloads import recorded
@@ -45,4 +45,8 @@ globals().update(family(__name__, (
     Case("test_books_are_damaged",
          "One table of a core, a client or a mirror is damaged, each in its turn: their self-check says what is wrong.",
          Plan(), (self_checks_see,), play={"options": Options(program=BOOKS), "workload": recorded("pair")}),
+    Case("test_batches_are_those_of_a_program",
+         "A program publishes what no engine does, and reads it: batches and events of its own types, some that cannot "
+         "be encoded, blocks in many places, the original's format.",
+         Plan(), (programs_are_answered,), play={"options": Options(program=BATCHES), "workload": recorded("pair")}),
 ), topology=tensor_parallel(1)))

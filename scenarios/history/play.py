@@ -19,6 +19,8 @@ _ONCE_VIRTUAL = "sim"
 SCHEMA = 2
 #: `Options.program` of the one that damages books of an engine and looks at them: both worlds play it.
 BOOKS = "books"
+#: The one that publishes and reads batches of its own, frame by frame: both worlds play it, too.
+BATCHES = "batches"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -134,14 +134,27 @@ def phases() -> tuple[Phase, ...]:
                 kv_events=_EVENTS, scheduler={"max_num_batched_tokens": 256})),  # both find nothing, and store the same
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
-        Phase(name="events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
-              workload=recorded("eight-mixed"), plan=plan(
-                  drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=2, times=3))),
-        Phase(name="plain events of who goes on where it was", topology=_HEARD, calm=True,
+        Phase(name="events and nobody answers", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS, bounds={"replay_s": 2.0}), workload=recorded("eight-mixed"),
+              plan=plan(drop(_ANSWERS), drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=3, times=3))),
+        Phase(name="plain events and an answer of the life before", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
-                  drop(_KV, nth=30, times=21), drop(_KV, nth=52),
-                  *(delay(_ANSWERS, nth=nth, until=Until(seconds=0.022)) for nth in (2, 3, 4)))),
+                  drop(_KV, nth=29), drop(_KV, match={"seq": 28}, nth=2), drop(_ANSWERS, match={"seq": 28}, nth=2),
+                  delay(_ANSWERS, nth=2, times=4, until=Until(seconds=0.15)),  # it comes amid the next life's own
+                  delay(_ANSWERS, nth=6, times=27, until=Until(seconds=0.06)))),
+        Phase(name="plain events of which the last one is overtaken by an answer", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(without_epochs=True), plan=plan(delay(_KV, nth=33, until=Until(seconds=0.4)))),
+        Phase(name="plain events and one of the life before just where the next one is", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+                  without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  delay(_KV, nth=29, until=Until(seconds=0.138)))),  # between the next life's batches 27 and 28
+        Phase(name="events of a life that is over, behind the next one's", topology=_HEARD, calm=True,
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              options=Options(kill_all_then_restart=True), plan=plan(
+                  drop(_ANSWERS), drop(_KV, times=31), delay(_KV, nth=32, until=Until(seconds=0.107)),
+                  drop(_KV, nth=33))),  # nobody has followed it before
         Phase(name="plain events and nobody answers", topology=_HEARD, config=lab_config(kv_events=_EVENTS),
               workload=pair, calm=True, options=Options(without_epochs=True), plan=plan(
                   stall("core.0", at=f"{_KV}:send", nth=3, until=Until(seconds=1.2)), drop(_ASKED, nth=2, times=5))),
@@ -173,7 +186,9 @@ def phases() -> tuple[Phase, ...]:
                   drop(_KV, nth=21, times=46), drop(_ANSWERS, nth=98))),  # the same batch of the life after
         Phase(name="plain events of a life that is heard where the one before ended", topology=_HEARD, calm=True,
               config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
-                  without_epochs=True, kill_all_then_restart=True), plan=plan(drop(_KV, nth=34, times=20))),
+                  without_epochs=True, kill_all_then_restart=True), plan=plan(
+                  drop(_KV, nth=26, times=8), drop(_KV, nth=36),
+                  delay(_ANSWERS, nth=2, times=3, until=Until(seconds=0.03)))),
         Phase(name="events out of the window", topology=_HEARD, workload=pair, plan=plan(drop(_KV, nth=2, times=2)),
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2})),
         Phase(name="a snapshot", topology=_HEARD, workload=pair,

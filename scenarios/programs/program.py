@@ -16,10 +16,11 @@ from engine.config import EngineConfig
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.topology import Mark, frontend
-from scenarios.history.play import BOOKS
+from scenarios.history.play import BATCHES, BOOKS
 from scenarios.lab.script import DONE
 from scenarios.programs.afar_user import ask_from_afar
 from scenarios.programs.asking import Asking
+from scenarios.programs.batches import ask_of_batches
 from scenarios.programs.books import look_at_books
 from scenarios.programs.engines_user import ask_engines
 from scenarios.programs.events_user import ask_events
@@ -34,7 +35,7 @@ from scenarios.worlds.caller import log_to
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
     "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
     "generation": ask_generation, "engines": ask_engines, "models": ask_models,
-    BOOKS: lambda asking: asking.run(look_at_books())}
+    BOOKS: lambda asking: asking.run(look_at_books()), BATCHES: lambda asking: asking.run(ask_of_batches())}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_holdings,
     cases_kv,
     cases_kv_late,
+    cases_kv_patience,
     cases_kv_publishing,
     cases_kv_ranks,
     cases_kv_reading,

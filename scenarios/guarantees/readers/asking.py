@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine.topology import Channel
 from scenarios.guarantees.base import DEATHS, Finding
-from scenarios.guarantees.readers.readings import QUIET_S, TRIES, WORK_S, Moment, What, moments
+from scenarios.guarantees.readers.readings import QUIET_S, TRIES, UNKNOWN_S, WORK_S, Moment, What, moments
 from scenarios.history.events.followers import Follower
-from scenarios.history.history import Fate
+from scenarios.history.history import FOREVER, Fate
 
 
 class Asker:
@@ -28,6 +28,9 @@ class Asker:
         self.rest_at = 0.0  # when something came last that makes a question needless
         self.due_at = history.records(self.node)[0].at
         self.tagged = False
+        self.knows = False  # whether its publisher knows tags: who may not is not waited for as long
+        self.applied = False  # it has told of a batch: an answer without a report tells that nobody knows tags, then
+        self.patience_s = self.wait_s  # how long it waits for what is under way
         self.unheard = True  # no live batch has come: one without an epoch tells that its publisher knows no tags
         self.silences = 0
         self.latest = self.of_the_old = (-1, -1.0)
@@ -57,6 +60,7 @@ class Asker:
         self.again = (-1, 0)  # for which batch it asked last, and how often in a row
         self.wanted_at: float | None = None  # a loss for good that no snapshot has made up for yet
         self.failed = 0
+        self.vain_at = FOREVER  # since when it has asked for a state in vain often enough
         self.stated = 0  # the state before this batch has come, or is not known: what was lost below is not asked for
         self.cleared = -1  # the last batch that has come and clears the cache: what is lost before it is missed no more
 
@@ -64,8 +68,8 @@ class Asker:
         steps = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
                  What.DAMAGED: self._damaged, What.ASKED: self._asked, What.TOLD: self._told}
         for moment in self.moments:
-            if self.under is not None and self.exact and moment.at > self.heard_at + self.wait_s:
-                self._gives_up(self.under, self.heard_at + self.wait_s)
+            if self.under is not None and self.exact and moment.at > self.heard_at + self.patience_s:
+                self._gives_up(self.under, self.heard_at + self.patience_s)
             steps[moment.what](moment)
         if not any(receipt.node == self.node and receipt.fate in DEATHS for receipt in self.history.faults.receipts):
             self._in_time(self.follower.left_at(), "nothing more")
@@ -117,7 +121,7 @@ class Asker:
         if self.plain and self.under is not None and self.under.said.get("tag") is not None:
             self.under = None
         free = self.plain and self.unheard and self.under is None  # its publisher knows no tags: it is asked at once
-        self.tagged, self.unheard, self.unproven = not self.plain, False, False
+        self.tagged, self.unheard, self.unproven, self.knows = not self.plain, False, False, True
         if seq < self.live_upto:
             self.latest = seq, at
         if self.pending:
@@ -142,6 +146,7 @@ class Asker:
 
     def _batch(self, moment: Moment) -> None:
         self._goes_on(moment.at)
+        self.knows = self.knows or not self.plain
         seq = moment.said["seq"]
         if self.plain and self.under is None and not self.unheard:
             return  # nobody waits for it
@@ -160,7 +165,7 @@ class Asker:
 
     def _goes_on(self, at: float) -> None:
         """Whoever waits for an answer waits on, also for one to a question that is not to be seen."""
-        self.heard_at, self.silences = at, 0
+        self.heard_at, self.silences, self.patience_s = at, 0, self.wait_s
         if self.plain and self.unheard and self.under is None:
             self.due_at = max(self.due_at, at)
 
@@ -177,9 +182,11 @@ class Asker:
         self._goes_on(moment.at)
         said, under = moment.said, self.under
         self.tagged = self.tagged or ("tag" in said and not self.plain)
+        self.knows = self.knows or self.tagged
         if under is None or under.said.get("tag") != (None if self.plain else said.get("tag")):
             return
         self.under, self.ended, self.free_at = None, True, moment.at
+        self.knows = self.knows or self.applied
         self.unproven = self.unproven and not self.answer
         if self.epoch in (None, said.get("epoch")):
             self.epoch = said.get("epoch")
@@ -193,7 +200,8 @@ class Asker:
         self._rest(moment.at)
 
     def _piece(self, moment: Moment) -> None:
-        self.heard_at, self.silences, said, under = moment.at, 0, moment.said, self.under
+        self._goes_on(moment.at)
+        said, under = moment.said, self.under
         if under is None or not under.said.get("snapshot") or under.said.get("tag") != said["tag"]:
             return
         if self.epoch not in (None, said["epoch"]):
@@ -218,6 +226,7 @@ class Asker:
 
     def _told(self, moment: Moment) -> None:
         site, said = moment.record.site, moment.said
+        self.applied = self.applied or site == "kv-batch"
         if site == "kv-unrecoverable" and self.wanted_at is None and self.restarts == self.life:
             if said["last"] > self.cleared and said["last"] >= self.stated and not self.plain:
                 self.wanted_at, self.failed = moment.at, 0
@@ -240,9 +249,8 @@ class Asker:
             return  # none of its own: what a rude one sends, too
         if self.another is not None and said.get("start") == 0:
             self.begin(self.another)
-        unknowing = not self.history.simulated or (self.plain and self.restarts < self.life)
-        if (said.get("start"), at) == self.of_the_old or (
-                unknowing and said.get("start") == self.of_the_old[0] and self.life):
+        unknowing = self.restarts < self.life and (self.plain or not self.history.simulated)
+        if (said.get("start"), at) == self.of_the_old or (unknowing and said.get("start") == self.of_the_old[0]):
             self.tag = max(self.tag, said.get("tag", -1))
             return
         self._in_time(at, "a question")
@@ -259,6 +267,7 @@ class Asker:
         else:
             self._for_batches(said["start"], "tag" in said, at)
         self.under, self.heard_at, self.hurried, self.ended = moment, at, False, False
+        self.patience_s = self.wait_s if self.knows else min(self.wait_s, UNKNOWN_S)
         self.pieces, self.answer, self.joins = set(), set(), False
         self.finding.witness("{} asked when it was due", self.node, at=at, node=self.node)
 
@@ -272,13 +281,14 @@ class Asker:
                 return  # the cache was cleared meanwhile
             self.failed += 1
             self.wanted_at = self.heard_at + 2 * self.wait_s if self.failed < TRIES else None
+            self.vain_at = at if self.failed == TRIES else self.vain_at
         else:
             self.silences += 1
-        if silent_s < self.wait_s - self.slack_s and not self.struck:
+        if silent_s < self.patience_s - self.slack_s and not self.struck:
             self._broke("asked again {:.4f} s after it had heard of its question", silent_s, at=at)
         elif not self._sees_missing(at):
             if not under.said.get("snapshot"):
-                self.rest_at = max(self.rest_at, min(at, self.heard_at + self.wait_s))
+                self.rest_at = max(self.rest_at, min(at, self.heard_at + self.patience_s))
             self.due_at = max(at, self.rest_at + self.wait_s)
 
     def _for_batches(self, start: int, tagged: bool, at: float) -> None:
@@ -301,7 +311,10 @@ class Asker:
             self._broke("asked for batches where it had lost some for good {:.4f} s before", at - self.wanted_at, at=at)
 
     def _for_a_snapshot(self, at: float) -> None:
-        lost = [last for _, last, when in self.lost.get(self.life, []) if not self.exact or when <= at + self.slack_s]
+        told = self.lost.get(self.life, [])
+        lost = [last for _, last, when in told if not self.exact or when <= at + self.slack_s]
+        if self.exact and self.vain_at < at and not any(self.vain_at < when <= at + self.slack_s for *_, when in told):
+            self._broke("asked for its state once more, after {} times in vain", self.failed, at=at)
         made_up_for = max(self.stated, self.cleared + 1) if self.exact else 0
         if not self.struck and max(lost, default=-1) < made_up_for and not self._is_behind:
             self._broke("asked for a snapshot where it had lost nothing", at=at)
@@ -310,12 +323,12 @@ class Asker:
         """The question that was due is asked, or there was no time for it."""
         due = self.due_at
         if self.under is not None:
-            due = self.heard_at + self.wait_s
+            due = self.heard_at + self.patience_s
             if not self._sees_missing(at):  # given up, and silence begins: live batches break it
                 due = max(due, self.rest_at) + self.wait_s
         elif self.wanted_at is not None and self.tagged and self.silences < TRIES and not self.pending:
             due = min(due, max(self.wanted_at, self.free_at))
-        if self.plain and self.unheard:
+        if self.plain and self.unheard and not self.knows:
             due += 2 * self.wait_s  # it asks in turns in words that its publisher does not know
         late_s = at - due - self.history.faults.frozen_s(self.node, due, max(due, at))
         if late_s > self.slack_s:

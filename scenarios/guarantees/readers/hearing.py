@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.guarantees.base import Finding
 from scenarios.guarantees.readers.lives import Came, Told
-from scenarios.guarantees.readers.readings import RESTART_S, TRIES, WORK_S, Moment
+from scenarios.guarantees.readers.readings import LIVE, RESTART_S, TRIES, WORK_S, Moment
 from scenarios.history.events.followers import Follower
 from scenarios.history.history import FOREVER, Fate
 
@@ -26,6 +26,7 @@ class Hearer:
         self.plain = history.play.options.without_epochs
         self.came: dict[int | None, Came] = defaultdict(lambda: Came(not self.plain))
         self.epoch: int | None = None  # whom it follows
+        self.left: set[int | None] = set()  # whom it followed before
         self.newest: tuple[int, float] | None = None  # whom it has heard last, and when first
         self.met: int | None = None  # whom it knows to be there, where nobody says which life it is
         self.told: Told | None = None
@@ -52,6 +53,8 @@ class Hearer:
         self.shown: tuple[int, int | None] | None = None
         self.settled: tuple[int, float] | None = None  # an answer ended, before this number
         self.rumoured = 0  # an answer, or a state, told of every number below
+        self.unread = 0  # batches below it have come and could not be read, of one whose answers have no report
+        self.doubtings = 0  # questions in a row that it asked while the next batch was doubted
         self.stirred_at = 0.0  # since when live is silent
         self.other_at = FOREVER  # the same, where an answer of another life has ended
         self.proven: set[int] = set()  # lives that were heard live, or told their state
@@ -115,8 +118,9 @@ class Hearer:
         self.heard_at = moment.at
         if self.plain and asked is not None:
             self._joins_nothing(moment.at)
-            if self.joins:
-                self.rumoured, self.stirred_at = max(self.answer, default=-1) + 1, moment.at
+            if self.joins or self.unread:
+                brought = max(self.answer, default=-1) + 1 if self.joins else 0
+                self.rumoured, self.stirred_at = max(brought, self.unread), moment.at
         if asked is None or asked.said.get("tag") != said.get("tag"):
             return
         self.question = None
@@ -133,6 +137,10 @@ class Hearer:
             self.rumoured, self.stirred_at = said["next"], moment.at
         else:
             self.other_at = moment.at
+
+    def _damaged(self, moment: Moment) -> None:
+        if self.plain and moment.said.get("fate") == Fate.TRUNCATE and moment.record.site.endswith(LIVE):
+            self.unread = max(self.unread, moment.said.get("seq", -1) + 1)
 
     def _joins_nothing(self, at: float) -> None:
         """So many answers in a row leave it open whose they are, and that is told at once."""
@@ -157,6 +165,7 @@ class Hearer:
                 self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
+        self._is_sure(moment.at)
         self.question, self.answer, self.heard_at, self.joins = moment, set(), moment.at, False
         if moment.said.get("snapshot"):
             self.waits_until = FOREVER
@@ -165,6 +174,12 @@ class Hearer:
             self.questions += 1
             self.begun[moment.said.get("start", -1)] += 1
             self.silent += 1
+
+    def _is_sure(self, at: float) -> None:
+        """Who may be another one is asked so often, and then followed as it is."""
+        self.doubtings = self.doubtings + 1 if self._of_now().next in self.doubted else 0
+        if self.exact and self.doubtings > TRIES:
+            self._broke("asked {} times who has sent batch {}", self.doubtings, self._of_now().next, at=at)
 
     def _asks_now(self, at: float) -> bool:
         """A question that leaves in this moment is on record before what was told of the answer before it."""

@@ -22,13 +22,17 @@ QUIET_S = 0.2
 RESTART_S = 1.0
 #: Questions in a row that brought nothing until what they asked for counts as lost.
 TRIES = 3
+#: The longest wait for an answer of a publisher that may not know what it was asked.
+UNKNOWN_S = 1.0
 #: What the twin charges a subscriber for its work between two records of one moment, at most.
 WORK_S = 1e-5
 
 _NEVER_READ = frozenset({Fate.DROP, Fate.KILL, Fate.RAISE, Fate.EXIT})
 _LATER = frozenset({Fate.DELAY, Fate.REORDER})
 _DAMAGED = frozenset({Fate.CORRUPT, Fate.TRUNCATE})
-_ARRIVALS = (f"/{Channel.KV.value}:receive", f"/{Channel.REPLAY.value}:receive")
+#: Where live batches come.
+LIVE = f"/{Channel.KV.value}:receive"
+_ARRIVALS = (LIVE, f"/{Channel.REPLAY.value}:receive")
 _QUESTIONS = f"/{Channel.REPLAY.value}:send"
 
 

@@ -13,7 +13,7 @@ class Teller(Hearer):
 
     def walk(self) -> None:
         hear = {What.LIVE: self._live, What.BATCH: self._batch, What.END: self._end, What.PIECE: self._piece,
-                What.ASKED: self._asked}
+                What.ASKED: self._asked, What.DAMAGED: self._damaged}
         tell = {"kv-batch": self._applies, "kv-gap": self._misses, "kv-healed": self._heals,
                 "kv-unrecoverable": self._loses, "kv-restarted": self._restarts, "kv-unverified": self._doubts,
                 "kv-snapshot": self._is_told_all, "kv-mirror": self._mirrors, "polled": self._polled}
@@ -141,9 +141,13 @@ class Teller(Hearer):
                         open_upto - 1, at=at)
         self._close(told, at)
         self.rumoured, self.strange_at, self.misses, self.state, self.other_at = 0, FOREVER, 0, None, FOREVER
+        self.unread = 0
+        self.left.add(self.epoch)
         self.epoch = self.newest[0] if self.plain and self.newest is not None else moment.said["epoch"]
         if self.plain and self.epoch != self.met:  # its answers gave it away: what they held is asked for again
             self.met, self.came[self.epoch] = self.epoch, Came(not self.plain)
+        if not self.plain and self.epoch in self.left:  # it is alive after all, and what came of it was not kept
+            self.came[self.epoch] = Came(not self.plain)
         self.told, self.settled = None, None
 
     def _doubts(self, moment: Moment, told: Told) -> None:

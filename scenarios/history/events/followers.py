@@ -138,8 +138,12 @@ class Follower:
         """Whether what it does can be told to the moment: who was killed or stood still is late, and what a live batch
         that is held back and other faults of its messages make of each other is not foreseen."""
         stood = any(stall.node == self.node for stall in self.history.faults.stalls)
-        late = any(receipt.fate in _LATER and f"/{Channel.KV.value}:" in receipt.site for receipt in self.befell)
-        return not (self.killed or stood or (late and len(self.befell) > 1))
+        return not (self.killed or stood or (self.late and len(self.befell) > 1))
+
+    @property
+    def late(self) -> int:
+        """How many live batches the plan has held back: one of a life that is over may be heard behind the next."""
+        return sum(receipt.fate in _LATER and f"/{Channel.KV.value}:" in receipt.site for receipt in self.befell)
 
     @property
     def befell(self) -> list[Receipt]:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from engine.effects import Loop, Observe
 from engine.topology import frontend
-from scenarios.history.play import BOOKS, Lab, Play, ProcessEnd
+from scenarios.history.play import BATCHES, BOOKS, Lab, Play, ProcessEnd
+from scenarios.programs.batches import ask_of_batches
 from scenarios.programs.books import look_at_books
 from sim.simulation import Simulation
 
 #: What a program asks that is pure; the others have threads, sockets and files of their own.
-PURE: dict[str, Callable[[], Loop[None]]] = {BOOKS: look_at_books}
+PURE: dict[str, Callable[[], Loop[None]]] = {BOOKS: look_at_books, BATCHES: ask_of_batches}
 #: A play that lasts longer in virtual time makes no sense any more.
 GUARD_S = 200.0
 

@@ -12,6 +12,9 @@ from sim.process.effects import AwaitCondition
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
 
+#: What the wall clock says when virtual time begins: a date, for no number of a batch comes near to one.
+BEGAN_S = 1_700_000_000.0
+
 
 def _start_thread(process: SimProcess, thread: SimThread, effect: StartThread) -> None:
     started = process.named[effect.name] = process.start(effect.name, effect.loop)
@@ -49,7 +52,7 @@ def _cancel(process: SimProcess, thread: SimThread, effect: Cancel) -> None:
 
 
 def _wall_time(process: SimProcess, thread: SimThread, effect: WallTime) -> float:
-    return process.kernel.now
+    return BEGAN_S + process.kernel.now
 
 
 def _log_line(process: SimProcess, thread: SimThread, effect: LogLine) -> None:

@@ -47,6 +47,8 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
     order = expected if history.simulated else [
         record.data["seq"] for record in numbers.values() if record.site != "kv-lost"]
     failed: list[int] = []  # batches whose sending the plan has let fail
+    over_at = _patience_over_at(history, core)
+    late_at = over_at + (0.0 if history.simulated else history.bounds.detection_s)
     for moment in moments(history, core, subscriber):
         record = moment.record
         if record.number in numbers:
@@ -64,6 +66,9 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
                 return
             if record.data.get("fate") == Fate.RAISE:
                 failed.append(record.data["seq"])
+            if record.at > late_at:
+                finding.broke("{} sent batch {} {:.3f} s after its patience at its end was over", core,
+                              record.data["seq"], record.at - over_at, at=record.at, node=core)
             if record.data["epoch"] is None:
                 finding.broke("{} sent batch {} without its epoch", core, record.data["seq"], at=record.at, node=core)
             published.send(record.data)
@@ -71,11 +76,29 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
     if core in history.by_node("bye") and not set(failed) <= set(unsent):
         finding.broke("{} could not send batches {}, and told of {}", core, failed, unsent, node=core)
     if _left_in_order(history, core):
-        if published.waiting:
+        stood = any(stall.node == core and stall.at < over_at < stall.until for stall in history.faults.stalls)
+        if published.waiting and stood:
+            finding.witness("{} gave up {} batches when its patience was over", core, published.waiting, at=over_at,
+                            node=core)
+        elif published.waiting:
             finding.broke("{} left with {} batches that it had taken and not sent", core, published.waiting, node=core)
         elif expected:
             finding.witness("{} sent its {} batches to {} once each, and left with none", core, len(expected),
                             subscriber, node=core)
+
+
+def _asked_to_end_at(history: History, core: str) -> float:
+    """When the publisher of a core that leaves in order is asked to end: behind everybody else."""
+    dying = [record.at for record in history.by_node("dying").get(core, ())]
+    engine = history.engine_of(core)
+    workers = [end.at for end in history.ends.values() if history.engine_of(end.node) == engine
+               and kind_of(end.node) == NodeKind.WORKER]
+    return max([*dying, *workers]) if dying else FOREVER
+
+
+def _patience_over_at(history: History, core: str) -> float:
+    """When it gives up what still waits."""
+    return _asked_to_end_at(history, core) + SHUTDOWN_S
 
 
 def _judge_room(finding: Finding, core: str, record: Record, waiting: int) -> None:
@@ -113,10 +136,7 @@ def _judge_threads(finding: Finding, core: str) -> None:
     if not _left_in_order(history, core):
         return
     ended = {record.data["thread"]: record.at for record in history.by_node("thread-ended").get(core, ())}
-    engine = history.engine_of(core)
-    workers = [end.at for end in history.ends.values() if history.engine_of(end.node) == engine
-               and kind_of(end.node) == NodeKind.WORKER]
-    since = max([*(record.at for record in history.by_node("dying").get(core, ())), *workers])
+    since = _asked_to_end_at(history, core)
     if PUBLISHER in ended and not any(receipt.node == core for receipt in history.faults.receipts):
         finding.took("ending the publisher's thread of {}, which had nothing to send,", core, node=core,
                      bound=history.bounds.detection_s, measured=ended[PUBLISHER] - since)
@@ -332,12 +352,13 @@ GUARANTEES = (
     Guarantee(
         id="kv-sent-once", chapter=CHAPTER, source=SOURCE, check=check_kv_sent_once, applies=has_kv_events,
         sentence="Each batch that is handed over is sent once, in the order of the numbers, unless the queue was full "
-                 "just then; a publisher that leaves in order sends first what waits, and no thread of it runs on.",
+                 "just then; a publisher that leaves in order sends first what waits, as far as it gets in a second, "
+                 "and no thread of it runs on.",
         wrong={
             "once": "sends a batch again that it has sent",
             "end": "forgets at its end what still waits in its queue",
         },
-        witness="a publisher left in order when it had sent every batch once",
+        witness="a publisher left in order when it had sent every batch once, or given up the rest in time",
         envelope=Envelope(outside=(_NUMBERING,)),
     ),
     Guarantee(

@@ -68,7 +68,7 @@ def _judge_own(finding: Finding, follower: Follower) -> None:
                       stranger.data["rank"], at=stranger.at, node=node)
     lives = sum(kind_of(born) == "core" and history.engine_of(born).engine == follower.engine
                 for born in history.by_node("born"))
-    if len(follower.restarts) >= max(1, lives):
+    if len(follower.restarts) >= max(1, lives) + follower.late:
         finding.broke("{} was told of {} restarts of a publisher with {} lives", node, len(follower.restarts), lives,
                       at=follower.restarts[-1].at, node=node)
 
