@@ -284,7 +284,10 @@ def reads_from_afar(node: Node, stage: Stage) -> Loop[None]:
     stage.bench.name_ring(node, "rpc", stage.far_spec)
     yield from _comes(node, stage)
     topic = b"%s%d:afar" % (TOPIC, node.index)
-    yield OpenSocket(no_edge(reader_socket(_REMOTE, FAR_ADDRESS, topic, KEYS)))
+    spec = no_edge(reader_socket(_REMOTE, FAR_ADDRESS, topic, KEYS))
+    if stage.play.guests:  # what it subscribes to may come in any order
+        spec = msgspec.structs.replace(spec, topic=topic, more_topics=(spec.topic,))
+    yield OpenSocket(spec)
 
     def check() -> None:
         if stage.bench.is_gone(core()):
