@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, ValuesView
+from itertools import count
 from typing import Protocol
 
 from engine.core.request import Request
@@ -55,13 +56,12 @@ class FCFSQueue(OrderedDict[str, Request]):
 
 class PriorityQueue:
     def __init__(self) -> None:
-        self._came = 0
+        self._numbers = count()
         self._requests: dict[str, Request] = {}
         self._order: list[tuple[int, int, str]] = []
 
     def add(self, request: Request) -> None:
-        self._came += 1
-        request.came = self._came
+        request.came = next(self._numbers)
         self.give_back(request)
 
     def give_back(self, request: Request) -> None:

@@ -68,6 +68,52 @@ def the_last_object_is_lost() -> Builder:
     return _over(_gets(_large(), "a"))
 
 
+def _writer_dies(*got: str, rung: int) -> Builder:
+    """When it has put in two objects, and the bell was rung so often: it rings when an object stands in the ring."""
+    h = _large().observes("core.0", "queue-put", face="c", beside=0, wanted=0, chunk=8, readable=True)
+    for _ in range(rung):
+        h.crosses("core.0/rpc:doorbell")
+    h.sends(RPC[0], "x", position=9, bytes=1, overflow=False).fires("kill", "core.0/rpc:doorbell", nth=3)
+    return _over(_gets(h.ends("core.0", exitcode=-9), *got))
+
+
+@accepts("queue-hands-over")
+def what_stood_in_the_ring_when_its_writer_died_is_handed_out() -> Builder:
+    return _writer_dies("a", "b", "c", rung=3)
+
+
+@accepts("queue-hands-over")
+def what_did_not_stand_in_the_ring_when_its_writer_died_is_not() -> Builder:
+    return _writer_dies("a", "b", rung=2)
+
+
+@rejects("queue-hands-over")
+def what_stood_in_the_ring_when_its_writer_died_is_lost() -> Builder:
+    return _writer_dies("a", "b", rung=3)
+
+
+def _is_told(outcome: str, error: str) -> Builder:
+    h = _gets(_large(), "a", "b").fires("kill", "core.0/rpc:doorbell").ends("core.0", exitcode=-9)
+    h.observes("worker.0", "queue-wait", ring="rpc", began=h.now - .1, deadline=h.now + 1, ended=h.now,
+               outcome=outcome)
+    return h.observes("worker.0", "queue-failed", error=error)
+
+
+@accepts("queue-hands-over")
+def a_wait_ends_by_the_death_of_the_writer() -> Builder:
+    return _is_told("peer-dead", "PeerDeadError: rpc: the writer has died")
+
+
+@accepts("queue-hands-over")
+def a_wait_is_cancelled() -> Builder:
+    return _is_told("cancelled", "QueueCancelledError: leaving")
+
+
+@rejects("queue-hands-over")
+def a_wait_ends_by_the_death_of_the_writer_and_is_called_cancelled() -> Builder:
+    return _is_told("cancelled", "PeerDeadError: rpc: the writer has died")
+
+
 @rejects("queue-hands-over")
 def an_object_comes_twice() -> Builder:
     return _gets(_large(), "a", "a")

@@ -117,11 +117,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                'raise TypeError(f"the core cannot handle {type(item).__name__}")',
                "whoever puts something into this queue puts one of what stands above: the input thread, a signal, and "
                "those who tell of a failure"),
-    Equivalent("engine/core/engine_core.py", "EngineCore.busy_loop", "condition-turned", "idle and not items",
-               "who looks more often finds what the next wait for an answer would have found",
-               "((idle) or (not items))"),
-    Equivalent("engine/core/request_queue.py", "PriorityQueue.__init__", "off-by-one", "0",
-               "requests are sorted by who came before whom, whatever the first one's number"),
     Equivalent("engine/core/pulse.py", "Pulse.missing", "off-by-one", "now - at > self._away_s",
                "the instant itself: a clock has moved on by the next look", "now - at >= self._away_s"),
 )

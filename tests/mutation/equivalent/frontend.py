@@ -20,12 +20,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_LIFE, "ClientLife.send", "statement-gone", "return False", "nothing is as false as False",
                "return None"),
     Equivalent(_LIFE, "ClientLife.serve", "off-by-one", "now < next_tick", _INSTANT),
-    Equivalent(_LIFE, "ClientLife.serve", "branch-never-taken", "now < next_tick",
-               "who looks at each message whether time is up looks sooner, and finds the same: it is left out to save "
-               "time"),
-    Equivalent(_LIFE, "ClientLife.give_back", "effects-swapped",
-               'yield MarkPoint(Mark.DYING)\n        yield Observe("closed", {})',
-               "all has been given back by then, and neither is seen by what the other one does"),
     Equivalent(_LIFE, "ClientLife._end_core", "no-deadline", "(yield Now()) + self.bounds.terminate_s",
                "who was killed is gone soon", behind='"kill")\n            yield AwaitEnds((self.core,), '),
     Equivalent(_LIFE, "ClientLife.tick", "off-by-one", "now - self._ticked_at > _AWAY * self.tick_s", _INSTANT),

@@ -99,7 +99,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "looked at; one that was never written has not been read by all", "max"),
     Equivalent(_RING, "RingWriter.check_integrity", "off-by-one", "chunk < self._position",
                "the chunk of that very number is the next one, which is left out", "chunk <= self._position"),
-    Equivalent(_FRAMING, "_references_of_unused", "off-by-one", "1", _REUSE),
     Equivalent(_FRAMING, "_lend", "branch-never-taken", "len(obj) < OUT_OF_BAND_BYTES",
                "a small one that is lent stays in the pickle all the same, and comes out as it was"),
     Equivalent(_QUEUE, "ends_with_ready", "off-by-one", "1", "any byte more than the word has tells another word", "2"),
