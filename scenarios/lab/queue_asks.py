@@ -194,8 +194,9 @@ def damages(ring: RingConfig, memory: Any, readers: int, position: int, me: int 
              ("the flag of a chunk names the last chunk", next_one, 1 + ring.max_chunks, False),
              ("the first reader's flag is neither 0 nor 1", next_one + 1, 2, True),
              ("the last reader's flag is neither 0 nor 1", another + readers, 2, True)]
-    if me is None:
+    if me is None and another != next_one:
         found.append(("the flag of a chunk is turned", another, int(not memory[another]), True))
+    if me is None:
         found.append(("a write is abandoned", next_one, int(not memory[next_one]), False))
     elif position < ring.max_chunks:
         found.append(("it has read what it has not come to", next_one + 1 + me, 1, True))

@@ -103,7 +103,8 @@ PLAYS = {
     "slow": QueuePlay(objects=SMALL[:14], naps_s=1.5),
     "slow and far": QueuePlay(objects=FAR, remote=True, naps_s=1.5),
     "far and interrupted": QueuePlay(objects=SMALL, remote=True, interrupted=True, swept=True),
-    "strangers": QueuePlay(objects=STRANGE, strangers=True, late=True, naps_s=0.01),
+    "strangers": QueuePlay(objects=STRANGE, ring=RingConfig(max_chunks=1, max_chunk_bytes=256), strangers=True,
+                           late=True, naps_s=0.01),
 }
 
 
