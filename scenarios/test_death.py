@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import behind, delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import behind, delay, drop, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -90,6 +90,11 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)),
          (drain, dead_notice, tokens_match_reference, nothing_left_behind),
          play={"options": Options(await_death_s=5.0)}),
+    Case("test_core_is_asked_to_leave_while_it_is_paused",
+         "SIGTERM to a core that is paused between two steps, and the word to go on is lost: who was running finishes.",
+         plan(terminate("core.0", at=marked("core.0", Mark.IDLE), nth=2), drop(REQUESTS, nth=5)),
+         (drain, dead_notice, tokens_match_reference, nothing_left_behind),
+         play={"workload": recorded("pair").then(add(0, 1), steps=2).then(), "options": Options(await_death_s=5.0)}),
     Case("test_request_comes_while_the_core_drains",
          "A request arrives when the core has been told to leave: it is refused, those that run finish.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=3),

@@ -34,7 +34,6 @@ class RequestQueue(Protocol):
         """Put it among those who run, of whom the last is the first to give way."""
 
     def __delitem__(self, request_id: str) -> None: ...
-    def __contains__(self, request_id: object) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
 
@@ -80,9 +79,6 @@ class PriorityQueue:
     def __delitem__(self, request_id: str) -> None:
         request = self._requests.pop(request_id)
         del self._order[bisect_left(self._order, _place(request))]
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._requests
 
     def __iter__(self) -> Iterator[str]:
         return (request_id for _, _, request_id in self._order)

@@ -403,9 +403,9 @@ _CHUNKS_BYTES = 2 * RingConfig().max_chunk_bytes
 
 
 def _lies(flags: bytes = b"\1\1\1\0\0\0", pids: tuple[int, ...] = (100, 101, 102), size: int = 0,
-          left: int = 0) -> Builder:
+          left: int = 0, h: Builder | None = None) -> Builder:
     """One message, which both have read."""
-    h = _ends().observes("core.0", "queue-put-at", position=0)
+    h = h or _ends().observes("core.0", "queue-put-at", position=0)
     h.ends("core.0", "worker.0", "worker.1")
     presence = b"".join(struct.pack("<IIQ", pid, left, 0) for pid in pids)
     tail = flags.ljust(64, b"\0") + bytes(128) + presence.ljust(64, b"\0")
@@ -420,6 +420,24 @@ def the_memory_is_laid_out_as_documented() -> Builder:
 @accepts("queue-ends-meet")
 def a_message_lies_at_another_place() -> Builder:
     return _lies(b"\3\1\1\0\0\0")
+
+
+def _large_ones(flags: bytes) -> Builder:
+    """Two, which fit into a chunk, and which both have read."""
+    h = _ends()
+    for position in (0, 1):
+        h.observes("core.0", "queue-put", chunk=1 << 20).observes("core.0", "queue-put-at", position=position)
+    return _lies(flags, h=h)
+
+
+@accepts("queue-ends-meet")
+def large_messages_have_changed_places() -> Builder:
+    return _large_ones(b"\3\1\1\2\1\1")
+
+
+@rejects("queue-ends-meet")
+def large_messages_lie_at_places_of_their_own() -> Builder:
+    return _large_ones(b"\1\1\1\1\1\1")
 
 
 @rejects("queue-ends-meet")

@@ -16,6 +16,8 @@ from scenarios.history.play import Play
 
 #: What each part of a segment takes, in docs/RING.md.
 LINE_BYTES, ENTRY_BYTES, EPOCH_BYTES = 64, 16, 8
+#: From here on, by the same page, a message takes the place of one that all have read.
+MOVED_BYTES = 1 << 20
 _ENTRY = struct.Struct("<IIQ")
 
 _LOST = Where(LOSSES | DAMAGE, sites="*/overflow:*", why="the plan itself loses the payload")
@@ -320,6 +322,11 @@ def _judge_memory(finding: Finding, said: Record) -> None:
     places = [chunk if one[0] == 1 else one[0] - 2 for chunk, one in enumerate(flags) if one[0]]
     if len(set(places)) < len(places) or any(not 0 <= place < layout["chunks"] for place in places):
         finding.broke("messages lie at the places {}: some at the same one, or at none", places, at=said.at)
+    large = sum(MOVED_BYTES <= put.data["chunk"] < history.play.config.ring.max_chunk_bytes
+                for _, put in history.observed("queue-put"))
+    if history.simulated and large > 1 and not _of_strangers(history) and places == sorted(places):
+        finding.broke("{} large messages lie at places of their own, and none where another one was read", large,
+                      at=said.at)
     _judge_presence(finding, said, tail[layout["presence"] - layout["flags"]:], layout["readers"])
 
 
