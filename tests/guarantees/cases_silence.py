@@ -112,3 +112,9 @@ def a_call_that_a_rank_could_not_read_is_over() -> Builder:
 @rejects(LAW)
 def a_call_that_a_rank_cannot_read_is_waited_for() -> Builder:
     return _cannot_read()
+
+
+@rejects(LAW)
+def a_client_that_was_closed_is_closed_again() -> Builder:
+    h = history().started().request("a", tokens=[[7], [8], [9]])
+    return h.observes("frontend.0", "closing", kept={}).observes("frontend.0", "closing", kept={})
