@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import behind, delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import behind, delay, drop, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     dead_notice,
     death_is_told,
@@ -90,6 +90,11 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=10)),
          (drain, dead_notice, tokens_match_reference, nothing_left_behind),
          play={"options": Options(await_death_s=5.0)}),
+    Case("test_core_is_asked_to_leave_while_it_is_paused",
+         "SIGTERM to a core that is paused between two steps, and the word to go on is lost: who was running finishes.",
+         plan(terminate("core.0", at=marked("core.0", Mark.IDLE), nth=2), drop(REQUESTS, nth=5)),
+         (drain, dead_notice, tokens_match_reference, nothing_left_behind),
+         play={"workload": recorded("pair").then(add(0, 1), steps=2).then(), "options": Options(await_death_s=5.0)}),
     Case("test_request_comes_while_the_core_drains",
          "A request arrives when the core has been told to leave: it is refused, those that run finish.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=3),
@@ -158,6 +163,10 @@ globals().update(family(__name__, (
     Case("test_frontend_fails_and_is_interrupted_as_it_closes",
          "The program fails as it asks, and once more as it closes the engine: it waits for nobody and leaves nothing.",
          plan(*(raises("frontend.0", at=f"{REQUESTS}:send", nth=nth) for nth in (3, 4))),
+         (nothing_left_behind,), play={"workload": recorded("pair")}),
+    Case("test_frontend_fails_when_it_has_closed",
+         "The program fails as the last of its engine is given back, and closes it again on its way out: it is closed.",
+         plan(raises("frontend.0", at=marked("frontend.0", Mark.DYING))),
          (nothing_left_behind,), play={"workload": recorded("pair")}),
     Case("test_frontend_dies",
          "The frontend is killed in the middle of its streams: its engine goes with it.",

@@ -53,9 +53,6 @@ class BlockPool:
         blocks = self._by_hash.get(block_hash)
         return next(iter(blocks)) if blocks else None
 
-    def hash_of(self, block: int) -> int | None:
-        return self._hash_of[block]
-
     def is_free(self, block: int) -> bool:
         return not self.holders[block]
 

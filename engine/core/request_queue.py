@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, ValuesView
+from itertools import count
 from typing import Protocol
 
 from engine.core.request import Request
@@ -33,7 +34,6 @@ class RequestQueue(Protocol):
         """Put it among those who run, of whom the last is the first to give way."""
 
     def __delitem__(self, request_id: str) -> None: ...
-    def __contains__(self, request_id: object) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
 
@@ -55,13 +55,12 @@ class FCFSQueue(OrderedDict[str, Request]):
 
 class PriorityQueue:
     def __init__(self) -> None:
-        self._came = 0
+        self._numbers = count()
         self._requests: dict[str, Request] = {}
         self._order: list[tuple[int, int, str]] = []
 
     def add(self, request: Request) -> None:
-        self._came += 1
-        request.came = self._came
+        request.came = next(self._numbers)
         self.give_back(request)
 
     def give_back(self, request: Request) -> None:
@@ -80,9 +79,6 @@ class PriorityQueue:
     def __delitem__(self, request_id: str) -> None:
         request = self._requests.pop(request_id)
         del self._order[bisect_left(self._order, _place(request))]
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._requests
 
     def __iter__(self) -> Iterator[str]:
         return (request_id for _, _, request_id in self._order)

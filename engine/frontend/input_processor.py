@@ -79,11 +79,10 @@ class InputProcessor:
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise BadRequestError(request_id, f"a prompt is text or token ids, got {type(prompt).__name__}")
         token_ids: list[Any] = list(prompt)
-        if {int}.issuperset(map(type, token_ids)):
-            return None, token_ids
-        for place, token in enumerate(token_ids):
-            if not isinstance(token, int) or isinstance(token, bool):
-                raise BadRequestError(request_id, f"token {place} of the prompt is {token!r}, not a whole number")
+        if not {int}.issuperset(map(type, token_ids)):
+            for place, token in enumerate(token_ids):
+                if not isinstance(token, int) or isinstance(token, bool):
+                    raise BadRequestError(request_id, f"token {place} of the prompt is {token!r}, not a whole number")
         return None, token_ids
 
     def _check_prompt(self, request_id: str, token_ids: list[int]) -> None:

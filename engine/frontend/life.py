@@ -87,6 +87,7 @@ class ClientLife:
         self.bounds = bounds = config.bounds
         self.session = ClientSession(config.limits, bounds, suffix)
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
+        self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
         self.core = core(node.index, node.life)
         self.files: EngineFiles | None = None
@@ -339,7 +340,8 @@ class ClientLife:
         if self.closed:
             return
         self.closed = True
-        yield Observe("closing", {"kept": self.session.kept(), "errors": self.session.check_integrity()})
+        kept = {**self.session.kept(), **self.kept()}
+        yield Observe("closing", {"kept": kept, "errors": self.session.check_integrity()})
         if self.session.dead is None:
             for frames in self.session.free_all():  # or the core would let them run to their end
                 yield from self.send(frames)

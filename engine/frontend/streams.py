@@ -62,6 +62,7 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._utilities: dict[int, Callable[[UtilityResult], None]] = {}
         life.deliver = self._deliver
+        life.kept = self._kept
 
     def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
               priority: int = 0) -> Loop[Stream]:
@@ -113,6 +114,9 @@ class Streams:
         else:
             self._forget(end.request_id)
             stream.fail(end.error)
+
+    def _kept(self) -> dict[str, int]:
+        return {"streams": len(self._streams), "texts": len(self._outputs.requests), "answers": len(self._utilities)}
 
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scenarios.guarantees.base import Finding
 from scenarios.history.history import History, Operation
 
 BAD_REQUEST = "BadRequestError"
@@ -31,3 +32,11 @@ def may_not_fit(history: History, operation: Operation) -> bool:
     length = history.play.config.scheduler.max_model_len
     tokens = data.get("prompt", 0) + (data.get("max_tokens") or 0)
     return not data.get("prompt", 1) or any(limit is not None and tokens >= limit for limit in (capacity, length))
+
+
+def judge_effect(finding: Finding, operation: Operation) -> None:
+    """Whether one that failed may have taken effect: where it has delivered tokens, it has."""
+    said = operation.ends[0].data.get("may_have_taken_effect", False)
+    if not finding.history.faults.receipts and said != bool(operation.tokens):
+        finding.broke("request {!r} failed with {} tokens, and says of its effect: {}", operation.request,
+                      len(operation.tokens), said, at=operation.ended_at, node=operation.node)

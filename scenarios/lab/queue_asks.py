@@ -17,7 +17,7 @@ from engine.ipc.presence import ALIVE, LEFT, TAKEN, TOPIC
 from engine.ipc.queue import QueueReader
 from engine.ipc.readiness import look_at_remotes
 from engine.ipc.remote import reader_socket
-from engine.ipc.ring import MAX_CHUNK_BYTES, RingLayout, RingReader, RingWriter
+from engine.ipc.ring import MAX_CHUNK_BYTES, MAX_MOVING_CHUNKS, RingLayout, RingReader, RingWriter
 from scenarios.lab.queue_loops import no_edge
 
 SEGMENT = "queue"
@@ -47,7 +47,7 @@ def _answer(ask: Callable[[], Any]) -> Any:
 
 def questions(ring: RingConfig, local: list[int]) -> Iterator[Asked]:
     """Of a queue with these local readers."""
-    for words, ask, wanted in (*_places(ring, local), *_sizes(), *_stores(), *_ends()):
+    for words, ask, wanted in (*_places(ring, local), *_sizes(), *_stores(), *_ends(), *_moved()):
         yield Asked(words, _answer(ask), wanted)
 
 
@@ -135,6 +135,43 @@ def _ends() -> Iterator[_Question]:
     yield "a payload without frames", lambda: from_overflow_frames([]), REFUSED
 
 
+def _moved() -> Iterator[_Question]:
+    """A message lies where its flag says, if that is a chunk of its ring. Rings of too many chunks move none."""
+    layout = RingLayout(1, 8, 3)
+    for flag, wanted in {1: b"0", 2: b"0", 4: b"2", 5: REFUSED}.items():
+        yield f"what is read by a flag of {flag}", _read_by(layout, flag), wanted
+    for chunks, moves in {MAX_MOVING_CHUNKS: True, MAX_MOVING_CHUNKS + 1: False}.items():
+        yield f"two rounds of a ring of {chunks} chunks", _two_rounds(chunks), [moves, True]
+
+
+def _read_by(layout: RingLayout, flag: int) -> Callable[[], Any]:
+    memory: Any = memoryview(bytearray(layout.total_bytes))
+    for chunk in range(layout.max_chunks):
+        memory[layout.data_offset(chunk)] = ord("0") + chunk
+    memory[layout.written_offset(0)] = flag
+    fence: Any = bool
+    return lambda: RingReader(layout, memory, fence, 0).try_read(lambda view: bytes(view[:1]))
+
+
+def _two_rounds(chunks: int) -> Callable[[], Any]:
+    """-> whether some messages lay at the place of another chunk, and whether all were read as they were written"""
+    layout = RingLayout(1, 8, chunks)
+    memory: Any = memoryview(bytearray(layout.total_bytes))
+    fence: Any = bool
+    writer, reader = RingWriter(layout, memory, fence), RingReader(layout, memory, fence, 0)
+    writer.moves_from = 8
+
+    def ask() -> list[bool]:
+        wanted, read, moved = [b"%08d" % number for number in range(2 * chunks)], list[bytes](), False
+        for message in wanted:
+            writer.try_write([message])
+            moved = moved or memory[layout.written_offset((writer.position - 1) % chunks)] > 1
+            read.append(reader.try_read(bytes))
+        return [moved, read == wanted]
+
+    return ask
+
+
 def finds_nothing(queue: QueueReader) -> Loop[None]:
     """An expired deadline looks once."""
     before, now = queue.stats.waits, (yield Now())
@@ -157,8 +194,9 @@ def damages(ring: RingConfig, memory: Any, readers: int, position: int, me: int 
              ("the flag of a chunk names the last chunk", next_one, 1 + ring.max_chunks, False),
              ("the first reader's flag is neither 0 nor 1", next_one + 1, 2, True),
              ("the last reader's flag is neither 0 nor 1", another + readers, 2, True)]
-    if me is None:
+    if me is None and another != next_one:
         found.append(("the flag of a chunk is turned", another, int(not memory[another]), True))
+    if me is None:
         found.append(("a write is abandoned", next_one, int(not memory[next_one]), False))
     elif position < ring.max_chunks:
         found.append(("it has read what it has not come to", next_one + 1 + me, 1, True))

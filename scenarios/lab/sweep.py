@@ -95,9 +95,9 @@ def phases() -> tuple[Phase, ...]:
     return (
         Phase(name="calm", topology=_TWO, workload=short),
         Phase(name="idle", topology=_TWO, workload=short, options=Options(await_death_s=3.0)),
-        Phase(name="calm on one rank", topology=_ONE, workload=pair.then(
-            _FEW, utility("get_queue_stats"), steps=3).then(
-            utility("collective_rpc", "check_health", 2), abort(0, 1))),
+        Phase(name="calm on one rank", topology=_ONE, config=lab_config(distributed_executor_backend="uni"),
+              workload=pair.then(_FEW, utility("get_queue_stats"), steps=3).then(
+                  utility("collective_rpc", "check_health", 2), abort(0, 1))),
         Phase(name="to the last token", topology=_TWO, workload=pair),
         Phase(name="an abort", topology=_TWO, workload=pair.then(_FEW, steps=3).then(abort(0))),
         Phase(name="a prefix hit", topology=_TWO, workload=twice),
@@ -225,6 +225,9 @@ def phases() -> tuple[Phase, ...]:
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
                 options=Options(queue=name), config=lab_config(ring=asked.ring))
           for name, asked in QUEUE_PLAYS.items()),
+        Phase(name="a queue whose writer dies before it rings", topology=_TWO, workload=pair, calm=True,
+              options=Options(queue="objects"), config=lab_config(ring=QUEUE_PLAYS["objects"].ring),
+              plan=plan(kill("core.0", at="core.0/rpc:doorbell", nth=12))),
         Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(
             *(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2)))),
     )

@@ -123,13 +123,18 @@ def _of_publishers(history: History) -> Iterator[Incident]:
 
 
 def _of_repeats(history: History) -> Iterator[Incident]:
-    """Whatever befalls what a worker reads, it executes each call once. Else, `workers-in-step` speaks of that."""
+    """Whatever befalls what a worker reads, it executes each call once (else, `workers-in-step` speaks of that), and a
+    client is closed once.
+    """
     for node, records in history.by_node("rpc").items() if history.faults.receipts else ():
         calls = [record.data.get("call", -place) for place, record in enumerate(records, 1)]
         if len(set(calls)) < len(calls):
             again = next(record for place, record in enumerate(records) if calls[place] in calls[:place])
             text = f"it executed call {again.data['call']} again"
             yield Incident(Sort.UNASKED, node, again.at, text, record=again)
+    for node, records in history.by_node("closing").items():
+        if len(records) > 1:
+            yield Incident(Sort.UNASKED, node, records[1].at, "it was closed, and closed again", record=records[1])
 
 
 def _of_stumbles(history: History) -> Iterator[Incident]:

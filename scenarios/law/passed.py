@@ -11,11 +11,13 @@ keep its process from what comes behind it, so of two in turn the second one may
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from signal import SIGKILL
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.history.history import Fate, History, Kind, Receipt
+from scenarios.history.history import Fate, History, Kind, Receipt, Record
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
 
@@ -25,9 +27,9 @@ _METHODS = {_STEP: "execute_model", _SAMPLE: "sample_tokens"}
 #: What a process does itself; the other records are the plan's.
 _DONE = (Kind.CROSSING, Kind.OBSERVATION)
 #: How the sites of marks end. What begins otherwise is told.
-_BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING = (
+_BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING, _FULL = (
     mark_site("", mark) for mark in (Mark.BORN, Mark.LOADING, Mark.READY, Mark.IDLE, Mark.DYING, Mark.DRAINING,
-                                     Mark.EXECUTING))
+                                     Mark.EXECUTING, Mark.RING_FULL))
 _STEPS = (mark_site("", Mark.STEP), mark_site("", Mark.SCHEDULED), _STEP, mark_site("", Mark.EXECUTED),
           mark_site("", Mark.PUBLISHED))
 #: Where several are in flight: there may be nothing to schedule, and the last ones may never be used.
@@ -57,10 +59,16 @@ _THREADS = ("input", "output")
 #: Who is held up for so much of the time in which it is waited for may be late.
 _MOST = 0.5
 _ORPHANED = "the frontend is gone"
+#: What the thread says that watches over workers.
+_WORKER_DIED = re.compile(r"(?:WorkerDead|PeerDead)Error: worker\.\S+ \(pid \d+\)(?:, worker\S+ \(pid \d+\))* died$")
+#: Into which ring a process writes.
+_WRITES: dict[str, str] = {NodeKind.CORE: "rpc", NodeKind.WORKER: "response"}
 
 
 def passed_by(history: History) -> Iterator[tuple[str, str]]:
     """(node, what it has passed by in silence) of each process that left on its own feet."""
+    if history.simulated:
+        yield from _unmarked(history)
     if history.play.options.without_engine:
         return  # there are other programs at work
     for node in history.by_node("bye"):
@@ -77,6 +85,9 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     yield from _never_out(history)
     yield from _deaf(history)
     yield from _orphaned(history)
+    yield from _bereft(history)
+    yield from _cut_off(history)
+    yield from _unread(history)
     if history.simulated:
         yield from _lingering(history)
         yield from _doubled(history)
@@ -139,6 +150,54 @@ def _orphaned(history: History) -> Iterator[tuple[str, str]]:
     for core, records in history.by_node("dying").items():
         if str(records[0].data["reason"]).endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
             yield core, "it did not say that its client was gone"
+
+
+def _bereft(history: History) -> Iterator[tuple[str, str]]:
+    for core, records in history.by_node("dying").items():
+        if _WORKER_DIED.match(str(records[0].data["reason"])) and core not in history.by_node("worker-gone"):
+            yield core, "it did not say that its worker was gone"
+
+
+def _cut_off(history: History) -> Iterator[tuple[str, str]]:
+    """A core that has said that it leaves is not ended by the client that has read that, unless that is closed."""
+    read = {history.engine_of(node): record for node, record in history.observed("dead-notice")}
+    for process in history.lab.processes if read else ():
+        core = of_life(process.node, process.life)
+        engine = history.engine_of(core)
+        if process.exitcode == -SIGKILL and engine in read and core == engine.core and core not in history.by_node(
+                "bye") and process.ended_at is not None and process.ended_at < history.closing_at(engine) and not any(
+                r.fate == Fate.KILL or r.fate in STALL_FATES for r in history.faults.receipts):
+            yield core, "it was ended although it had said that it leaves"
+
+
+def _unread(history: History) -> Iterator[tuple[str, str]]:
+    """A rank that cannot read a call cannot name it, either: where one is open, that is its end, and it is told."""
+    for core, replies in history.by_node("rpc-reply").items():
+        for place, reply in enumerate(replies):
+            if reply.data["call"] < 0 and _is_open(history, core, replies[:place], reply.number) and not any(
+                    told.number > reply.number for told in history.by_node("rpc-failed").get(core, ())):
+                yield core, "it had a call that a rank could not read, and did not say that it had failed"
+                return
+
+
+def _is_open(history: History, core: str, replies: list[Record], number: int) -> bool:
+    """Whether the core's last call before its record of that number had not all the answers that it waits for."""
+    call = next(call for call in reversed(history.by_node("rpc-call")[core]) if call.number < number)
+    ended = any(told.number > call.number for told in history.by_node("rpc-failed").get(core, ())
+                if told.number < number)
+    wanted = history.tp_of(core) if call.data["output_rank"] is None else 1
+    return not ended and sum(reply.data["call"] == call.data["call"] for reply in replies) < wanted
+
+
+def _unmarked(history: History) -> Iterator[tuple[str, str]]:
+    """A writer that waits for room has passed the mark of that. One of vLLM's has none."""
+    if history.play.options.queue == "strangers":
+        return
+    for node, waits in history.by_node("queue-wait").items():
+        ring = _WRITES.get(kind_of(node), "")
+        slept = sum(wait.data["ring"].startswith(ring) for wait in waits) if ring else 0
+        if slept > _count(history, node, _FULL):
+            yield node, f"it waited {slept} times for room, and came {_count(history, node, _FULL)} times to its mark"
 
 
 def _lingering(history: History) -> Iterator[tuple[str, str]]:

@@ -866,6 +866,24 @@ def a_running_request_is_aborted_at_the_deadline() -> Builder:
     return _terminated().wait(1.01).ended("a", "failed", error="RequestError", may_have_taken_effect=True)
 
 
+def _aborted_at_the_deadline(*marks: str) -> Builder:
+    h = _terminated()
+    for mark in marks:
+        h.crosses(f"core.0/mark:{mark}")
+    h = h.wait(1.01).ended("a", "failed", error="RequestError", may_have_taken_effect=True)
+    return h.observes("core.0", "dying", reason="SIGTERM", queued=0)
+
+
+@accepts("drain")
+def who_is_aborted_at_the_deadline_ran_until_then() -> Builder:
+    return _aborted_at_the_deadline("step", "step")
+
+
+@rejects("drain")
+def a_paused_core_makes_no_step_for_those_who_ran() -> Builder:
+    return _aborted_at_the_deadline()
+
+
 @accepts("drain", "memory-bounded")
 def a_new_request_is_refused() -> Builder:
     return _terminated().observes("frontend.0", "call", request="b", index=1).observes(

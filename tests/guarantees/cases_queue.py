@@ -68,6 +68,52 @@ def the_last_object_is_lost() -> Builder:
     return _over(_gets(_large(), "a"))
 
 
+def _writer_dies(*got: str, rung: int) -> Builder:
+    """When it has put in two objects, and the bell was rung so often: it rings when an object stands in the ring."""
+    h = _large().observes("core.0", "queue-put", face="c", beside=0, wanted=0, chunk=8, readable=True)
+    for _ in range(rung):
+        h.crosses("core.0/rpc:doorbell")
+    h.sends(RPC[0], "x", position=9, bytes=1, overflow=False).fires("kill", "core.0/rpc:doorbell", nth=3)
+    return _over(_gets(h.ends("core.0", exitcode=-9), *got))
+
+
+@accepts("queue-hands-over")
+def what_stood_in_the_ring_when_its_writer_died_is_handed_out() -> Builder:
+    return _writer_dies("a", "b", "c", rung=3)
+
+
+@accepts("queue-hands-over")
+def what_did_not_stand_in_the_ring_when_its_writer_died_is_not() -> Builder:
+    return _writer_dies("a", "b", rung=2)
+
+
+@rejects("queue-hands-over")
+def what_stood_in_the_ring_when_its_writer_died_is_lost() -> Builder:
+    return _writer_dies("a", "b", rung=3)
+
+
+def _is_told(outcome: str, error: str) -> Builder:
+    h = _gets(_large(), "a", "b").fires("kill", "core.0/rpc:doorbell").ends("core.0", exitcode=-9)
+    h.observes("worker.0", "queue-wait", ring="rpc", began=h.now - .1, deadline=h.now + 1, ended=h.now,
+               outcome=outcome)
+    return h.observes("worker.0", "queue-failed", error=error)
+
+
+@accepts("queue-hands-over")
+def a_wait_ends_by_the_death_of_the_writer() -> Builder:
+    return _is_told("peer-dead", "PeerDeadError: rpc: the writer has died")
+
+
+@accepts("queue-hands-over")
+def a_wait_is_cancelled() -> Builder:
+    return _is_told("cancelled", "QueueCancelledError: leaving")
+
+
+@rejects("queue-hands-over")
+def a_wait_ends_by_the_death_of_the_writer_and_is_called_cancelled() -> Builder:
+    return _is_told("cancelled", "PeerDeadError: rpc: the writer has died")
+
+
 @rejects("queue-hands-over")
 def an_object_comes_twice() -> Builder:
     return _gets(_large(), "a", "a")
@@ -357,9 +403,9 @@ _CHUNKS_BYTES = 2 * RingConfig().max_chunk_bytes
 
 
 def _lies(flags: bytes = b"\1\1\1\0\0\0", pids: tuple[int, ...] = (100, 101, 102), size: int = 0,
-          left: int = 0) -> Builder:
+          left: int = 0, h: Builder | None = None) -> Builder:
     """One message, which both have read."""
-    h = _ends().observes("core.0", "queue-put-at", position=0)
+    h = h or _ends().observes("core.0", "queue-put-at", position=0)
     h.ends("core.0", "worker.0", "worker.1")
     presence = b"".join(struct.pack("<IIQ", pid, left, 0) for pid in pids)
     tail = flags.ljust(64, b"\0") + bytes(128) + presence.ljust(64, b"\0")
@@ -374,6 +420,24 @@ def the_memory_is_laid_out_as_documented() -> Builder:
 @accepts("queue-ends-meet")
 def a_message_lies_at_another_place() -> Builder:
     return _lies(b"\3\1\1\0\0\0")
+
+
+def _large_ones(flags: bytes) -> Builder:
+    """Two, which fit into a chunk, and which both have read."""
+    h = _ends()
+    for position in (0, 1):
+        h.observes("core.0", "queue-put", chunk=1 << 20).observes("core.0", "queue-put-at", position=position)
+    return _lies(flags, h=h)
+
+
+@accepts("queue-ends-meet")
+def large_messages_have_changed_places() -> Builder:
+    return _large_ones(b"\3\1\1\2\1\1")
+
+
+@rejects("queue-ends-meet")
+def large_messages_lie_at_places_of_their_own() -> Builder:
+    return _large_ones(b"\1\1\1\1\1\1")
 
 
 @rejects("queue-ends-meet")

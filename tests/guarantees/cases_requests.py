@@ -290,9 +290,9 @@ def the_core_looks_at_its_books_before_anything_ran() -> Builder:
     return _idle(history().started())
 
 
-def _bad_request(h: Builder, reason: str = "the prompt has 99 tokens, the model takes 64") -> Builder:
+def _bad_request(h: Builder, reason: str = "the prompt has 99 tokens, the model takes 64", **data: bool) -> Builder:
     return h.observes("frontend.0", "call", request="bad", index=0).ended(
-        "bad", "failed", error="BadRequestError", reason=reason)
+        "bad", "failed", error="BadRequestError", reason=reason, **data)
 
 
 @accepts("bad-request-isolated")
@@ -303,6 +303,27 @@ def a_bad_request_fails_alone() -> Builder:
 @rejects("bad-request-isolated")
 def a_bad_request_fails_without_saying_why() -> Builder:
     return _bad_request(history().started().called("a"), reason="").ended("a")
+
+
+def _grows_too_long(effect: bool) -> Builder:
+    h = history().started().called("a").called("b", 1).streams("b", [5])
+    h.ended("b", "failed", error="BadRequestError", reason="it does not fit", may_have_taken_effect=effect)
+    return h.streams("a", [7, 8, 9]).ended("a")
+
+
+@accepts("bad-request-isolated")
+def what_has_delivered_tokens_may_have_taken_effect() -> Builder:
+    return _grows_too_long(True)
+
+
+@rejects("bad-request-isolated")
+def what_has_delivered_tokens_says_that_it_had_no_effect() -> Builder:
+    return _grows_too_long(False)
+
+
+@rejects("bad-request-isolated")
+def what_has_delivered_nothing_says_that_it_had_effect() -> Builder:
+    return _bad_request(history().started().called("a"), may_have_taken_effect=True).ended("a")
 
 
 @rejects("bad-request-isolated")

@@ -223,6 +223,12 @@ def a_writer_facing_a_dead_reader_is_told() -> Builder:
 
 
 @rejects("ring-bounded-wait")
+def a_wait_of_the_twin_goes_on_a_moment_longer_whatever_befell_somebody() -> Builder:
+    h = history().started().fires("drop", RPC[1].replace("/rpc", "/overflow:receive")).wait(1)
+    return _slept(h, .5, "timeout", deadline=h.now - .02)
+
+
+@rejects("ring-bounded-wait")
 def a_wait_outlives_its_deadline() -> Builder:
     h = history().started().wait(5)
     return _slept(h, 4, "timeout", deadline=h.now - 3)

@@ -88,7 +88,8 @@ def _stays(publisher: str) -> Builder:
 
 
 def _full(queue: str) -> Builder:
-    return history().promised(options=Options(queue=queue)).wait(1).observes(
+    h = history().promised(options=Options(queue=queue)).crosses("core.0/mark:ring-full", ring="rpc")
+    return h.wait(1).observes(
         "core.0", "queue-wait", ring="rpc", began=1.0, deadline=2.0, ended=2.0, outcome="timeout")
 
 

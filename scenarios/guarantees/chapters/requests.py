@@ -17,7 +17,7 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.fitting import BAD_REQUEST, never_fits
+from scenarios.guarantees.fitting import BAD_REQUEST, judge_effect, never_fits
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
@@ -222,6 +222,7 @@ def check_bad_request_isolated(history: History) -> Finding:
         if not operation.ends[0].data.get("reason"):
             finding.broke("request {!r} failed without a message that says why", operation.request,
                           at=operation.ended_at, node=operation.node)
+        judge_effect(finding, operation)
     first = bad[0].over_at
     for node, record in history.observed("engine-dead"):
         if not history.faults.receipts and first <= record.at and history.before_closing(node, record):

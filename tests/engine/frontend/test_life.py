@@ -267,6 +267,14 @@ def test_what_a_living_core_cannot_be_sent_fails_and_what_a_dead_one_cannot_ends
 # -- the end
 
 
+def test_a_client_that_is_closed_says_what_is_kept_and_by_whom() -> None:
+    client = Client().start()
+    client.life.kept = lambda: {"streams": 1}
+    client.run(client.life.shutdown())
+    kept = dict(client.hand.observed)["closing"]["kept"]
+    assert kept == {"requests": 0, "internal": 0, "bytes": 0, "calls": 0, "streams": 1}
+
+
 def test_a_shutdown_ends_everything_and_a_second_one_nothing() -> None:
     client = Client().start()
     client.run(client.life.add("a", [1], PARAMS))

@@ -113,4 +113,10 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/life.py", "CoreLife._watch_parent", "sent-twice", "yield Put(INPUT, gone)", _FIRST),
     Equivalent("engine/core/life.py", "CoreLife._watch_parent", "off-by-one", "1",
                "who would read the exit code is gone", "2"),
+    Equivalent("engine/core/engine_core.py", "EngineCore._handle", "statement-gone",
+               'raise TypeError(f"the core cannot handle {type(item).__name__}")',
+               "whoever puts something into this queue puts one of what stands above: the input thread, a signal, and "
+               "those who tell of a failure"),
+    Equivalent("engine/core/pulse.py", "Pulse.missing", "off-by-one", "now - at > self._away_s",
+               "the instant itself: a clock has moved on by the next look", "now - at >= self._away_s"),
 )

@@ -94,6 +94,11 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "it is said of each message that is read, before it is asked"),
     Equivalent(_RING, "RingWriter.try_write", "off-by-one", "size < self.moves_from", _PLACE),
     Equivalent(_RING, "RingWriter._exchanged", "off-by-one", "1", _PLACE, "2"),
+    Equivalent(_RING, "RingWriter._exchanged", "off-by-one", "min",
+               "beyond the ring's size stands the chunk itself, which changes places with itself, and those that were "
+               "looked at; one that was never written has not been read by all", "max"),
+    Equivalent(_RING, "RingWriter.check_integrity", "off-by-one", "chunk < self._position",
+               "the chunk of that very number is the next one, which is left out", "chunk <= self._position"),
     Equivalent(_FRAMING, "_lend", "branch-never-taken", "len(obj) < OUT_OF_BAND_BYTES",
                "a small one that is lent stays in the pickle all the same, and comes out as it was"),
     Equivalent(_QUEUE, "ends_with_ready", "off-by-one", "1", "any byte more than the word has tells another word", "2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 
+from engine.errors import PeerDeadError
 from engine.topology import Channel
 from scenarios.guarantees.base import DAMAGE, LOSSES, MEMORY, ROUNDING_S, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.rings.queue_counts import check_queue_counts
@@ -15,10 +16,14 @@ from scenarios.history.play import Play
 
 #: What each part of a segment takes, in docs/RING.md.
 LINE_BYTES, ENTRY_BYTES, EPOCH_BYTES = 64, 16, 8
+#: From here on, by the same page, a message takes the place of one that all have read.
+MOVED_BYTES = 1 << 20
 _ENTRY = struct.Struct("<IIQ")
 
 _LOST = Where(LOSSES | DAMAGE, sites="*/overflow:*", why="the plan itself loses the payload")
 _CHANGED = Where(DAMAGE | {Fate.CUT}, sites="*/overflow:*", why="the plan itself changes payloads, or loses many")
+#: How a wait ends that is broken off, and whether it was by a death.
+_ENDED = {"peer-dead": True, "cancelled": False}
 #: A payload that was overtaken counts as lost after so long.
 GAP_S = 5.0
 
@@ -61,6 +66,8 @@ def check_queue_hands_over(history: History) -> Finding:
                           put.data["beside"], put.data["wanted"], at=put.at)
     _judge_positions(finding, puts)
     _judge_ways(finding, puts)
+    _judge_published(finding, puts)
+    _judge_deaths(finding)
     readers = history.by_node("queue-got")
     for node in [node for node in history.nodes if node in readers or node in history.by_node("queue-kept")]:
         _judge_reader(finding, node, puts, readers.get(node, []))
@@ -136,6 +143,33 @@ def _judge_reader(finding: Finding, node: str, puts: list[_Put], got: list[Recor
     if node in history.by_node("bye") and not history.faults.receipts:
         _is_passed_over(finding, node, puts[last + 1:], errors + len(broken_off), history.ended_at)
     _judge_lost_payload(finding, node, puts, got)
+
+
+def _judge_published(finding: Finding, puts: list[_Put]) -> None:
+    """What stands in the ring when its writer dies, before it has rung for it, is still handed out to who reads on."""
+    history = finding.history
+    struck = [receipt.node for receipt in history.faults.receipts]
+    if not puts or puts[-1].certain or puts[-1].barred or "far" in history.play.options.queue or len(struck) != 1:
+        return
+    for flow in history.flows(Channel.RPC):
+        rung = len(history.crossings.get(f"{flow.source}/{Channel.RPC.value}:doorbell", ()))
+        if struck[0] != flow.source or history.ends.at(flow.source) == FOREVER or flow.target not in history.by_node(
+                "bye") or rung <= sum(put.certain for put in puts):
+            continue
+        got = history.by_node("queue-got").get(flow.target, ())
+        if puts[-1].face not in [record.data["face"] for record in got]:
+            finding.broke("{} was not handed the last object, which stood in the ring when its writer died",
+                          flow.target, at=puts[-1].at, node=flow.target)
+
+
+def _judge_deaths(finding: Finding) -> None:
+    """Whose wait a death has ended says so of that wait, and of no other one."""
+    history = finding.history
+    for node, failed in history.observed("queue-failed"):
+        wait = history.records(node)[failed.number - 1]
+        outcome = wait.data["outcome"] if wait.site == "queue-wait" else ""
+        if outcome in _ENDED and _ENDED[outcome] != failed.data["error"].startswith(PeerDeadError.__name__):
+            finding.broke("a wait of {} ended {}, by {}", node, outcome, failed.data["error"], at=wait.at, node=node)
 
 
 def _judge_lost_payload(finding: Finding, node: str, puts: list[_Put], got: list[Record]) -> None:
@@ -288,6 +322,11 @@ def _judge_memory(finding: Finding, said: Record) -> None:
     places = [chunk if one[0] == 1 else one[0] - 2 for chunk, one in enumerate(flags) if one[0]]
     if len(set(places)) < len(places) or any(not 0 <= place < layout["chunks"] for place in places):
         finding.broke("messages lie at the places {}: some at the same one, or at none", places, at=said.at)
+    large = sum(MOVED_BYTES <= put.data["chunk"] < history.play.config.ring.max_chunk_bytes
+                for _, put in history.observed("queue-put"))
+    if history.simulated and large > 1 and not _of_strangers(history) and places == sorted(places):
+        finding.broke("{} large messages lie at places of their own, and none where another one was read", large,
+                      at=said.at)
     _judge_presence(finding, said, tail[layout["presence"] - layout["flags"]:], layout["readers"])
 
 

@@ -204,7 +204,7 @@ def _judge_wait(finding: Finding, node: str, wait: Record, dead: float) -> None:
     """`dead`: when the first of its peers was."""
     history, data = finding.history, wait.data
     began, ended, deadline, outcome = data["began"], data["ended"], data.get("deadline"), data.get("outcome")
-    late = PROMPT_S if history.simulated and not history.faults.receipts else history.bounds.detection_s
+    late = PROMPT_S if history.simulated else history.bounds.detection_s
     if deadline is not None and not finding.took(
             "a wait on {} of {} with a deadline {:.3f} s ahead, its end beyond that", data.get("ring"), node,
             deadline - began, bound=late, at=ended, node=node,
