@@ -81,10 +81,10 @@ globals().update(family(__name__, (
 globals().update(family(__name__, (
     Case("test_doorbell_is_lost",
          "The wake-up for an idle reader is lost: it looks by itself within the re-check bound.",
-         plan(drop("core.0/rpc:doorbell", nth=3)),
+         plan(drop("core.0/rpc:doorbell", nth=3, times=2)),
          (ring_no_lost_wakeup, workers_in_step, tokens_match_reference)),
     Case("test_doorbell_of_an_answer_is_lost",
          "The core sleeps while it waits for an answer, and nobody wakes it: it looks by itself within the same bound.",
-         plan(drop("worker.0/response:doorbell", nth=3)),
+         plan(drop("worker.0/response:doorbell", nth=3, times=2)),
          (ring_no_lost_wakeup, workers_in_step, tokens_match_reference)),
 ), topology=tensor_parallel(2), workload=recorded("eight-even")))

@@ -110,8 +110,7 @@ FAILED_CHILD_IGNORED = Mutant(
     breaks=these("start-ends/all"),
     edits=(
         Edit("engine/executor/workers.py",
-             "                raise StartupError(f\"{node.first_life} died while starting (exit code "
-             "{word.exitcode})\")\n",
+             "                raise _died(node, word)\n",
              "                yield HearChildren((), deadline - 1.0)\n"
              "                raise StartupError(f\"{node.first_life} did not report READY in time\")\n"),
         # Not twenty seconds of a real play.

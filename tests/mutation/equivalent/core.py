@@ -6,8 +6,6 @@ from tests.mutation.equivalent.base import Equivalent
 
 _SCHEDULER, _CACHE = "engine/core/scheduler.py", "engine/core/kv_cache.py"
 _UPDATE, _RUNNING = "Scheduler.update_from_output", "Scheduler._schedule_running"
-_ONE_STEP = ("a core has one step in flight: between `schedule` and its answer nobody is aborted or preempted, and who "
-             "runs has a token to compute")
 _BY_ID = "the answer of a step is found by its call's id, and a step is answered once"
 _NO_ORDER = "neither is seen by what the other one does"
 _FIRST = "the main thread ends by the first one"
@@ -16,28 +14,12 @@ _LOG = "a line for an operator"
 _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
-    Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken",
-               "request.num_preemptions != num_preemptions or request.is_finished", _ONE_STEP),
-    Equivalent(_SCHEDULER, _UPDATE, "condition-turned",
-               "request.num_preemptions != num_preemptions or request.is_finished", _ONE_STEP,
-               "((request.num_preemptions != num_preemptions) and (request.is_finished))"),
-    Equivalent(_SCHEDULER, "Scheduler._preempt", "statement-gone", "request.num_preemptions += 1", _ONE_STEP),
-    Equivalent(_SCHEDULER, "Scheduler._preempt", "off-by-one", "1", _ONE_STEP, "2"),
-    Equivalent(_SCHEDULER, _RUNNING, "branch-never-taken", "num_new == 0", _ONE_STEP),
-    Equivalent(_SCHEDULER, _RUNNING, "statement-gone", "index += 1", _ONE_STEP,
-               behind="still in flight\n                "),
-    Equivalent(_SCHEDULER, _RUNNING, "off-by-one", "1", _ONE_STEP, "2",
-               behind="still in flight\n                index += "),
     Equivalent("engine/core/request.py", "Request.__init__", "off-by-one", "0",
                "it is held against what it was, and against nothing else", "1", behind="self.num_preemptions = "),
     Equivalent(_CACHE, "KVCacheManager.allocate_slots", "branch-never-taken", "computed_blocks",
                "what was found ends where a block ends, and who comes in has nothing computed: what comes behind needs "
                "as many more blocks either way"),
     Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken", "model_output.step != step", _BY_ID),
-    Equivalent(_SCHEDULER, _UPDATE, "statement-gone", "continue", _ONE_STEP,
-               behind="request.is_finished:\n                "),
-    Equivalent(_SCHEDULER, _RUNNING, "statement-gone", "continue", _ONE_STEP, behind="index += 1\n                "),
-    Equivalent(_SCHEDULER, _UPDATE, "branch-never-taken", "scheduler_output.num_scheduled_tokens", _BY_ID),
     Equivalent(_SCHEDULER, _UPDATE, "statement-gone", 'raise ValueError(f"step {step} is not in flight")', _BY_ID),
     Equivalent(_SCHEDULER, _UPDATE, "statement-gone",
                'raise ValueError(f"step {step} was answered with the results of step {model_output.step}")', _BY_ID),
