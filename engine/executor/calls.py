@@ -2,9 +2,11 @@
 
     call     (call_id, method, args, kwargs, output_rank)       broadcast to all ranks
     reply    (call_id, SUCCESS | FAILURE, value)                 from the output rank, or from all; FAILURE from any
+    reply    (-1 - position, FAILURE, value)                     from a rank that could not read what stands there
 
 Promises: a reply is matched by its call id, never by its turn, so replies that come after a time-out or an
-error cannot answer a later call; a FAILURE of any rank ends its call at once, or is kept where that call is over;
+error cannot answer a later call; what a rank could not read is charged to the call at its place in the ring; a FAILURE
+of any rank ends its call at once, or is kept where that call is over;
 a call has one deadline, fixed when it is made, however long others are waited for in between.
 """
 
@@ -18,6 +20,14 @@ from engine.messages import ReplyStatus
 
 #: Calls whose success is remembered: a rank is never so many behind, the ring is smaller.
 _REMEMBERED = 256
+
+
+def unreadable(number: int) -> int:
+    """What a rank that cannot read a message names in its answer, from the message's place in the ring; and back.
+
+    Each call is one message, and both are counted from 0: so the place is the call's id.
+    """
+    return -1 - number
 
 
 class PendingCall:
@@ -72,10 +82,9 @@ class CallTable:
 
     def reply(self, rank: int, call_id: int, status: int, value: Any) -> PendingCall | None:
         """Take one reply. -> the call it belongs to; None where that call has ended already."""
+        if call_id < 0:
+            call_id = unreadable(call_id)
         call = self._open.get(call_id)
-        if call is None and call_id < 0 and self._open:
-            call = next(iter(self._open.values()))  # an RPC that a rank could not read: the oldest one is lost
-            call_id = call.call_id
         if call is None:
             self.late_replies += 1
             if status == ReplyStatus.FAILURE and call_id in self._succeeded and self.late_failure is None:

@@ -124,5 +124,5 @@ class MultiprocExecutor(Executor):
             yield Observe("rpc-reply", {"call": call_id, "rank": rank, "status": int(status)})
             call = self.table.reply(rank, call_id, status, value)
             if call is not None and call.error is not None:
-                yield Observe("rpc-failed", {"call": call_id, "rank": rank, "error": str(call.error)})
+                yield Observe("rpc-failed", {"call": call.call_id, "rank": rank, "error": str(call.error)})
         return read_any

@@ -14,13 +14,12 @@ from typing import Any
 from engine.config import Bounds
 from engine.effects import Call, Describe, Loop, MarkPoint, Now, Observe
 from engine.errors import QueueDecodeError, QueueTimeoutError
+from engine.executor.calls import unreadable
 from engine.ipc.framing import decode, encode
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.messages import ReplyStatus, SchedulerOutput
 from engine.topology import Mark
 
-#: The call id of a FAILURE that belongs to no readable call.
-UNREADABLE = -1
 #: What a step calls.
 PHASES = ("execute_model", "sample_tokens")
 
@@ -31,6 +30,10 @@ class Rank:
     def __init__(self) -> None:
         self._failed = ""  # what the first step that failed did so with
 
+    def lost(self, error: str) -> None:
+        """A call could not be read, which may have been a step."""
+        self._failed = self._failed or error
+
     def call(self, call_id: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop[Any]:
         """-> what it returns. Raises what it raises, and RuntimeError for a step behind one that failed."""
         try:
@@ -39,8 +42,8 @@ class Rank:
                 raise RuntimeError(f"no step is executed behind one that failed ({self._failed})")
             return (yield Call(method, args, kwargs))
         except Exception as error:
-            if method in PHASES and not self._failed:
-                self._failed = described_error(error)
+            if method in PHASES:
+                self.lost(described_error(error))
             raise
 
 
@@ -59,7 +62,9 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
         try:
             call_id, method, args, kwargs, output_rank = decode(parts)
         except (QueueDecodeError, ValueError, TypeError) as error:
-            yield from _answer(response, bounds, UNREADABLE, ReplyStatus.FAILURE, f"unreadable RPC: {error}")
+            text = f"unreadable RPC: {error}"
+            own.lost(text)
+            yield from _answer(response, bounds, unreadable(rpc.position - 1), ReplyStatus.FAILURE, text)
             continue
         yield Observe("rpc", _named(call_id, method, args))
         if method == "execute_model" and output_rank == rank:

@@ -174,19 +174,22 @@ def _unread(history: History) -> Iterator[tuple[str, str]]:
     """A rank that cannot read a call cannot name it, either: where one is open, that is its end, and it is told."""
     for core, replies in history.by_node("rpc-reply").items():
         for place, reply in enumerate(replies):
-            if reply.data["call"] < 0 and _is_open(history, core, replies[:place], reply.number) and not any(
+            call = -1 - reply.data["call"]  # by its place in the ring
+            if call >= 0 and _is_open(history, core, call, replies[:place], reply.number) and not any(
                     told.number > reply.number for told in history.by_node("rpc-failed").get(core, ())):
                 yield core, "it had a call that a rank could not read, and did not say that it had failed"
                 return
 
 
-def _is_open(history: History, core: str, replies: list[Record], number: int) -> bool:
-    """Whether the core's last call before its record of that number had not all the answers that it waits for."""
-    call = next(call for call in reversed(history.by_node("rpc-call")[core]) if call.number < number)
-    ended = any(told.number > call.number for told in history.by_node("rpc-failed").get(core, ())
-                if told.number < number)
+def _is_open(history: History, core: str, number: int, replies: list[Record], until: int) -> bool:
+    """Whether that call had not all the answers that it waits for before the core's record `until`."""
+    call = next((call for call in history.by_node("rpc-call").get(core, ()) if call.data["call"] == number), None)
+    if call is None:
+        return False
+    ended = any(told.data["call"] == number for told in history.by_node("rpc-failed").get(core, ())
+                if told.number < until)
     wanted = history.tp_of(core) if call.data["output_rank"] is None else 1
-    return not ended and sum(reply.data["call"] == call.data["call"] for reply in replies) < wanted
+    return not ended and sum(reply.data["call"] == number for reply in replies) < wanted
 
 
 def _unmarked(history: History) -> Iterator[tuple[str, str]]:

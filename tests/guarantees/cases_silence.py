@@ -95,7 +95,7 @@ def _cannot_read(*ends: str, answered: bool = False) -> Builder:
         h.observes("core.0", "rpc-reply", call=0, rank=0, status=0)
     h.observes("core.0", "rpc-reply", call=-1, rank=1, status=1)
     for what in ends:
-        h.observes("core.0", what, call=-1, rank=1, error="unreadable RPC")
+        h.observes("core.0", what, call=0, rank=1, error="unreadable RPC")
     return h.dies("a")
 
 

@@ -241,8 +241,8 @@ REPLIES_BY_TURN = Mutant(
     bug="A reply answers the oldest open call, whichever call it names.",
     breaks=these("rpc-matched", "tokens-match-reference/end"),
     edits=(Edit("engine/executor/calls.py",
-                "        call = self._open.get(call_id)\n        if call is None and call_id < 0 and self._open:\n",
-                "        call = None\n        if self._open:\n"),))
+                "        call = self._open.get(call_id)\n",
+                "        call_id = next(iter(self._open), call_id)\n        call = self._open.get(call_id)\n"),))
 
 ABORT_BEFORE_BLOCKS = Mutant(
     id="H51", scenario="test_nothing_goes_wrong",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import RpcError, RpcTimeoutError
-from engine.executor.calls import CallTable
+from engine.executor.calls import CallTable, unreadable
 from engine.messages import ReplyStatus
 
 OK, FAILED = ReplyStatus.SUCCESS, ReplyStatus.FAILURE
@@ -73,12 +73,20 @@ def test_an_answered_call_does_not_expire() -> None:
     assert call.result() == 7
 
 
-def test_a_rank_that_could_not_read_a_call_fails_the_oldest() -> None:
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_a_rank_could_not_read_is_the_call_at_its_place_in_the_ring(place: int) -> None:
     table = CallTable(2)
-    first, second = table.open("a", None, 1.0), table.open("b", None, 1.0)
-    assert table.reply(1, -1, FAILED, "unreadable") is first
-    assert first.error is not None and second.error is None
-    assert CallTable(2).reply(0, -1, FAILED, "unreadable") is None
+    calls = [table.open(name, 0, 1.0) for name in "abc"]
+    assert table.reply(1, unreadable(place), FAILED, "torn") is calls[place]
+    assert [call.error is not None for call in calls] == [n == place for n in range(3)]
+    assert table.reply(0, unreadable(place), FAILED, "torn") is None, "it is over"
+
+
+def test_a_rank_that_could_not_read_a_call_that_another_one_answered_has_failed_late() -> None:
+    table = CallTable(2)
+    table.reply(0, table.open("step", 0, 1.0).call_id, OK, None)
+    assert table.reply(1, unreadable(0), FAILED, "torn") is None
+    assert "worker.1 failed in a call that was over: torn" in str(table.late_failure)
 
 
 @pytest.mark.parametrize("rank", [-1, 2])

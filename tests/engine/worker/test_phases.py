@@ -71,6 +71,16 @@ def test_behind_a_step_that_failed_a_rank_executes_no_other_one_and_answers_all_
     assert [mark for mark, _ in hand.marks] == [Mark.EXECUTING.value] * 7, "also where it refuses"
 
 
+def test_behind_a_call_that_could_not_be_read_no_step_is_executed() -> None:
+    hand, rank = Hand(), Rank()
+    hand.worker = Worker()
+    rank.lost("unreadable RPC: torn")
+    rank.lost("later")
+    with pytest.raises(RuntimeError, match=r"behind one that failed \(unreadable RPC: torn\)"):
+        call(hand, rank, "execute_model", 0)
+    assert hand.worker.done == []
+
+
 def test_a_call_that_is_no_step_may_fail_and_steps_go_on() -> None:
     hand, rank = Hand(), Rank()
     hand.worker = Worker()
