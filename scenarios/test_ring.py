@@ -53,7 +53,7 @@ def test_reader_stalls_until_the_ring_is_full(world):
     """A worker stops reading, the ring runs full, the writer waits; then the worker goes on."""
     run = world.play(
         topology=tensor_parallel(2), workload=TWENTY_CALLS,
-        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=11,
+        plan=plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=10,
                         until=until(marked("core.0", Mark.RING_FULL)))))
     run.holds(ring_no_overwrite, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference)
 

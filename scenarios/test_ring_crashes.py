@@ -55,9 +55,9 @@ globals().update(family(__name__, (
          PREFIX_AND_WRITER, each=(0, 3), play=FOUR),
     Case("test_reader_dies_while_the_writer_waits_for_it",
          "A worker reads nothing until the ring is full, reads one message and is killed: the writer's wait ends.",
-         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=11,
+         plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=10,
                     until=until(marked("core.0", Mark.RING_FULL))),
-              kill("worker.1", at="worker.1/rpc:store.read", nth=12)),
+              kill("worker.1", at="worker.1/rpc:store.read", nth=11)),
          PREFIX_AND_WRITER,
          play={"workload": recorded("pair").then(add(0, 1), steps=3).then(
              utility("collective_rpc", "check_health", 20))}),
