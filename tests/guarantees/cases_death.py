@@ -695,6 +695,27 @@ def nobody_says_anything_after_a_kill() -> Builder:
     return _ends_seen_at_once(said=False).lab(leftovers=["segment rt-1-rpc"])
 
 
+def _started_half(fate: str) -> Builder:
+    """The caller is ended while it starts an engine, and the core is killed; no worker was told of anything yet."""
+    h = history().observes("frontend.0", "born", pid=1, segments=["rt-1-"], paths=["e0"])
+    if fate == "exit":
+        h.fires("kill", "core.0/mark:dying").ends("core.0", exitcode=-9).wait(.1)
+    h.fires(fate, "core.0->frontend.0/handshake:receive").ends("frontend.0", exitcode=-15 if fate == "terminate" else 1)
+    if fate == "terminate":
+        h.wait(.1).fires("kill", "core.0/mark:dying").ends("core.0", exitcode=-9)
+    return h.wait(.1).ends("worker.0", "worker.1").lab(leftovers=["e0"])
+
+
+@silent("nothing-left-behind")
+def nobody_is_left_who_was_told_of_anything() -> Builder:
+    return _started_half("terminate")
+
+
+@rejects("nothing-left-behind")
+def a_caller_that_could_clean_up_leaves_it_behind() -> Builder:
+    return _started_half("exit")
+
+
 @rejects("nothing-left-behind")
 def a_segment_remains_after_a_kill() -> Builder:
     return _born().fires("kill", "core.0/mark:step").ends("core.0", exitcode=-9).wait(.1).ends("frontend.0").lab(

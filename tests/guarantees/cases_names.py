@@ -21,6 +21,28 @@ def a_start_names_another_worker() -> Builder:
     return _failed("kill", "worker.1/mark:loading", "worker.0 died while starting")
 
 
+def _core_gives_up(*, after: bool) -> Builder:
+    """HELLO is not answered; a worker is gone before, or `after`, the core has said so and fails on its way out."""
+    why = "StartupError: the frontend did not answer the core's HELLO in time"
+    h = history().observes("frontend.0", "starting").fires("reorder", "frontend.0->core.0/handshake:receive")
+    if not after:
+        h.ends("worker.0", exitcode=0)
+    h.wait(1).observes("core.0", "dying", reason=why, queued=0).fires("raise", "core.0/mark:dying")
+    if after:
+        h.ends("worker.0", exitcode=0)
+    return h.ends("core.0", exitcode=0).observes("frontend.0", "start-failed", error="StartupError", reason=why)
+
+
+@accepts("start-ends")
+def a_worker_goes_behind_its_core() -> Builder:
+    return _core_gives_up(after=True)
+
+
+@rejects("start-ends")
+def a_core_does_not_see_that_its_worker_is_gone() -> Builder:
+    return _core_gives_up(after=False)
+
+
 @accepts("start-ends")
 def a_start_says_that_the_core_died() -> Builder:
     return _failed("kill", "core.0/mark:ready", "core.0 died while starting (exit code -9)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from operator import itemgetter
 from typing import Any
 
 from engine.messages import Outcome
@@ -19,11 +18,18 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.closing import has_a_client, judge_closed, judge_lone_cores, judge_words
+from scenarios.guarantees.chapters.closing import (
+    has_a_client,
+    has_no_chance,
+    judge_closed,
+    judge_lone_cores,
+    judge_words,
+    last_one_was_struck_down,
+)
 from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
-from scenarios.history.play import Play, ProcessEnd
+from scenarios.history.play import Play
 from scenarios.history.receipts import Receipt
 
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
@@ -80,10 +86,10 @@ def check_nothing_left_behind(history: History) -> Finding:
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
     first = [p for p in engine if not p.life and history.engine_of(p.node).engine == history.first]
-    killed = {death.node for death in history.ends.values() if death.how == str(Fate.KILL)}
+    killed = {death.node for death in history.ends.values() if has_no_chance(death)}
     told = history.by_node("born")  # a worker that was not born has not been told of anything that it could remove
     all_killed = bool(first) and {p.node for p in first if p.node in told or kind_of(p.node) != "worker"} <= killed
-    unattended = all_killed or _last_one_was_struck_down(history, first)
+    unattended = all_killed or last_one_was_struck_down(history, first)
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
@@ -105,19 +111,6 @@ def check_nothing_left_behind(history: History) -> Finding:
     if named and not unattended:
         finding.witness("{} segments and paths were made and are gone", len(named), at=lab.leftovers_checked_at)
     return finding
-
-
-def _last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
-    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM.
-
-    The lab may see several ends at once; who still said something outlived it.
-    """
-    gone = [(p.ended_at, p.node) for p in engine if p.ended_at is not None]
-    death = history.ends.get(max(gone, key=itemgetter(0))[1]) if gone else None
-    if death is None or not death.planned or any(
-            node != death.node and node in history.last and history.last[node].at > death.at for _, node in gone):
-        return False
-    return death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend")
 
 
 def check_start_ends(history: History) -> Finding:
@@ -205,9 +198,15 @@ def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
     if history.faults.receipts and end.data["error"] == "ConfigError":
         finding.broke("the start failed with ConfigError ({}), and its configuration is in order", end.data["reason"],
                       at=end.at, node=engine.core)
-    elif death is not None and death.onset <= end.at and not blames(history, death, end.data["reason"]):
+    elif death is not None and death.onset <= end.at and not _was_leaving(history, engine, death.onset) and not blames(
+            history, death, end.data["reason"]):
         finding.broke("the start failed with {!r}, but {} died ({})", end.data["reason"], death.node, death.how,
                       at=end.at, node=engine.core)
+
+
+def _was_leaving(history: History, engine: EngineLife, at: float) -> bool:
+    """Whether the core had said why the start fails by then: who goes behind that goes because of it."""
+    return any(record.at <= at for record in history.by_node("dying").get(engine.core, ()))
 
 
 def _judge_unheard(finding: Finding, end: Record, hits: list[Receipt]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from engine.topology import Channel
 from scenarios.guarantees.base import ROUNDING_S, Finding
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, kind_of
 from scenarios.history.names import of_life
+from scenarios.history.play import ProcessEnd
 
 #: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
 SENTINEL_S = 0.002
@@ -96,3 +99,21 @@ def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended:
     if ended < over_at <= death.at + LAST_WORDS_S and not history.by_node("dead-notice").get(node):
         finding.broke("request {!r} was told that {} had died, and an output of it was still to be let go",
                       operation.request, death.node, at=ended, node=node)
+
+
+def last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
+    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM.
+
+    The lab may see several ends at once; who still said something outlived it.
+    """
+    gone = [(p.ended_at, p.node) for p in engine if p.ended_at is not None]
+    death = history.ends.get(max(gone, key=itemgetter(0))[1]) if gone else None
+    if death is None or not death.planned or any(
+            node != death.node and node in history.last and history.last[node].at > death.at for _, node in gone):
+        return False
+    return has_no_chance(death)
+
+
+def has_no_chance(death: Death) -> bool:
+    """Whether it cannot clean up: one that was killed, or a caller's by SIGTERM."""
+    return death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend")
