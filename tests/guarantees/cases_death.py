@@ -866,6 +866,13 @@ def what_a_worker_could_not_start_by_is_not_told() -> Builder:
     return _a_worker_gives_up("died while starting (exit code 1)")
 
 
+@accepts("start-ends")
+def another_worker_died_before_one_could_not_start() -> Builder:
+    h = _starting().fires("kill", "worker.0/mark:loading").ends("worker.0", exitcode=-9).wait(.1)
+    h.fires("raise", "worker.1/mark:loading").observes("worker.1", "bye", reason="could not start: planted by the plan")
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.0 died while starting")
+
+
 @rejects("start-ends")
 def the_start_fails_long_after_its_bound() -> Builder:
     return _starting().fires("kill", "worker.1/mark:loading").wait(9).observes(

@@ -304,14 +304,21 @@ def a_greeting_that_is_cut_short_is_passed_over_in_silence() -> Builder:
     return _cut_short(told=False)
 
 
-def _is_not_answered(seconds: float) -> Builder:
-    h = history().observes("frontend.0", "starting").carries(_UP, "", "hello").fires("drop", f"{_DOWN}:receive")
+def _is_not_answered(seconds: float, fate: str = "drop") -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, "", "hello").fires(fate, f"{_DOWN}:receive")
+    if fate != "drop":
+        h.carries(_DOWN, "metadata")
     return h.wait(seconds).observes("frontend.0", "start-failed", error="StartupError", reason="core.0 had no answer")
 
 
 @accepts("handshake-order")
 def a_core_whose_hello_is_not_answered_gives_up() -> Builder:
     return _is_not_answered(2.1)
+
+
+@accepts("handshake-order")
+def a_core_whose_hello_is_answered_twice_may_take_as_long() -> Builder:
+    return _is_not_answered(4, "duplicate")
 
 
 @rejects("handshake-order")

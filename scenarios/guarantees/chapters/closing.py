@@ -52,14 +52,21 @@ def _judge_freed(finding: Finding, node: str, closed: Record) -> None:
             finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
 
 
+def _died_in_silence(history: History, engine: EngineLife, until: float) -> bool:
+    """Whether a worker was gone by then that said nothing: that may be what the start fails by."""
+    return any(death.onset <= until and kind_of(death.node) == "worker" and death.node not in history.by_node("bye")
+               and history.engine_of(death.node) == engine for death in history.ends.deaths)
+
+
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
     """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
     history = finding.history
     gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
                and history.engine_of(worker) == engine and worker not in history.by_node("parent-gone")
                and f"{worker}/mark:ready" not in history.crossings]
-    if gave_up and not any(said.data["reason"].rpartition("could not start: ")[2] in failed.data["reason"]
-                           for said in gave_up):
+    told = failed.data["reason"]
+    if gave_up and not _died_in_silence(history, engine, gave_up[0].at) and not any(
+            said.data["reason"].rpartition("could not start: ")[2] in told for said in gave_up):
         finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
@@ -68,7 +75,6 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
         return  # a killed one may have had no time to say it
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
-    told = failed.data["reason"]
     if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)

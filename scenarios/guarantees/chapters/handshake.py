@@ -91,9 +91,9 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
 
 
 def _comes(history: History, received: Record) -> bool:
-    """Whether it is read as it was sent, perhaps later: its reader may stand still, but nothing befalls the message."""
+    """Whether it is read as it was sent, perhaps later, perhaps twice: its reader may stand still."""
     fate = history.faults.met(received)
-    return fate is None or fate in STALLS or (received.site, received.nth) in history.delivered_at
+    return fate is None or fate in STALLS | {Fate.DUPLICATE} or (received.site, received.nth) in history.delivered_at
 
 
 def _judge_answer(finding: Finding, frontend: str, core: str, end: Record) -> None:
