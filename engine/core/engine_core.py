@@ -113,7 +113,7 @@ class EngineCore:
                 if not idle:
                     idle = True
                     yield from self._went_idle()
-                deadline = now + self.config.bounds.heartbeat_s / 2
+                deadline = now + self.config.bounds.heartbeat_s / 2 if not self._unhandled else 0.0
             items = self._unhandled + (yield Take(INPUT, deadline))
             self._unhandled = []
             for item in items:

@@ -415,6 +415,16 @@ def test_paused_nothing_is_in_flight_any_more() -> None:
     assert steps_marked(stage)[-1] == ("executed", stage.core.steps - 1)
 
 
+def test_what_came_while_a_pause_waited_for_steps_is_not_kept_waiting() -> None:
+    stage = Stage(DEEP)
+    stage.say(ask("a", 9), ask("b", 9)).turn(2)
+    stage.say(call("pause_scheduler")).turn()  # up to where it looks for aborts
+    before = stage.hand.now
+    out = stage.say(call("ping", "here", call_id=2)).turn(2)
+    assert answers(out)[2] == (None, "here")
+    assert stage.hand.now == before
+
+
 def test_run_steps_counts_those_that_are_scheduled() -> None:
     stage = Stage(DEEP)
     stage.say(call("pause_scheduler"), ask("a", 9), ask("b", 9)).turn(2)
