@@ -34,11 +34,16 @@ class BatchQueue:
 
     def __init__(self, executor: Executor, depth: int) -> None:
         self.depth = depth
+        self.current: SchedulerOutput | None = None  # that is handed over, or waited for, or was last
         self._executor = executor
         self._steps: deque[StepInFlight] = deque()
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [step.scheduled.step for step in self._steps]
 
     @property
     def is_full(self) -> bool:
@@ -47,6 +52,7 @@ class BatchQueue:
 
     def submit(self, scheduled: SchedulerOutput) -> Loop[None]:
         """Both phases are asked for before either is waited for."""
+        self.current = scheduled
         executed = yield from self._executor.execute_model(scheduled, non_block=True)
         sampled = None
         if scheduled.num_scheduled_tokens:
@@ -57,6 +63,7 @@ class BatchQueue:
     def oldest(self) -> Loop[tuple[SchedulerOutput, ModelRunnerOutput]]:
         """-> the oldest step and its result. Raises what it failed with."""
         scheduled, executed, sampled = self._steps.popleft()
+        self.current = scheduled
         result = yield from self._executor.wait(executed)
         if sampled is not None:
             result = yield from self._executor.wait(sampled)

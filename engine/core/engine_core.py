@@ -24,6 +24,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.core.batch_queue import BatchQueue
 from engine.core.drain import Drain
+from engine.core.dump import failed_step
 from engine.core.pulse import Pulse
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
@@ -144,10 +145,14 @@ class EngineCore:
 
     def _step(self) -> Loop[None]:
         """Fill the queue by one step; use the oldest where it is full, or nothing can be scheduled before."""
-        if self._may_schedule() and not self.in_flight.is_full and (yield from self._submit()) and \
-                not self.in_flight.is_full:
-            return
-        yield from self._use_oldest()
+        try:
+            if self._may_schedule() and not self.in_flight.is_full and (yield from self._submit()) and \
+                    not self.in_flight.is_full:
+                return
+            yield from self._use_oldest()
+        except Exception as error:
+            yield Observe("step-failed", failed_step(error, self.in_flight, self.scheduler))
+            raise
 
     def _submit(self) -> Loop[bool]:
         """-> whether there was anything to do that need not wait for a step in flight"""

@@ -59,6 +59,8 @@ _THREADS = ("input", "output")
 #: Who is held up for so much of the time in which it is waited for may be late.
 _MOST = 0.5
 _ORPHANED = "the frontend is gone"
+#: How a core says that it leaves for a step.
+_STEP_FAILED = re.compile(r"^(worker\.[\d.]+ failed in|RpcTimeoutError: no answer to) (execute_model|sample_tokens)")
 #: What the thread says that watches over workers.
 _WORKER_DIED = re.compile(r"(?:WorkerDead|PeerDead)Error: worker\.\S+ \(pid \d+\)(?:, worker\S+ \(pid \d+\))* died$")
 #: Into which ring a process writes.
@@ -85,6 +87,7 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
     yield from _never_out(history)
     yield from _deaf(history)
     yield from _orphaned(history)
+    yield from _undumped(history)
     yield from _bereft(history)
     yield from _cut_off(history)
     yield from _unread(history)
@@ -150,6 +153,17 @@ def _orphaned(history: History) -> Iterator[tuple[str, str]]:
     for core, records in history.by_node("dying").items():
         if str(records[0].data["reason"]).endswith(_ORPHANED) and core not in history.by_node("parent-gone"):
             yield core, "it did not say that its client was gone"
+
+
+def _undumped(history: History) -> Iterator[tuple[str, str]]:
+    """A core that leaves for a step that failed puts on record which: one that it has scheduled, and not used."""
+    for core, records in history.by_node("dying").items():
+        if not _STEP_FAILED.search(str(records[0].data["reason"])):
+            continue
+        told = history.by_node("step-failed").get(core, ())
+        scheduled, used = (_count(history, core, mark_site("", mark)) for mark in (Mark.SCHEDULED, Mark.EXECUTED))
+        if scheduled > used and not any(record.data["step"] in range(used, scheduled) for record in told):
+            yield core, "it did not say which step had failed"
 
 
 def _bereft(history: History) -> Iterator[tuple[str, str]]:

@@ -118,3 +118,35 @@ def a_call_that_a_rank_cannot_read_is_waited_for() -> Builder:
 def a_client_that_was_closed_is_closed_again() -> Builder:
     h = history().started().request("a", tokens=[[7], [8], [9]])
     return h.observes("frontend.0", "closing", kept={}).observes("frontend.0", "closing", kept={})
+
+
+def _fails_in_its_second_step(*told: int | None) -> Builder:
+    """Of three that it has scheduled."""
+    h = history(max_concurrent_batches=2).started().called("a").fires("raise", "worker.1/mark:executing")
+    for step in range(3):
+        h.crosses("core.0/mark:scheduled", step=step, tokens=2)
+        if step == 0:
+            h.crosses("core.0/mark:executed", step=step)
+    for step in told:
+        h.observes("core.0", "step-failed", step=step, error="RpcError: worker.1 failed in execute_model: it fell off")
+    return h.observes("core.0", "dying", reason="worker.1 failed in execute_model: it fell off", queued=0).dies("a")
+
+
+@accepts(LAW)
+def a_core_says_which_step_it_fails_by() -> Builder:
+    return _fails_in_its_second_step(1)
+
+
+@rejects(LAW)
+def a_core_does_not_say_which_step_it_fails_by() -> Builder:
+    return _fails_in_its_second_step()
+
+
+@rejects(LAW)
+def a_core_says_that_it_fails_by_a_step_that_was_used() -> Builder:
+    return _fails_in_its_second_step(0)
+
+
+@rejects(LAW)
+def a_core_says_that_it_fails_by_a_step_that_it_never_scheduled() -> Builder:
+    return _fails_in_its_second_step(3)

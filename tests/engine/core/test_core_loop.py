@@ -446,3 +446,19 @@ def test_of_two_steps_that_fail_the_first_ones_error_is_raised() -> None:
     stage.model.fail_at = 1
     with pytest.raises(RpcError, match="out of memory"):
         stage.say(ask("a"), ask("b")).finish()
+
+
+def test_a_step_that_fails_is_put_on_record_without_a_prompt() -> None:
+    stage = Stage(msgspec.structs.replace(DEEP, scheduler=SchedulerConfig(max_num_batched_tokens=600, max_num_seqs=200),
+                                          limits=LimitsConfig(max_requests=200), cache=CONFIG.cache))
+    stage.core.scheduler = Scheduler(stage.core.config.scheduler, CONFIG.cache, 512, 4, 128, vocab_size=5000)
+    stage.model.fail_at = 1
+    asked = [EngineCoreRequest(f"r{n}", [4001, 4002, 4003], SamplingParams(max_tokens=4)) for n in range(80)]
+    with pytest.raises(RpcError, match="out of memory"):
+        stage.say(*asked).finish()
+    [failed] = [data for name, data in stage.hand.observed if name == "step-failed"]
+    assert (failed["step"], failed["behind"], failed["left_out"]) == (0, [], 16)
+    assert failed["new"][0] == ["r0", 3, 3, 1, 0] and len(failed["new"]) == len(failed["scheduled"]) == 64
+    assert failed["stats"]["running"] == 80 and failed["error"].startswith("RpcError: worker.0 failed in execute_model")
+    assert "400" not in str(failed)
+    assert len(str(failed)) < 5000
