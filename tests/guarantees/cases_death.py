@@ -907,6 +907,24 @@ def who_is_aborted_at_the_deadline_ran_until_then() -> Builder:
     return _aborted_at_the_deadline("step", "step")
 
 
+def _given_up(reason: str) -> Builder:
+    h = _terminated()
+    if not reason:
+        h.observes("frontend.0", "abort", request="a")
+    h.observes("core.0", "request", request="a-0", action="abort", reason=reason)
+    return h.ended("a", "aborted").observes("core.0", "dying", reason="SIGTERM", queued=0)
+
+
+@accepts("drain")
+def who_ran_is_given_up_by_its_caller_before_the_next_step() -> Builder:
+    return _given_up("")
+
+
+@rejects("drain")
+def who_ran_is_given_up_by_the_core_before_the_next_step() -> Builder:
+    return _given_up("drain deadline")
+
+
 @rejects("drain")
 def a_paused_core_makes_no_step_for_those_who_ran() -> Builder:
     return _aborted_at_the_deadline()

@@ -254,8 +254,11 @@ def check_drain(history: History) -> Finding:
 
 def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
     history, dying = finding.history, finding.history.by_node("dying").get(core)
-    if draining.data.get("running") and dying and dying[0].data["reason"] == "SIGTERM" and history.bounds.drain_s and \
-            not any(step.number > draining.number for step in history.crossings.get(f"{core}/mark:step", ())):
+    given_up = sum(record.number > draining.number and record.data["action"] == "abort" and not record.data["reason"]
+                   for record in history.by_node("request").get(core, ()))
+    if draining.data.get("running", 0) > given_up and dying and dying[0].data["reason"] == "SIGTERM" and (
+            history.bounds.drain_s) and not any(
+            step.number > draining.number for step in history.crossings.get(f"{core}/mark:step", ())):
         finding.broke("{} was asked to leave with requests that ran, and made no step for them", core, at=draining.at,
                       node=core)
     for record in finding.history.by_node("request").get(core, ()):
