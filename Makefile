@@ -33,7 +33,8 @@ report: $(VENV)/.ready
 	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
 
 test: check
-	$(VENV)/bin/python -m pytest tests --ignore tests/mutants -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest tests --ignore tests/mutants --ignore tests/benchmarks -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest tests/benchmarks
 	$(VENV)/bin/python -m pytest tests/mutants -k sim -n 2 --dist loadgroup
 	$(VENV)/bin/python -m pytest tests/mutants -k "not sim"
 	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
