@@ -22,6 +22,8 @@ VENV_SIM ?= .venv-sim
 OUT ?= out
 ARGS ?=
 TIMES ?= 10
+# Tests without a real process: nothing in them can be disturbed by what runs beside it.
+PURE = tests/guarantees tests/law tests/mutation tests/sweep tests/explorer tests/sim tests/engine/core
 
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
@@ -33,8 +35,8 @@ report: $(VENV)/.ready
 	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
 
 test: check
-	$(VENV)/bin/python -m pytest tests --ignore tests/mutants --ignore tests/benchmarks -n 2 --dist loadfile
-	$(VENV)/bin/python -m pytest tests/benchmarks
+	$(VENV)/bin/python -m pytest $(PURE) -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest tests --ignore tests/mutants $(addprefix --ignore ,$(PURE))
 	$(VENV)/bin/python -m pytest tests/mutants -k sim -n 2 --dist loadgroup
 	$(VENV)/bin/python -m pytest tests/mutants -k "not sim"
 	$(VENV)/bin/python -m pytest scenarios --out $(OUT)/pytest
