@@ -124,7 +124,7 @@ HARDLY_RESTS = Mutant(
 SILENT_RANK = Mutant(
     id="H17", scenario="test_silent_rank_raises",
     bug="Only the rank whose answer counts reports that it failed; the failure of another one is a time-out of all.",
-    breaks=these("rpc-any-rank-fails-fast/at-once"), along=these("death-is-told"),
+    breaks=these("rpc-any-rank-fails-fast/at-once"), along=these("death-is-told", "rpc-matched"),
     edits=(Edit(
         "engine/worker/worker_loop.py",
         """            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
@@ -275,6 +275,7 @@ OVERFLOW_FORGOTTEN = Mutant(
     id="overflow-forgotten", scenario="test_overflow_payload_comes_late",
     bug="A wait that runs out between flag and payload forgets that a payload is owed.",
     breaks=these("ring-overflow-ordered/time-out", "tokens-match-reference/end"),
+    along=these("two-phase-paired", "ring-exact-prefix", "workers-in-step"),
     edits=(Edit("engine/ipc/queue.py",
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n',
                 '            outcome, error = "timeout", QueueTimeoutError(f"{name}: {refusal()}")\n'

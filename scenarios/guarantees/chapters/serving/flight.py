@@ -93,9 +93,9 @@ def _judge_pairs(finding: Finding, node: str, calls: list[Record], tokens: list[
             unsampled = step < len(tokens) and tokens[step] > 0
         elif method == _SAMPLE:
             if not unsampled:
-                finding.broke("{} was asked to sample, and step {} had {}", node, step,
-                              "been sampled" if step < len(tokens) and tokens[step] else "no tokens", at=call.at,
-                              node=node)
+                why = "it had executed nothing" if step < 0 else f"step {step} had no tokens" if step < len(
+                    tokens) and not tokens[step] else f"step {step} had been sampled"
+                finding.broke("{} was asked to sample, and {}", node, why, at=call.at, node=node)
                 return
             unsampled = False
             pairs += 1
