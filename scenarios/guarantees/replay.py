@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, mark_site
-from scenarios.guarantees.service import Limits, NotFree, Service, Wrong
+from scenarios.guarantees.guests import Limits, NotFree, Wrong
+from scenarios.guarantees.service import Service
 from scenarios.history.history import EngineLife, Fate, History, Record
 from scenarios.history.steps import Asked, Step, asked_of, steps_of
 from scenarios.law.carried import carried

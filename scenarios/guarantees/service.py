@@ -21,10 +21,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from scenarios.guarantees.guests import Blocks, Guest, Limits, NotFree, Work, Wrong
+from scenarios.guarantees.guests import Blocks, Guest, Limits, Work, Wrong
 from scenarios.history.steps import Asked, Came, Known, Step
-
-__all__ = ["Limits", "NotFree", "Service", "Wrong"]
 
 
 class Service:

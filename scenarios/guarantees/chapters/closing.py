@@ -67,8 +67,8 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     told = failed.data["reason"]
     if gave_up and not _died_in_silence(history, engine, gave_up[0].at) and not any(
             said.data["reason"].rpartition("could not start: ")[2] in told for said in gave_up):
-        finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node,
-                      failed.data["reason"], at=failed.at, node=node)
+        finding.broke("a worker gave up its start ({}), and {} told {!r}", gave_up[0].data["reason"], node, told,
+                      at=failed.at, node=node)
     dying = next(iter(finding.history.by_node("dying").get(engine.core, ())), None)
     if dying is None or dying.at > failed.at or any(
             receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from engine.topology import Mark, mark_site
 from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.chapters.rings.rpc_calls import PHASES
 from scenarios.history.history import EngineLife, Fate, History, Record
 from scenarios.history.names import base
 from scenarios.history.play import Play
@@ -15,11 +16,12 @@ CHAPTER = "Steps in flight"
 SOURCE = "vLLM V1 engine core"
 #: How a core says that a step was executed and nobody had kept it.
 NOTHING_TO_SAMPLE = "nothing to sample"
-_EXECUTE, _SAMPLE = "execute_model", "sample_tokens"
+_EXECUTE, _SAMPLE = PHASES
 _UNREADABLE = Where(DAMAGE, sites="*/overflow:*", why="what a rank cannot read it does not execute")
 
 
-def _passed(history: History, node: str, mark: Mark) -> list[Record]:
+def passed(history: History, node: str, mark: Mark) -> list[Record]:
+    """Each time that it came to that mark."""
     return list(history.crossings.get(mark_site(node, mark), ()))
 
 
@@ -27,7 +29,7 @@ def _calls_by_rank(history: History, engine: EngineLife) -> Iterator[tuple[str, 
     """(node, each call that it came to) of every rank; of a core that is its own only rank the core's."""
     workers = [engine.worker(rank) for rank in range(history.tp_of(engine.core))]
     for node in workers if history.tp_of(engine.core) > 1 else [*workers, engine.core]:
-        calls = _passed(history, node, Mark.EXECUTING)
+        calls = passed(history, node, Mark.EXECUTING)
         if calls:
             yield node, calls
 
@@ -39,7 +41,7 @@ def check_steps_in_order(history: History) -> Finding:
     finding = Finding(history)
     depth = history.play.config.batch_queue_size
     for engine in history.engines:
-        scheduled, used = _passed(history, engine.core, Mark.SCHEDULED), _passed(history, engine.core, Mark.EXECUTED)
+        scheduled, used = passed(history, engine.core, Mark.SCHEDULED), passed(history, engine.core, Mark.EXECUTED)
         steps = [record.data["step"] for record in scheduled]
         for place, record in enumerate(used):
             if place >= len(steps) or record.data["step"] != steps[place]:
@@ -73,7 +75,7 @@ def _look_for_overlap(finding: Finding, engine: EngineLife, used: list[Record]) 
 def check_two_phase_paired(history: History) -> Finding:
     finding = Finding(history)
     for engine in history.engines:
-        tokens = [record.data.get("tokens", 0) for record in _passed(history, engine.core, Mark.SCHEDULED)]
+        tokens = [record.data.get("tokens", 0) for record in passed(history, engine.core, Mark.SCHEDULED)]
         for node, calls in _calls_by_rank(history, engine):
             _judge_pairs(finding, node, calls, tokens)
     return finding

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from faults.journal import Record
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.guests import Limits
 from scenarios.guarantees.replay import limits_of
-from scenarios.guarantees.service import Limits
 from scenarios.history.history import EngineLife, History
 from scenarios.history.play import Play
 from scenarios.history.steps import Step, asked_of, steps_of

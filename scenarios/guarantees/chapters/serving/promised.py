@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.topology import Mark, mark_site
+from engine.topology import Mark
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where
-from scenarios.guarantees.chapters.serving.flight import CHAPTER
+from scenarios.guarantees.chapters.serving.flight import CHAPTER, passed
 from scenarios.guarantees.tokens import check_tokens_match_reference
 from scenarios.history.history import EngineLife, History
 from scenarios.history.play import Play
@@ -29,7 +29,7 @@ def _look_for_promises(finding: Finding, engine: EngineLife) -> None:
     """Whether a token was computed with that was not known when that was scheduled."""
     history = finding.history
     asked, steps = asked_of(history, engine), steps_of(history, engine)
-    used = [record.number for record in history.crossings.get(mark_site(engine.core, Mark.EXECUTED), ())]
+    used = [record.number for record in passed(history, engine.core, Mark.EXECUTED)]
     count = 0
     for place, step in enumerate(steps[1:]):
         if place < len(used) and step.number < used[place]:
