@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.topology import Grid
+
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Every wait of the engine ends within one of these, in seconds."""
@@ -113,7 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tensor_parallel_size: int = 1
-    #: Steps that may be in flight at once; None: one, two with `scheduler.async_scheduling`.
+    pipeline_parallel_size: int = 1
+    #: Steps that may be in flight at once; None: one a stage, and one more with `scheduler.async_scheduling`.
     max_concurrent_batches: int | None = None
     distributed_executor_backend: str = "auto"  # "uni", "mp": see engine/executor/registry.py
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
@@ -138,13 +141,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def batch_queue_size(self) -> int:
         """How deep the core's queue of steps is."""
-        return self.max_concurrent_batches or (2 if self.scheduler.async_scheduling else 1)
+        ahead = 1 if self.scheduler.async_scheduling else 0
+        return self.max_concurrent_batches or self.pipeline_parallel_size + ahead
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.tensor_parallel_size, self.pipeline_parallel_size)
 
     @property
     def tokenizer_directory(self) -> str:
         return self.tokenizer or self.model
 
     def __post_init__(self) -> None:
+        if self.pipeline_parallel_size < 1:
+            raise ValueError(f"pipeline_parallel_size must be 1 or more, got {self.pipeline_parallel_size}")
         if self.max_concurrent_batches is not None and self.max_concurrent_batches < 1:
             raise ValueError(f"max_concurrent_batches must be 1 or more, got {self.max_concurrent_batches}")
         if self.scheduler.async_scheduling and self.batch_queue_size < 2:

@@ -127,18 +127,33 @@ def read_servable_model(config: EngineConfig) -> ModelConfig:
 
 def check_servable(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError where this model cannot be served as configured."""
-    check_parallel(model, config.tensor_parallel_size)
+    check_parallel(model, config.tensor_parallel_size, config.pipeline_parallel_size)
     max_model_len(config, model)
 
 
-def check_parallel(model: ModelConfig, tensor_parallel_size: int) -> None:
-    """Raises ConfigError where the model cannot be cut into that many shards.
+def layers_of_stage(layers: int, stage: int, stages: int) -> range:
+    """Which layers a stage has. What does not divide goes to the stages before the last one, which has the head, too.
+
+    As vLLM cuts them: 5 layers in 2 stages are 3 and 2, in 4 stages 1, 1, 2 and 1.
+    """
+    counts = [layers // stages] * stages
+    for place in range(2, layers % stages + 2):
+        counts[-place] += 1
+    first = sum(counts[:stage])
+    return range(first, first + counts[stage])
+
+
+def check_parallel(model: ModelConfig, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> None:
+    """Raises ConfigError where the model cannot be cut into that many shards, or its layers into so many stages.
 
     Key-value heads may be fewer than the ranks: then each is held by several.
     """
     tp, kv_heads = tensor_parallel_size, model.num_key_value_heads
     if tp < 1:
         raise ConfigError(f"tensor_parallel_size must be at least 1, got {tp}")
+    if not 1 <= pipeline_parallel_size <= model.num_hidden_layers:
+        raise ConfigError(f"pipeline_parallel_size must lie between 1 and the model's {model.num_hidden_layers} "
+                          f"layers, got {pipeline_parallel_size}")
     for name, count in (("attention heads", model.num_attention_heads), ("MLP columns", model.intermediate_size)):
         if count % tp:
             raise ConfigError(f"tensor_parallel_size {tp} does not divide the model's {count} {name}")

@@ -11,12 +11,13 @@ Names are frozen: plans on disk refer to them.
              core.0/rpc:doorbell                                     the wake-up after publishing
              core.0/mark:scheduled                                   a mark in the process
              worker.1/collective:enter                               a collective, counted per node
+             worker.2/pipe:receive                                   what a stage takes from the one before it
 
 An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
 ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers.
 
-Sends, arrivals, stores, marks and collectives are counted. Polls and flag reads never are, because
-their number is not reproducible.
+Sends, arrivals, stores, marks, collectives and what goes from stage to stage are counted. Polls and flag reads never
+are, because their number is not reproducible.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Channel(StrEnum):
     RESPONSE = "response"
     OVERFLOW = "overflow"  # the ZMQ by-pass of the rpc ring, for messages of at least a chunk
     COLLECTIVE = "collective"
+    PIPE = "pipe"  # hidden states to the next stage, sampled tokens back to the first
     KV = "kv"
     REPLAY = "replay"
 
@@ -66,6 +68,8 @@ class Mark(StrEnum):
     DYING = "dying"  # a process is on its way out and still able to speak
     KV_DROPPED = "kv-dropped"  # publisher: a batch was lost at its own full queue
     EXECUTING = "executing"  # worker, or a core that is its own: an RPC is about to be executed
+    COPYING = "copying"  # a worker's copy thread took an answer
+    COPIED = "copied"  # it is about to give it
 
 
 #: Site operations on an edge, by channel.
@@ -73,6 +77,9 @@ RING_CHANNELS = (Channel.RPC, Channel.RESPONSE)
 MESSAGE_CHANNELS = (
     Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.OVERFLOW, Channel.KV, Channel.REPLAY,
 )
+
+#: Their crossings are counted by the process, whoever is at the other end.
+_UNCOUNTED = (Channel.COLLECTIVE, Channel.PIPE)
 
 #: The stores of one ring write, in order, and the one store of a read.
 WRITER_STORES = ("reset", "data", "readers", "written")
@@ -154,13 +161,41 @@ def mark_site(node: Node | str, mark: Mark) -> str:
     return f"{node}/mark:{mark.value}"
 
 
+class Grid(msgspec.Struct, frozen=True):
+    """How an engine's ranks stand: `pp` stages of `tp` ranks each, one stage after the other."""
+
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def output_rank(self) -> int:
+        """Who answers: the first of the last stage."""
+        return self.size - self.tp
+
+    def stage(self, rank: int) -> int:
+        return rank // self.tp
+
+    def tp_group(self, rank: int) -> tuple[int, ...]:
+        """The ranks of its stage, each of which holds a part of the same layers."""
+        first = rank - rank % self.tp
+        return tuple(range(first, first + self.tp))
+
+    def pp_group(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the same part of every stage's layers, one of each stage."""
+        return tuple(range(rank % self.tp, self.size, self.tp))
+
+
 @lru_cache(maxsize=256)
-def _workers_of(engine: int, tp: int) -> tuple[Node, ...]:
-    return tuple(worker(rank, engine=engine) for rank in range(tp)) if tp > 1 else ()
+def _workers_of(engine: int, ranks: int) -> tuple[Node, ...]:
+    return tuple(worker(rank, engine=engine) for rank in range(ranks)) if ranks > 1 else ()
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A core and its `tp` workers; TP=1 runs its worker inside the core (no worker node).
+    """A core and its workers: `pp` stages of `tp`; a single rank runs inside the core (no worker node).
 
     `data_parallel_rank` None: as configured. `subscribers`: those that follow its KV events, by index.
     """
@@ -169,6 +204,15 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     tp: int = 2
     data_parallel_rank: int | None = None
     subscribers: tuple[int, ...] = ()
+    pp: int = 1
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.tp, self.pp)
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.pp
 
     @property
     def core(self) -> Node:
@@ -176,7 +220,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[Node, ...]:
-        return _workers_of(self.index, self.tp)
+        return _workers_of(self.index, self.ranks)
 
     @property
     def followers(self) -> tuple[Node, ...]:
@@ -194,10 +238,17 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         for w in self.workers:
             edges += [Edge(c, w, Channel.RPC), Edge(c, w, Channel.OVERFLOW), Edge(w, c, Channel.RESPONSE)]
             edges += [Edge(w, c, Channel.OVERFLOW)]
-            edges += [Edge(w, other, Channel.COLLECTIVE) for other in self.workers if other != w]
+            edges += [Edge(w, self.workers[other], Channel.COLLECTIVE)
+                      for other in self.grid.tp_group(w.index) if other != w.index]
+            edges += [Edge(w, self.workers[other], Channel.PIPE) for other in self.piped_to(w.index)]
         for s in self.followers:
             edges += [Edge(c, s, Channel.KV), Edge(s, c, Channel.REPLAY), Edge(c, s, Channel.REPLAY)]
         return tuple(edges)
+
+    def piped_to(self, rank: int) -> tuple[int, ...]:
+        """The rank of the next stage that it sends to; of the last stage the one of the first."""
+        group = self.grid.pp_group(rank)
+        return (group[(self.grid.stage(rank) + 1) % self.pp],) if self.pp > 1 else ()
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,7 +334,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def sites(self) -> tuple[str, ...]:
         """Every site of the first life, in a stable order."""
-        names = [at(edge, op) for edge in self.edges if edge.channel is not Channel.COLLECTIVE
+        names = [at(edge, op) for edge in self.edges if edge.channel not in _UNCOUNTED
                  for op in ("send", "receive")]
         names += [at(edge, "wire") for edge in self.edges if edge.channel in MESSAGE_CHANNELS]
         for engine in self.engines:
@@ -302,6 +353,7 @@ def _ring_sites(engine: Engine) -> list[str]:
         names += [at(f"{w}/rpc", f"store.{s}") for s in READER_STORES]
         names += [at(f"{w}/response", f"store.{s}") for s in WRITER_STORES]
         names += [at(f"{w}/response", "doorbell"), at(f"{w}/collective", "enter")]
+        names += [at(f"{w}/pipe", operation) for operation in ("send", "receive") if engine.pp > 1]
         names += [at(f"{c}/response.{w.index}", f"store.{s}") for s in READER_STORES]
     return names
 
@@ -314,9 +366,9 @@ def is_site(topology: Topology, name: str) -> bool:
     return _LIFE_RE.sub("", name) in topology.sites()
 
 
-def tensor_parallel(tp: int, *, subscribers: int = 0) -> Topology:
-    """One engine of `tp` ranks with one client."""
-    return Topology(engines=(Engine(tp=tp, subscribers=tuple(range(subscribers))),))
+def tensor_parallel(tp: int, *, subscribers: int = 0, pp: int = 1) -> Topology:
+    """One engine of `pp` stages of `tp` ranks with one client."""
+    return Topology(engines=(Engine(tp=tp, pp=pp, subscribers=tuple(range(subscribers))),))
 
 
 def side_by_side(*engines: Engine) -> Topology:
@@ -325,7 +377,7 @@ def side_by_side(*engines: Engine) -> Topology:
     return Topology(engines=numbered, clients=tuple(Client(index=e.index, engines=(e.index,)) for e in numbered))
 
 
-def with_ranks(topology: Topology, tp: int) -> Topology:
-    """The same play with `tp` ranks in each engine."""
-    return msgspec.structs.replace(
-        topology, engines=tuple(msgspec.structs.replace(engine, tp=tp) for engine in topology.engines))
+def with_ranks(topology: Topology, *, tp: int | None = None, pp: int | None = None) -> Topology:
+    """The same play with engines of `pp` stages of `tp` ranks; None: as they were."""
+    return msgspec.structs.replace(topology, engines=tuple(
+        msgspec.structs.replace(engine, tp=tp or engine.tp, pp=pp or engine.pp) for engine in topology.engines))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 
-from engine.topology import RING_CHANNELS, Edge, Topology
-from faults.plan import FATES_AT, RING_RECEIVE_FATES, Fate, Fault, Plan, PlanError, Until, operation_of
+from engine.topology import Topology
+from faults.plan import Fate, Fault, Plan, PlanError, Until, allowed_at
 
 #: Without a count of crossings, faults are planted among the first few.
 EARLY_CROSSINGS = 6
@@ -22,10 +22,7 @@ _BYTE_FATES = (Fate.CORRUPT, Fate.TRUNCATE)
 
 def fates_at(site: str) -> tuple[Fate, ...]:
     """What may befall a crossing of this site, in a stable order."""
-    operation = operation_of(site)
-    allowed = FATES_AT[operation]
-    if operation == "receive" and Edge.parse(site.rpartition(":")[0]).channel in RING_CHANNELS:
-        allowed = RING_RECEIVE_FATES
+    allowed = allowed_at(site)
     return tuple(fate for fate in Fate if fate in allowed)
 
 

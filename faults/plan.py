@@ -49,8 +49,6 @@ FATES_AT = {
     "enter": PROCESS_FATES,
     "mark": PROCESS_FATES,
 }
-#: Ring messages are shared bytes: what befalls them is a store's or a process's fate, not a message's.
-RING_RECEIVE_FATES = PROCESS_FATES
 #: They hold something back until they are over.
 HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
 
@@ -104,10 +102,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_site(topology, fault.site, where)
             if fault.nth < 1 or fault.times < 1:
                 raise PlanError(f"{where}: nth and times count from 1, got nth={fault.nth}, times={fault.times}")
-            operation = operation_of(fault.site)
-            allowed = FATES_AT[operation]
-            if operation == "receive" and Edge.parse(fault.site.rpartition(":")[0]).channel in RING_CHANNELS:
-                allowed = RING_RECEIVE_FATES
+            operation, allowed = operation_of(fault.site), allowed_at(fault.site)
             if fault.fate not in allowed:
                 raise PlanError(f"{where}: fate {fault.fate.value!r} cannot befall a {operation} at {fault.site!r}; "
                                 f"possible: {', '.join(sorted(allowed))}")
@@ -243,6 +238,16 @@ def plan(*faults: Fault) -> Plan:
 
 def _process(fate: Fate, node: str, site: str, nth: int, **rest: Any) -> Fault:
     return Fault(id="", site=site, fate=fate, nth=nth, victim=None if owner_of(site) == node else node, **rest)
+
+
+def allowed_at(site: str) -> frozenset[Fate]:
+    """What may befall a crossing of this site. What comes by a ring, or from another stage, is no message but shared
+    bytes: what befalls it is a process's fate, or a store's.
+    """
+    place, _, operation = site.rpartition(":")
+    if operation_of(site) == "receive" and ("->" not in place or Edge.parse(place).channel in RING_CHANNELS):
+        return PROCESS_FATES
+    return FATES_AT[operation_of(site)]
 
 
 def owner_of(site: str) -> str:

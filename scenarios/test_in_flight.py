@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import Plan, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import Plan, delay, exits, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     abort_is_final,
     async_same_tokens,
     bad_request_isolated,
     blocks_conserved,
+    calls_answered,
     death_is_told,
     drain,
     ends_once,
@@ -16,6 +17,7 @@ from scenarios.guarantees.all import (
     health_is_true,
     no_orphans,
     nothing_left_behind,
+    pause_exact,
     placeholders_conserved,
     ring_bounded_wait,
     rpc_any_rank_fails_fast,
@@ -23,6 +25,7 @@ from scenarios.guarantees.all import (
     served_in_turn,
     stall_is_told,
     steps_in_order,
+    thread_death_told,
     tokens_in_order,
     tokens_match_reference,
     two_phase_paired,
@@ -31,7 +34,19 @@ from scenarios.guarantees.all import (
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_scheduling import LONGEST, PRESSURE, drawn, ends, pressure
-from scenarios.workloads import add, recorded, utility
+from scenarios.workloads import Workload, abort, add, recorded, utility
+
+
+def paused() -> Workload:
+    """Twice while a request is amid its tokens."""
+    return (recorded("eight-mixed").then(add(1, 2, 6, 7), steps=6)
+            .then(utility("get_stats"), behind=("r6", 6))
+            .then(utility("pause_scheduler"), steps=0)
+            .then(utility("get_stats"), add(3), utility("ping", "ab"), steps=0)
+            .then(utility("get_stats"), behind=("r6", 20))
+            .then(utility("pause_scheduler"), steps=0)
+            .then(utility("get_stats")))
+
 
 TWO_STEPS = lab_config(max_concurrent_batches=2, cache=PRESSURE["cache"], scheduler=PRESSURE["scheduler"])
 FOUR_STEPS = lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"],
@@ -68,6 +83,23 @@ globals().update(family(__name__, (
          "A worker is stopped with a full queue: that is told by the bound of one step.",
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=21)),
          (stall_is_told, ends_once, ring_bounded_wait, nothing_left_behind)),
+    Case("test_scheduler_is_paused_with_two_steps_in_flight",
+         "The client pauses the scheduler while tokens come and a rank is slow, asks for things, and has it go on.",
+         plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.02))
+                for nth in range(70, 82))),
+         (pause_exact, tokens_match_reference, steps_in_order, calls_answered),
+         play={"workload": paused()}),
+    Case("test_abort_comes_with_its_step_in_flight",
+         "A rank takes its time over a step, an abort of who is in it comes meanwhile, and a request behind that.",
+         plan(delay("frontend.0->core.0/requests", nth=5, times=2, until=until(seconds=0.05)),
+              hang("worker.1", at="core.0->worker.1/rpc:receive", nth=13, until=until(seconds=0.3))),
+         (steps_in_order, abort_is_final),
+         play={"workload": recorded("pair").then(add(0, 1), steps=4).then(
+             abort(1), add(0, name="again"))}),
+    Case("test_core_fails_before_its_first_step",
+         "The core raises where it has scheduled nothing yet: there is no step to tell of.",
+         plan(raises("core.0", at=marked("core.0", Mark.STEP))),
+         (death_is_told, ends_once, nothing_left_behind)),
     Case("test_core_is_asked_to_leave_with_two_steps_in_flight",
          "SIGTERM with a full queue: what was accepted is answered.",
          plan(terminate("core.0", at=marked("core.0", Mark.SUBMITTED), nth=8)),
@@ -109,6 +141,38 @@ globals().update(family(__name__, (
          "A rank that has not to answer fails to sample a token that the step behind it computes with.",
          plan(raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=20)),
          (two_phase_paired, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_copy_thread_fails",
+         "The thread that answers for a worker raises: the worker lives no longer than it.",
+         plan(raises("worker.0", at=marked("worker.0", Mark.COPYING), nth=9)),
+         (thread_death_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_copy_thread_ends_before_it_answers",
+         "It leaves with an answer in its hand.",
+         plan(exits("worker.0", at=marked("worker.0", Mark.COPIED), nth=12)),
+         (thread_death_told, ends_once, nothing_left_behind)),
+    Case("test_copy_thread_of_a_silent_rank_hangs",
+         "The thread of a rank that has not to answer steps hangs in the only answer that it has to give.",
+         plan(hang("worker.1", at=marked("worker.1", Mark.COPIED), nth=3)),
+         (thread_death_told, stall_is_told, ends_once, nothing_left_behind),
+         play={"workload": recorded("pair").then(add(0, 1), steps=3).then(utility("collective_rpc", "check_health"))}),
+    Case("test_copy_thread_hangs",
+         "The thread that answers hangs, and its worker executes one call after the other.",
+         plan(hang("worker.0", at=marked("worker.0", Mark.COPYING), nth=11)),
+         (thread_death_told, stall_is_told, ends_once, nothing_left_behind)),
+    Case("test_copy_thread_is_late",
+         "It is held up for a while, with the next answers behind it: they come in their order.",
+         plan(hang("worker.0", at=marked("worker.0", Mark.COPIED), nth=11, until=until(seconds=0.2))),
+         (rpc_matched, steps_in_order, async_same_tokens)),
+    Case("test_core_stands_still_and_answers_pile_up",
+         "The core stands still with four steps in flight, whose answers are more than their ring holds: the thread "
+         "that gives them waits, the worker goes on.",
+         plan(stall("core.0", at=marked("core.0", Mark.SUBMITTED), nth=9, until=until(seconds=0.3))),
+         (rpc_matched, steps_in_order, async_same_tokens),
+         play={"config": lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"], ring={"response_chunks": 2},
+                                    scheduler={**PRESSURE["scheduler"], "async_scheduling": True})}),
+    Case("test_worker_dies_as_it_copies",
+         "A worker is killed in its copy thread, while it computes the next step.",
+         plan(kill("worker.0", at=marked("worker.0", Mark.COPYING), nth=13)),
+         (death_is_told, ends_once, nothing_left_behind)),
 ), topology=tensor_parallel(2), workload=pressure(), config=PROMISED))
 
 globals().update(family(__name__, (

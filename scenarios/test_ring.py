@@ -20,6 +20,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
+from scenarios.test_scheduling import PRESSURE, pressure
 from scenarios.workloads import add, recorded, utility
 
 #: More calls than a ring holds, while requests run.
@@ -46,6 +47,11 @@ globals().update(family(__name__, (
          "The first byte of a step is damaged behind its framing: no rank can read it, each says so, the engine ends.",
          plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=17, byte=FRAMING_BYTES)),
          (ends_once, nothing_left_behind)),
+    Case("test_step_cannot_be_read_with_another_one_behind_it",
+         "The same, when the next step is in the ring already: no rank begins with that one.",
+         plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=16, byte=FRAMING_BYTES)),
+         (ends_once, nothing_left_behind), play={"workload": pressure(), "config": lab_config(
+             max_concurrent_batches=2, cache=PRESSURE["cache"], scheduler=PRESSURE["scheduler"])}),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
 

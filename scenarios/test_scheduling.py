@@ -30,9 +30,9 @@ PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_toke
 BY_PRIORITY = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "policy": "priority"})
 
 
-def pressure() -> Workload:
+def pressure(name: str = "eight-mixed") -> Workload:
     """Shared beginnings, a prompt of many steps, aborts of who runs, waits and gave way; then some of it over again."""
-    return (recorded("eight-mixed")
+    return (recorded(name)
             .then(add(1, 2, 6, 3, 4), steps=8).then(add(7, 5), abort(6), steps=10)
             .then(utility("get_stats"), add(6, name="later"), abort(3), steps=9)
             .then(add(3, name="again"), add(1, name="once more")))

@@ -46,6 +46,16 @@ class BatchQueue:
         return [step.scheduled.step for step in self._steps]
 
     @property
+    def failing(self) -> SchedulerOutput | None:
+        """The step that an error is of: where one is being handed over the oldest before it that a rank has failed in,
+        else the one in hand.
+        """
+        steps = self._steps
+        if self.current is not None and steps and steps[-1].scheduled.step < self.current.step:
+            return next((step.scheduled for step in steps if step.has_failed), self.current)
+        return self.current
+
+    @property
     def is_full(self) -> bool:
         """Whether no more may be asked for: also where a rank is known to have failed in one of the steps."""
         return len(self._steps) >= self.depth or any(step.has_failed for step in self._steps)

@@ -19,8 +19,8 @@ def failed_step(error: Exception, in_flight: BatchQueue, scheduler: Scheduler) -
     stats = scheduler.stats()
     found["stats"] = {"running": stats.num_running, "waiting": stats.num_waiting, "free": stats.blocks_free,
                       "total": stats.blocks_total, **scheduler.kept()}
-    step = in_flight.current
-    if step is None:
+    step, in_hand = in_flight.failing, in_flight.current
+    if step is None or in_hand is None:
         return found
     new = [[one.request_id, len(one.token_ids), one.num_prompt_tokens, len(one.block_ids), one.num_computed_tokens]
            for one in step.new[:MOST_REQUESTS]]
@@ -28,7 +28,7 @@ def failed_step(error: Exception, in_flight: BatchQueue, scheduler: Scheduler) -
               for one in step.cached[:MOST_REQUESTS]]
     named = {name for name, *_ in (*new, *cached)}
     return found | {
-        "step": step.step, "behind": [number for number in in_flight.numbers if number != step.step],
+        "step": step.step, "behind": sorted({*in_flight.numbers, in_hand.step} - {step.step}),
         "scheduled": {name: count for name, count in step.num_scheduled_tokens.items() if name in named},
         "new": new, "cached": cached, "left_out": len(step.num_scheduled_tokens) - len(named),
         "finished": len(step.finished), "preempted": len(step.preempted)}

@@ -134,7 +134,8 @@ class CoreLife:
         self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
-                              enable_events=config.kv_events.enable_kv_cache_events)
+                              enable_events=config.kv_events.enable_kv_cache_events,
+                              stages=config.pipeline_parallel_size)
         engine = EngineCore(config, scheduler, executor, engine_index=recipe.engine_index,
                             kv_log=self._kv_log, pulse=self._pulse)
         yield from self._start_output(metadata.addresses)
@@ -146,10 +147,10 @@ class CoreLife:
         return engine
 
     def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
-        agreed, size = metadata.parallel_config.get("tensor_parallel_size"), self._config.tensor_parallel_size
-        if agreed != size:
-            raise StartupError(f"the frontend speaks of tensor_parallel_size {agreed}, the core was started with "
-                               f"{size}")
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            agreed, size = metadata.parallel_config.get(name, 1), getattr(self._config, name)
+            if agreed != size:
+                raise StartupError(f"the frontend speaks of {name} {agreed}, the core was started with {size}")
 
     def _kv_config(self) -> KVEventsConfig:
         """The event endpoints: as configured, else in the engine's own directory."""

@@ -64,8 +64,9 @@ class Request:
 
     __slots__ = (
         "all_token_ids", "block_hashes", "came", "client_index", "eos_token_id", "known_to_workers", "max_tokens",
-        "num_cached_tokens", "num_computed_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens",
-        "num_tokens_at_workers", "priority", "request_id", "sampling_params", "status", "stop_reason",
+        "next_decode_step", "num_cached_tokens", "num_computed_tokens", "num_output_placeholders", "num_preemptions",
+        "num_prompt_tokens", "num_tokens_at_workers", "priority", "request_id", "sampling_params", "status",
+        "stop_reason",
     )
 
     def __init__(self, request_id: str, prompt_token_ids: Sequence[int], sampling_params: SamplingParams,
@@ -83,6 +84,7 @@ class Request:
         self.num_cached_tokens = -1
         self.num_preemptions = 0
         self.num_output_placeholders = 0  # tokens that steps in flight sample, and that steps behind them compute
+        self.next_decode_step = 0  # the first that may compute with a token that is promised
         self.num_tokens_at_workers = 0
         self.known_to_workers = False
         self.status = RequestStatus.WAITING

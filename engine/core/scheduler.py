@@ -21,7 +21,8 @@ to compute, within the budget (so a long prompt is computed in chunks, none long
 where blocks run out the last of the running requests is preempted.
 Then, unless somebody was preempted, waiting requests in order. Several steps may be in flight, as long as
 the workers execute them in order. With async scheduling a running request does not wait for its token in flight: that
-is promised to it, and the workers take the one that they sampled. A promise ends with its step, or with a preemption;
+is promised to it, and the workers take the one that they sampled: in a pipeline so many steps later as it has stages,
+when the first one can know it. A promise ends with its step, or with a preemption;
 nothing is computed beyond a length that ends the request in any case.
 
 A worker that gets a step forgets `finished` and `preempted` first; then it takes `new`, then `cached`.
@@ -56,8 +57,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, cache_config: CacheConfig, num_blocks: int,
                  block_size: int | None = None, max_model_len: int | None = None, *,
-                 vocab_size: int | None = None, enable_events: bool = True) -> None:
-        """`block_size` and `max_model_len` default to what the configs say.
+                 vocab_size: int | None = None, enable_events: bool = True, stages: int = 1) -> None:
+        """`block_size` and `max_model_len` default to what the configs say; `stages` of the workers' pipeline.
 
         Who enables events must call `take_events` after each step, or they pile up.
         Raises ValueError for a cache of less than one block of one token, or a length of less than two.
@@ -69,6 +70,7 @@ class Scheduler:
         self.max_num_seqs = config.max_num_seqs
         self.most_at_once = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self.promises = config.async_scheduling
+        self._stages = stages
         self.max_model_len = max_model_len
         self.max_token_id = MAX_TOKEN_ID if vocab_size is None else vocab_size - 1
         self.cache = KVCacheManager(num_blocks, block_size or cache_config.block_size,
@@ -269,7 +271,8 @@ class Scheduler:
             start = request.num_computed_tokens
             num_tokens = len(request.all_token_ids) + request.num_output_placeholders
             num_new = min(num_tokens - start, budget, self.most_at_once)
-            if num_new == 0 or (request.num_output_placeholders and self._may_end(request, num_tokens)):
+            if num_new == 0 or (request.num_output_placeholders and (
+                    self._step < request.next_decode_step or self._may_end(request, num_tokens))):
                 index += 1  # its next token is still in flight
                 continue
             if start + num_new > cache.capacity_tokens:
@@ -337,6 +340,7 @@ class Scheduler:
         samples = num_computed == num_tokens
         if samples and self.promises:
             request.num_output_placeholders += 1
+            request.next_decode_step = self._step + self._stages
             num_tokens += 1
         request.num_tokens_at_workers = num_tokens
         work.append((request, request.num_preemptions, num_computed, samples))

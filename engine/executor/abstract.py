@@ -15,10 +15,6 @@ from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.handle import QueueStats
 from engine.messages import SchedulerOutput
 
-#: The rank whose answer to a step counts: all ranks compute the same.
-OUTPUT_RANK = 0
-
-
 #: What a client may ask of the workers while they serve. Anything else would end the engine: a rank that fails a call
 #: is no longer in step with the others.
 ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
@@ -29,8 +25,9 @@ class Executor(ABC):
 
     table: CallTable
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, output_rank: int = 0) -> None:
         self.bounds = bounds
+        self._output_rank = output_rank  # who answers a step
 
     # -- its workers' life
 
@@ -92,12 +89,12 @@ class Executor(ABC):
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Loop[Any]:
         """The first phase of a step. -> None, or the `ModelRunnerOutput` of a step without tokens; or the call."""
         return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
-                                               non_block=non_block, output_rank=OUTPUT_RANK))
+                                               non_block=non_block, output_rank=self._output_rank))
 
     def sample_tokens(self, grammar_output: None, non_block: bool = False) -> Loop[Any]:
         """The second phase. -> the step's `ModelRunnerOutput`, None where its execute failed; or the call."""
         return (yield from self.collective_rpc("sample_tokens", self.bounds.step_s, (grammar_output,),
-                                               non_block=non_block, output_rank=OUTPUT_RANK))
+                                               non_block=non_block, output_rank=self._output_rank))
 
     def look(self) -> Loop[None]:
         """While nothing is asked of the workers: raises RpcError where one failed in a call that was over by then."""

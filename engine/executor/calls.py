@@ -66,6 +66,7 @@ class CallTable:
         self._next_id = 0
         self._open: dict[int, PendingCall] = {}
         self.late_replies = 0
+        self.failure: RpcError | None = None  # of the first call that a rank failed in
         #: A rank failed in a call that another one had answered: the ranks are out of step, whoever asked is served.
         self.late_failure: RpcError | None = None
         self._succeeded: deque[int] = deque(maxlen=_REMEMBERED)
@@ -92,6 +93,7 @@ class CallTable:
             return None
         if status == ReplyStatus.FAILURE:
             call.error = RpcError(rank, call.method, str(value))
+            self.failure = self.failure or call.error
             call.done = True
         else:
             call._values[rank] = value

@@ -6,7 +6,7 @@ Promises
 - It starts, watches and stops the workers (`workers`).
 - All answer rings wake one bell of the core.
 - Any number of calls may be in flight: while there is no room for a call, answers are read, because a rank that
-  cannot hand over an answer reads no further call.
+  cannot hand over an answer reads no further call; a failure among them ends that wait.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class MultiprocExecutor(Executor):
     rpc: QueueWriter
     responses: list[QueueReader]
 
-    def __init__(self, bounds: Bounds, workers: Workers) -> None:
-        super().__init__(bounds)
+    def __init__(self, bounds: Bounds, workers: Workers, output_rank: int) -> None:
+        super().__init__(bounds, output_rank)
         self._workers = workers
         self.table = CallTable(len(workers.nodes))
 
@@ -44,7 +44,7 @@ class MultiprocExecutor(Executor):
     def connect(self) -> Loop[None]:
         self.rpc, self.responses = yield from self._workers.connect()
         self._answered = Attempt("response", self._who_answered)
-        self.rpc.meanwhile = self._read_answers
+        self.rpc.meanwhile = self._read_meanwhile
 
     def who_died(self) -> Loop[str]:
         return (yield from self._workers.who_died())
@@ -111,6 +111,14 @@ class MultiprocExecutor(Executor):
             depth = yield Attempt(queue.name, queue.depth)
             stats.append(msgspec.structs.replace(queue.stats, messages=queue.position, depth=depth))
         return stats
+
+    def _read_meanwhile(self) -> Loop[bool]:
+        """While there is no room for a call: who does not read any more may wait for a rank that has failed."""
+        read_any: bool = yield from self._read_answers()
+        failure = self.table.failure or self.table.late_failure
+        if failure is not None:
+            raise failure
+        return read_any
 
     def _read_answers(self) -> Loop[bool]:
         """Take one answer of each rank that has one."""

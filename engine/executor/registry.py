@@ -21,7 +21,7 @@ def _uniproc(recipe: CoreRecipe, life: int, told: str) -> Executor:
 
 
 def _multiproc(recipe: CoreRecipe, life: int, told: str) -> Executor:
-    return MultiprocExecutor(recipe.config.bounds, Workers(recipe, life, told))
+    return MultiprocExecutor(recipe.config.bounds, Workers(recipe, life, told), recipe.config.grid.output_rank)
 
 
 EXECUTORS: dict[str, Callable[[CoreRecipe, int, str], Executor]] = {"uni": _uniproc, "mp": _multiproc}
@@ -32,7 +32,7 @@ def executor_of(config: EngineConfig) -> str:
 
     Raises ConfigError for a name that nobody knows, and for one that cannot run so many ranks.
     """
-    ranks, name = config.tensor_parallel_size, config.distributed_executor_backend
+    ranks, name = config.grid.size, config.distributed_executor_backend
     if name == "auto":
         return "mp" if ranks > 1 else "uni"
     if name not in EXECUTORS:

@@ -11,6 +11,7 @@ from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
+from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.worker_loop import Rank, described, described_error
 
 
@@ -49,5 +50,7 @@ class UniProcExecutor(Executor):
         return call
 
     def wait(self, call: PendingCall) -> Loop[Any]:
-        return call.result()
-        yield  # a loop without effects is a loop all the same
+        value = call.result()
+        if isinstance(value, AsyncModelRunnerOutput):
+            value = yield Call("get_output", (value,), {})
+        return value

@@ -47,7 +47,7 @@ class Workers:
         self._told = told
         self._config = recipe.config
         self.nodes = tuple(worker(rank, life, recipe.engine_index)
-                           for rank in range(recipe.config.tensor_parallel_size))
+                           for rank in range(recipe.config.grid.size))
         self._identities: dict[Node, Identity] = {}
         self._stopping = False
 

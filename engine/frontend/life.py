@@ -67,7 +67,8 @@ _AWAY = 5
 
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
     """What both sides of the handshake must agree on."""
-    return {"tensor_parallel_size": config.tensor_parallel_size, "data_parallel_size": 1}
+    return {"tensor_parallel_size": config.tensor_parallel_size,
+            "pipeline_parallel_size": config.pipeline_parallel_size, "data_parallel_size": 1}
 
 
 def nobody(delivery: Delivery) -> Loop[None]:

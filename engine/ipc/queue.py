@@ -75,7 +75,7 @@ class QueueWriter:
         self.owner: object = None
         self.stats = QueueStats(ring=name, end="writer")
         #: What to do while there is no room: readers may wait for this process before they read on.
-        self.meanwhile: Callable[[], Loop[Any]] | None = None
+        self.meanwhile: Callable[[], Loop[bool]] | None = None
         self._room = Attempt(name, writer.free)
         self.unsent: tuple[int, list[Any]] | None = None  # a payload whose flag is about to be published, or was
         self._begun: tuple[int, list[Any]] | None = None  # what readers on other hosts may have, and the ring has not
@@ -187,10 +187,10 @@ class QueueWriter:
         return True if (yield self._room) else (yield from self._look_on())
 
     def _look_on(self) -> Loop[Any]:
-        if self.meanwhile is None:
-            return EMPTY
-        yield from self.meanwhile()
-        return True if (yield self._room) else EMPTY
+        while self.meanwhile is not None and (yield from self.meanwhile()):
+            if (yield self._room):
+                return True
+        return EMPTY
 
     def _sleep(self, deadline: float | None) -> Loop[None]:
         yield WaitBell(self.space_bell, deadline)

@@ -93,10 +93,10 @@ class RealPorts:
     # -- collectives and processes
 
     def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
-                      communicator: Any) -> Any:
-        from engine.worker.distributed import ProcessGroup
+                      communicator: Any, tp: int | None = None) -> Any:
+        from engine.worker.parallel.distributed import ProcessGroup
 
-        return ProcessGroup(rank, world_size, init_method, device, timeout_s, communicator)
+        return ProcessGroup(rank, world_size, init_method, device, timeout_s, communicator, tp)
 
     def start_child(self, node: Node, target: str, start_method: str) -> RealChild:
         child = start_child(node, target, start_method, self._envelope)

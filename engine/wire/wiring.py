@@ -78,7 +78,7 @@ def core_output_socket(config: EngineConfig, address: str, client_index: int = 0
 def rpc_ring(config: EngineConfig, engine: int = 0) -> RingSpec:
     """The broadcast ring."""
     return RingSpec(channel=Channel.RPC, writer=core(engine),
-                    readers=tuple(worker(rank, engine=engine) for rank in range(config.tensor_parallel_size)),
+                    readers=tuple(worker(rank, engine=engine) for rank in range(config.grid.size)),
                     max_chunks=config.ring.max_chunks, max_chunk_bytes=config.ring.max_chunk_bytes)
 
 

@@ -27,11 +27,12 @@ from engine.effects import (
 )
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
-from engine.process.beside import beside
+from engine.process.beside import beside, needed
 from engine.process.birth import birth_certificate
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import Mark, Node
 from engine.wire.wiring import response_ring, rpc_ring
+from engine.worker.async_output import COPY, LateAnswers, answers_of
 from engine.worker.worker_loop import worker_busy_loop
 
 
@@ -50,7 +51,11 @@ def worker_life(node: Node, recipe: WorkerRecipe) -> Loop[None]:
         yield ExitNow(1)
         return
     try:
-        yield from worker_busy_loop(recipe.rank, rpc, response, recipe.config.bounds)
+        config = recipe.config
+        answers = answers_of(response, config.bounds, config.batch_queue_size, config.scheduler.async_scheduling)
+        if isinstance(answers, LateAnswers):
+            yield needed(COPY, answers.async_output_busy_loop())
+        yield from worker_busy_loop(recipe.rank, rpc, answers, config.bounds)
     except Exception as error:
         yield Observe("bye", {"reason": f"{type(error).__name__}: {error}"})
         yield ExitNow(1)
@@ -58,7 +63,7 @@ def worker_life(node: Node, recipe: WorkerRecipe) -> Loop[None]:
 
 def _start(recipe: WorkerRecipe) -> Loop[tuple[QueueReader, QueueWriter]]:
     config, files, rank, engine = recipe.config, recipe.files, recipe.rank, recipe.engine_index
-    yield MakeWorker(config, rank, config.tensor_parallel_size, recipe.init_method)
+    yield MakeWorker(config, rank, config.grid.size, recipe.init_method)
     yield MarkPoint(Mark.LOADING)
     yield Call("init_device", (), {})
     yield Call("load_model", (), {})

@@ -19,12 +19,21 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.messages import ModelRunnerOutput, NewRequestData, SamplingParams, SchedulerOutput
-from engine.model_config import ModelConfig, check_parallel, max_model_len, read_model_config
-from engine.worker.distributed import ProcessGroup, choose_device
+from engine.model_config import (
+    ModelConfig,
+    check_parallel,
+    layers_of_stage,
+    max_model_len,
+    read_model_config,
+)
+from engine.topology import Grid
+from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.layers import Shard
 from engine.worker.memory import free_memory_bytes
 from engine.worker.model_runner import ModelRunner
 from engine.worker.models.llama import LlamaModel
+from engine.worker.parallel.distributed import ProcessGroup, choose_device
+from engine.worker.parallel.stages import Stage
 from engine.worker.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
@@ -36,10 +45,10 @@ SINGLE_THREAD_HIDDEN_SIZE = 512
 
 
 class Worker:
-    """Rank `rank` of `world_size`.
+    """Rank `rank` of `world_size`: so many stages of as many ranks as the configuration says.
 
     `group` is an open process group. Where it is None, `init_device` makes one by
-    `make_group(rank, world_size, init_method, device, timeout_s, communicator)`; a wrapped group comes in either way.
+    `make_group(rank, world_size, init_method, device, timeout_s, communicator, tp)`; a wrapped one comes in either way.
     """
 
     def __init__(self, config: EngineConfig, rank: int = 0, world_size: int = 1, init_method: str = "",
@@ -54,10 +63,16 @@ class Worker:
         self.runner: ModelRunner | None = None
         self._make_group = make_group
 
+    @property
+    def grid(self) -> Grid:
+        """As many stages as are configured, of all the ranks that there are."""
+        stages = self.config.pipeline_parallel_size
+        return Grid(self.world_size // stages, stages)
+
     def init_device(self) -> None:
         """Choose the device and meet the other ranks. Reads config.json first: no rank waits for a bad one."""
         self.model_config = read_model_config(self.config.model)
-        check_parallel(self.model_config, self.world_size)
+        check_parallel(self.model_config, self.grid.tp, self.grid.pp)
         self.device = choose_device(self.config.device, self.rank, self.world_size)
         if self.device == "cpu":
             if self.world_size > 1 or self.model_config.hidden_size <= SINGLE_THREAD_HIDDEN_SIZE:
@@ -66,17 +81,21 @@ class Worker:
             torch.cuda.set_device(self.device)
         if self.group is None:
             self.group = self._make_group(self.rank, self.world_size, self.init_method, self.device,
-                                          self.config.bounds.collective_s, self.config.device_communicator)
+                                          self.config.bounds.collective_s, self.config.device_communicator,
+                                          self.grid.tp)
 
     def load_model(self) -> None:
         """Read this rank's shard of the weights."""
         config, model = self.config, self.model_config
         assert model is not None, "init_device comes first"
         dtype = getattr(torch, model.dtype if config.dtype == "auto" else config.dtype)
+        grid = self.grid
+        layers = layers_of_stage(model.num_hidden_layers, grid.stage(self.rank), grid.pp)
         with torch.inference_mode(), Checkpoint(config.model, dtype, self.device) as checkpoint:
-            shard = LlamaModel(model, checkpoint, Shard(self.rank, self.world_size), self.group,
-                               max_model_len(config, model), dtype, self.device)
-        self.runner = ModelRunner(shard, block_size=config.cache.block_size, dtype=dtype, device=self.device,
+            shard = LlamaModel(model, checkpoint, Shard(self.rank % grid.tp, grid.tp), self.group,
+                               max_model_len(config, model), dtype, self.device, layers)
+        stage = Stage(self.group, grid, self.rank, model.hidden_size, dtype, self.device)
+        self.runner = ModelRunner(shard, stage, block_size=config.cache.block_size, dtype=dtype, device=self.device,
                                   rank=self.rank, seed=config.seed,
                                   keeps_samples=config.scheduler.async_scheduling)
 
@@ -128,9 +147,13 @@ class Worker:
         """The first phase of a step: None, or where it has no tokens the output rank's answer."""
         return self._loaded().execute_model(output)
 
-    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | None:
+    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
         """The second phase; the answer comes from the output rank, the others return None."""
         return self._loaded().sample_tokens(grammar_output)
+
+    def get_output(self, output: AsyncModelRunnerOutput) -> ModelRunnerOutput:
+        """What a step has sampled, once it is here. By the thread that answers, while the next step is computed."""
+        return self._loaded().get_output(output)
 
     def check_health(self) -> None:
         """Returns while this rank can compute: an RPC of its own, so that no step is needed to ask."""

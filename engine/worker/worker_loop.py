@@ -15,10 +15,11 @@ from engine.config import Bounds
 from engine.effects import Call, Describe, Loop, MarkPoint, Now, Observe
 from engine.errors import QueueDecodeError, QueueTimeoutError
 from engine.executor.calls import unreadable
-from engine.ipc.framing import decode, encode
-from engine.ipc.queue import QueueReader, QueueWriter
+from engine.ipc.framing import decode
+from engine.ipc.queue import QueueReader
 from engine.messages import ReplyStatus, SchedulerOutput
 from engine.topology import Mark
+from engine.worker.async_output import Answers
 
 #: What a step calls.
 PHASES = ("execute_model", "sample_tokens")
@@ -51,7 +52,7 @@ def described_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds: Bounds) -> Loop[None]:
+def worker_busy_loop(rank: int, rpc: QueueReader, answers: Answers, bounds: Bounds) -> Loop[None]:
     """Runs until its process cancels the wait on the ring."""
     own = Rank()
     while True:
@@ -64,7 +65,7 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
         except (QueueDecodeError, ValueError, TypeError) as error:
             text = f"unreadable RPC: {error}"
             own.lost(text)
-            yield from _answer(response, bounds, unreadable(rpc.position - 1), ReplyStatus.FAILURE, text)
+            yield from answers.give(unreadable(rpc.position - 1), ReplyStatus.FAILURE, text)
             continue
         yield Observe("rpc", _named(call_id, method, args))
         if method == "execute_model" and output_rank == rank:
@@ -74,14 +75,10 @@ def worker_busy_loop(rank: int, rpc: QueueReader, response: QueueWriter, bounds:
         except Exception as error:
             text = described_error(error)
             yield Observe("rpc-raised", {"call": call_id, "method": method, "error": text})
-            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+            yield from answers.give(call_id, ReplyStatus.FAILURE, text)
             continue
         if output_rank is None or output_rank == rank:
-            yield from _answer(response, bounds, call_id, ReplyStatus.SUCCESS, value)
-
-
-def _answer(response: QueueWriter, bounds: Bounds, call_id: int, status: ReplyStatus, value: Any) -> Loop[None]:
-    yield from response.enqueue(encode((call_id, int(status), value)), (yield Now()) + bounds.rpc_s)
+            yield from answers.give(call_id, ReplyStatus.SUCCESS, value)
 
 
 def _named(call_id: int, method: str, args: tuple[Any, ...]) -> dict[str, Any]:

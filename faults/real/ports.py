@@ -177,11 +177,11 @@ class FaultyPorts:
     # -- collectives, processes, marks
 
     def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
-                      communicator: str) -> Any:
-        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s, communicator)
+                      communicator: str, tp: int | None = None) -> Any:
+        group = self.inner.process_group(rank, world_size, init_method, device, timeout_s, communicator, tp)
         if self.node.kind is not NodeKind.WORKER:
             return group
-        return FaultyGroup(group, at(f"{self._name}/collective", "enter"), self.crossings)
+        return FaultyGroup(group, self._name, self.crossings)
 
     def start_child(self, node: Node, target: str, start_method: str) -> Child:
         child: Child = self.inner.start_child(node, target, start_method)  # its own ports count what it does
@@ -225,10 +225,12 @@ class FaultyDoorbell:
 
 
 class FaultyGroup:
-    """A process group: each collective is a crossing, before it begins. One that is not here is an error."""
+    """A process group: each collective, send and receive is a crossing, before it begins. Others are an error."""
 
-    def __init__(self, inner: Any, site: str, crossings: Crossings) -> None:
-        self._inner, self._site, self._cross = inner, site, crossings.cross
+    def __init__(self, inner: Any, node: str, crossings: Crossings) -> None:
+        self._inner, self._cross = inner, crossings.cross
+        self._enters = at(f"{node}/collective", "enter")
+        self._sends, self._receives = at(f"{node}/pipe", "send"), at(f"{node}/pipe", "receive")
         self.rank, self.world_size = inner.rank, inner.world_size
         self.close = inner.close
 
@@ -245,5 +247,13 @@ class FaultyGroup:
         self._enter("barrier")
 
     def _enter(self, operation: str, *arguments: Any) -> Any:
-        self._cross(self._site, data={"operation": operation})
+        self._cross(self._enters, data={"operation": operation})
         return getattr(self._inner, operation)(*arguments)
+
+    def send(self, what: str, step: int, tensor: Any) -> None:
+        self._cross(self._sends, data={"what": what, "step": step})
+        self._inner.send(what, step, tensor)
+
+    def receive(self, what: str, step: int, tensor: Any) -> Any:
+        self._cross(self._receives, data={"what": what, "step": step})
+        return self._inner.receive(what, step, tensor)

@@ -60,13 +60,14 @@ def no_data_parallel(dp: int) -> None:
 def servable(config: EngineConfig) -> None:
     """Raises ConfigError for a directory that holds no Llama with weights, or a tp or a length that does not fit it."""
     read_servable_model(config)
-    enough_gpus(config.tensor_parallel_size, config.device)
+    enough_gpus(config.grid.size, config.device)
 
 
-def enough_gpus(tp: int, device: str) -> None:
-    if device == "cuda" and tp > (count := gpus()):
-        raise BadInputError(f"--tp {tp} --device cuda: this machine has {count} GPU{'s' * (count != 1)}; "
-                            "use --device auto, which lets ranks share one, or --device cpu")
+def enough_gpus(ranks: int, device: str) -> None:
+    if device == "cuda" and ranks > (count := gpus()):
+        raise BadInputError(f"--device cuda with {ranks} rank{'s' * (ranks != 1)} (--tp times --pp): this machine has "
+                            f"{count} GPU{'s' * (count != 1)}; use --device auto, which lets ranks share one, "
+                            "or --device cpu")
 
 
 def gpus() -> int:
@@ -78,12 +79,12 @@ def gpus() -> int:
     return min(count, len([entry for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"]))
 
 
-def shared_memory_bytes(ring: RingConfig, tp: int) -> int:
+def shared_memory_bytes(ring: RingConfig, ranks: int) -> int:
     """What the rings of one engine take of /dev/shm."""
-    if tp == 1:
+    if ranks == 1:
         return _SHM_SLACK_BYTES
-    broadcast = ring.max_chunks * (ring.max_chunk_bytes + 1 + tp)
-    return broadcast + tp * ring.response_chunks * (ring.response_chunk_bytes + 2) + _SHM_SLACK_BYTES
+    broadcast = ring.max_chunks * (ring.max_chunk_bytes + 1 + ranks)
+    return broadcast + ranks * ring.response_chunks * (ring.response_chunk_bytes + 2) + _SHM_SLACK_BYTES
 
 
 def free_shared_memory_bytes() -> int:
@@ -94,8 +95,8 @@ def free_shared_memory_bytes() -> int:
     return space.f_bavail * space.f_frsize
 
 
-def enough_shared_memory(ring: RingConfig, tp: int, engines: int = 1) -> None:
-    needed, free = engines * shared_memory_bytes(ring, tp), free_shared_memory_bytes()
+def enough_shared_memory(ring: RingConfig, ranks: int, engines: int = 1) -> None:
+    needed, free = engines * shared_memory_bytes(ring, ranks), free_shared_memory_bytes()
     if needed > free:
         raise SpaceError(f"{SHM} has {mebibytes(free)} free, {mebibytes(needed)} are needed; make it larger "
                          "(docker run --shm-size=1g, mount -o remount,size=1g /dev/shm), or remove what fills it")

@@ -70,7 +70,8 @@ def cli() -> None:
 @click.option("--scenario", "globs", multiple=True, metavar="GLOB",
               help="Play only what this names: scenarios, or their file (kv*); may be repeated.")
 @scenarios_option
-@click.option("--tp", type=click.IntRange(1), default=None, help="Ranks. Default: as each scenario says.")
+@click.option("--tp", type=click.IntRange(1), default=None, help="Ranks of a stage. Default: as each scenario says.")
+@click.option("--pp", type=click.IntRange(1), default=None, help="Pipeline stages. Default: as each scenario says.")
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data-parallel ranks of each engine.")
 @device_option
 @click.option("--model", type=path_argument, default=None,
@@ -79,21 +80,22 @@ def cli() -> None:
               help="Of plays in which something is drawn by lot: the same seed draws the same.")
 @out_option
 @json_option
-def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, dp: int, device: str,
-        model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
+def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None, dp: int,
+        device: str, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html."""
     checks.no_data_parallel(dp)
     names = playable(world)
     chosen = selected(catalogue(*folders), globs)
-    if model is not None or tp is not None:
-        checks.servable(EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2,
-                                     device=device))  # type: ignore[arg-type]
+    asked = EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2, pipeline_parallel_size=pp or 1,
+                         device=device)  # type: ignore[arg-type]
+    if model is not None or tp is not None or pp is not None:
+        checks.servable(asked)
     if real(names):
-        checks.enough_shared_memory(lab_config().ring, tp or 2, engines=2)
-        checks.enough_gpus(tp or 2, device)
+        checks.enough_shared_memory(lab_config().ring, asked.grid.size, engines=2)
+        checks.enough_gpus(asked.grid.size, device)
     checks.writable(out)
     with claimed(out):
-        return _run(chosen, names, Settings(out=out, tp=tp, seed=seed, device=device), model, json_file)
+        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, seed=seed, device=device), model, json_file)
 
 
 def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
@@ -140,7 +142,7 @@ def replay_(run_or_plan: Path, world: str | None, times: int, promises: tuple[st
     play_ = replaying.promising(replaying.play_of(given, run_or_plan) if isinstance(given, Plan) else given, wanted)
     names = playable(world or (None if isinstance(given, Plan) else play_.world))
     if real(names):
-        ranks = sum(engine.tp for engine in play_.topology.engines)
+        ranks = sum(engine.ranks for engine in play_.topology.engines)
         checks.enough_shared_memory(play_.config.ring, ranks)
         checks.enough_gpus(ranks, device)
     checks.writable(out)
@@ -235,7 +237,8 @@ def convert(plan_file: Path, calls: int) -> int:
 @cli.command()
 @click.option("--model", type=path_argument, required=True, help="A Llama's Hugging Face directory.")
 @click.option("--prompt", required=True)
-@click.option("--tp", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Ranks of a stage.")
+@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline stages.")
 @click.option("--max-model-len", type=click.IntRange(2), default=None,
               help="Tokens of prompt and answer together. Default: what the model was built for.")
 @click.option("--cache-mib", type=click.IntRange(1), default=None,
@@ -251,15 +254,16 @@ def convert(plan_file: Path, calls: int) -> int:
 @click.option("--seed", type=int, default=None, help="Of this request, where tokens are drawn by lot.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated.")
 @device_option
-def generate(model: Path, prompt: str, tp: int, device: str, max_model_len: int | None, cache_mib: int | None,
-             gpu_memory_utilization: float, dtype: str, **sampling: Any) -> int:
+def generate(model: Path, prompt: str, tp: int, pp: int, device: str, max_model_len: int | None,
+             cache_mib: int | None, gpu_memory_utilization: float, dtype: str, **sampling: Any) -> int:
     """Stream what a model says."""
     if (reason := no_real_processes()) is not None:
         raise checks.BadInputError(reason)
     from scenarios.command.generate import stream
 
     stream(prompt, sampling, sys.stdout.write, EngineConfig(
-        model=str(model), tensor_parallel_size=tp, device=device, dtype=dtype,  # type: ignore[arg-type]
+        model=str(model), tensor_parallel_size=tp, pipeline_parallel_size=pp,
+        device=device, dtype=dtype,  # type: ignore[arg-type]
         scheduler=SchedulerConfig(max_model_len=max_model_len), cache=CacheConfig(
             cpu_cache_bytes=None if cache_mib is None else cache_mib << 20, memory_fraction=gpu_memory_utilization)))
     return 0
@@ -286,15 +290,16 @@ def kv_tail(endpoint: str, replay: str | None, topic: str, json_lines: bool, mir
 
 @cli.command("list")
 @click.argument("what", type=click.Choice(["scenarios", "guarantees", "sites", "faults"]))
-@click.option("--tp", type=click.IntRange(1), default=2, show_default=True, help="Ranks, for the sites.")
+@click.option("--tp", type=click.IntRange(1), default=2, show_default=True, help="Ranks of a stage, for the sites.")
+@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline stages, for the sites.")
 @click.option("--subscribers", type=click.IntRange(0), default=1, show_default=True,
               help="KV subscribers, for the sites.")
 @scenarios_option
-def list_(what: str, tp: int, subscribers: int, folders: tuple[Path, ...]) -> int:
+def list_(what: str, tp: int, pp: int, subscribers: int, folders: tuple[Path, ...]) -> int:
     """Name every scenario, guarantee, site or fault."""
     from scenarios.command import listing
 
-    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers), folders):
+    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers, pp=pp), folders):
         click.echo(line)
     return 0
 

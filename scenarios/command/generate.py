@@ -24,7 +24,7 @@ def stream(prompt: str, sampling: dict[str, Any], write: Callable[[str], Any], c
         raise checks.BadInputError(str(error)) from None
     checks.servable(config)
     inputs_of(config).process("prompt", prompt, params)
-    checks.enough_shared_memory(config.ring, config.tensor_parallel_size)
+    checks.enough_shared_memory(config.ring, config.grid.size)
     llm = AsyncLLM(config)
     try:
         asyncio.run(_say(llm, prompt, params, write))

@@ -27,7 +27,8 @@ class Limits(NamedTuple):
     reuses: bool
     by_priority: bool = False
     at_once: int = 0  # tokens of one request in a step; 0: any number
-    promises: bool = False  # a request goes on before its token in flight is known
+    promises: bool = False  # a request goes on before its token in flight is known,
+    stages: int = 1  # so many steps behind the one that it was promised in
 
     def can_serve(self, prompt: list[int]) -> bool:
         """Whether a request that asks this can ever come in."""
@@ -117,6 +118,7 @@ class Guest:
         self.tokens = list(asked.prompt)
         self.longest = len(asked.prompt) + asked.answers
         self.promised = 0  # tokens that steps in flight bring it, and that steps behind them compute
+        self.next_step = 0  # the first that may compute with a token that is promised to it
         self.told = 0  # so many of its tokens the workers know
         self.computed = 0
         self.blocks: list[int] = []

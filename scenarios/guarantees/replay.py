@@ -161,7 +161,7 @@ def limits_of(history: History, engine: EngineLife) -> Limits | None:
     return Limits(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs, blocks,
                   config.cache.block_size, config.scheduler.max_model_len, config.cache.enable_prefix_caching,
                   config.scheduler.policy == "priority", config.scheduler.long_prefill_token_threshold,
-                  config.scheduler.async_scheduling)
+                  config.scheduler.async_scheduling, history.grid_of(engine.core).pp)
 
 
 def _beside(history: History, engine: EngineLife) -> Iterator[Record]:

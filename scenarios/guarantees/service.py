@@ -40,7 +40,7 @@ class Service:
         self._preempted: list[str] = []  # gave way, and the workers do not know
         self._in_step: list[Work] = []
         self.in_flight: deque[list[Work]] = deque()  # the steps whose results are not used yet
-        self._came = 0
+        self._came = self._served = 0
 
     @property
     def has_ends_to_tell(self) -> bool:
@@ -125,6 +125,7 @@ class Service:
             raise Wrong("there was nothing to do in it")
         self._untold, self._preempted = [], []
         self.in_flight.append(self._in_step)
+        self._served += 1
 
     def _those_who_run(self, step: Step, known: dict[str, Known]) -> int:
         """-> what is left of the budget"""
@@ -133,7 +134,8 @@ class Service:
         while budget and place < len(running):
             guest = running[place]
             until = len(guest.tokens) + guest.promised
-            if until == guest.computed or (guest.promised and self._may_end(guest, until)):
+            if until == guest.computed or (guest.promised and (
+                    self._served < guest.next_step or self._may_end(guest, until))):
                 place += 1  # its next token is in flight
                 continue
             most = self._at_once(budget)
@@ -246,7 +248,9 @@ class Service:
             raise Wrong(f"{counted} tokens of {guest} are computed, {count} should be")
         guest.computed += count
         samples = guest.computed == len(guest.tokens) + guest.promised
-        guest.promised += samples and self.limits.promises
+        if samples and self.limits.promises:
+            guest.promised += 1
+            guest.next_step = self._served + self.limits.stages
         guest.told = len(guest.tokens) + guest.promised
         self._in_step.append(Work(guest, guest.stay, guest.computed, samples))
 

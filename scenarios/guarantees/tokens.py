@@ -16,7 +16,7 @@ _NOTHING_BESIDE = 1e-6
 
 def check_tokens_in_order(history: History) -> Finding:
     finding = Finding(history)
-    references = _references(history)
+    references = references_of(history)
     for operation in history.operations:
         _judge_places(finding, operation, references)
         expected = 0
@@ -71,7 +71,7 @@ def _requests(history: History) -> dict[Any, dict[str, Any]]:
             for position, request in enumerate(history.play.workload.get("requests", ()))}
 
 
-def _references(history: History) -> dict[Any, list[int]]:
+def references_of(history: History) -> dict[Any, list[int]]:
     return {index: list(request["reference_token_ids"]) for index, request in _recorded(history).items()}
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from engine.config import Bounds
 from engine.messages import Outcome
-from engine.topology import Channel
+from engine.topology import Channel, Grid
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
@@ -128,9 +128,12 @@ class History(Records):
         """The engine that a play is about."""
         return self.play.topology.engines[0].index
 
-    def tp_of(self, node: str) -> int:
-        """How many ranks the engine of this process has."""
-        return self.play.topology.engine(self.engine_of(node).engine).tp
+    def grid_of(self, node: str) -> Grid:
+        """How the ranks of this process's engine stand."""
+        return self.play.topology.engine(self.engine_of(node).engine).grid
+
+    def ranks_of(self, node: str) -> int:
+        return self.play.topology.engine(self.engine_of(node).engine).ranks
 
     def data_parallel_rank(self, engine: int) -> int:
         rank = self.play.topology.engine(engine).data_parallel_rank

@@ -62,7 +62,8 @@ class Asked(NamedTuple):
 
 def steps_of(history: History, engine: EngineLife) -> list[Step]:
     """All that were read, in order, up to the first whose call the core's journal does not have."""
-    records = next((history.by_node("step")[node] for node in (engine.worker(0), engine.core)
+    answers = engine.worker(history.grid_of(engine.core).output_rank)
+    records = next((history.by_node("step")[node] for node in (answers, engine.core)
                     if node in history.by_node("step")), [])
     called = {record.data["call"]: record.number for record in history.by_node("rpc-call").get(engine.core, ())}
     found = []

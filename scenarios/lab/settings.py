@@ -37,6 +37,11 @@ def lab_config(**changes: Any) -> EngineConfig:
     return msgspec.structs.replace(base, **merged)
 
 
+def with_grid(config: EngineConfig, engine: Engine) -> EngineConfig:
+    """Of as many ranks as this engine."""
+    return msgspec.structs.replace(config, tensor_parallel_size=engine.tp, pipeline_parallel_size=engine.pp)
+
+
 def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     """The configuration of one engine of a play.
 
@@ -46,7 +51,7 @@ def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     events = config.kv_events
     if engine.index and engine.data_parallel_rank is None:
         events = msgspec.structs.replace(events, enable_kv_cache_events=False)
-    return msgspec.structs.replace(config, tensor_parallel_size=engine.tp, data_parallel_rank=rank, kv_events=events)
+    return msgspec.structs.replace(with_grid(config, engine), data_parallel_rank=rank, kv_events=events)
 
 
 def listeners_s(bounds: Bounds) -> float:

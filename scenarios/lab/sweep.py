@@ -40,7 +40,7 @@ from faults.plan import (
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
-from scenarios.lab.settings import lab_config
+from scenarios.lab.settings import lab_config, with_grid
 from scenarios.workloads.workload import Workload, abort, add, of_nobody, recorded, utility
 
 #: How long what holds something holds it: shorter than every bound, and longer than each of them.
@@ -68,7 +68,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         return Play(
             scenario=self.scenario, title="", world="sim", topology=self.topology, promises=(),
             workload=msgspec.to_builtins(self.workload.played()), plan=Plan((*self.plan.faults, *faults)),
-            config=msgspec.structs.replace(self.config, tensor_parallel_size=self.topology.engines[0].tp),
+            config=with_grid(self.config, self.topology.engines[0]),
             options=self.options, virtual_time=True)
 
 
@@ -221,6 +221,12 @@ def phases() -> tuple[Phase, ...]:
                   hang("worker.1", at="core.0->worker.1/rpc:receive", nth=9, until=Until(seconds=SHORT_S)),
                   raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=9))),
         Phase(name="four ranks", topology=_FOUR, workload=short),
+        Phase(name="two stages", topology=tensor_parallel(1, pp=2), workload=short),
+        Phase(name="two stages of promised tokens", topology=tensor_parallel(1, pp=2), workload=pair.then(
+            _FEW, steps=6).then(abort(0, 1)), config=lab_config(scheduler={"async_scheduling": True})),
+        Phase(name="two stages of two ranks", topology=tensor_parallel(2, pp=2), workload=pair.then(
+            _FEW, steps=4).then(abort(0, 1)), config=lab_config(
+                bounds={"collective_s": 0.6}, scheduler={"async_scheduling": True})),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
                 options=Options(queue=name), config=lab_config(ring=asked.ring))

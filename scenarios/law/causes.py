@@ -197,7 +197,7 @@ def _cannot_start(history: History, incident: Incident) -> bool:
 def _has_no_executor(history: History, incident: Incident) -> bool:
     """None has that name, or the one that has it runs a single rank."""
     name = history.play.config.distributed_executor_backend
-    return name not in _EXECUTORS or (name == "uni" and history.tp_of(incident.node) > 1)
+    return name not in _EXECUTORS or (name == "uni" and history.ranks_of(incident.node) > 1)
 
 
 # -- what the configuration admits -------------------------------------------------------------------------------

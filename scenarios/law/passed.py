@@ -5,7 +5,7 @@ keep its process from what comes behind it, so of two in turn the second one may
 
     core     born | ready | (step, scheduled, its call, executed, published)* | (submitted, the sample)* |
              (idle, books)* | draining | dying
-    worker   born | loading, ready, calls | (call, executing)*
+    worker   born | loading, ready, calls | (call, executing)* | (copying, copied)*
     subscriber   born
 """
 
@@ -17,9 +17,11 @@ from signal import SIGKILL
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.history.history import Fate, History, Kind, Receipt, Record
+from scenarios.history.history import Fate, History, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import STALL_FATES
+from scenarios.law.failed_step import misdescribed
+from scenarios.law.unread import unread
 
 _STEP, _SAMPLE = "its call", "the sample"
 #: A step is a call of each.
@@ -27,9 +29,9 @@ _METHODS = {_STEP: "execute_model", _SAMPLE: "sample_tokens"}
 #: What a process does itself; the other records are the plan's.
 _DONE = (Kind.CROSSING, Kind.OBSERVATION)
 #: How the sites of marks end. What begins otherwise is told.
-_BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING, _FULL = (
+_BORN, _LOADING, _READY, _IDLE, _DYING, _DRAINING, _EXECUTING, _FULL, _COPYING, _COPIED = (
     mark_site("", mark) for mark in (Mark.BORN, Mark.LOADING, Mark.READY, Mark.IDLE, Mark.DYING, Mark.DRAINING,
-                                     Mark.EXECUTING, Mark.RING_FULL))
+                                     Mark.EXECUTING, Mark.RING_FULL, Mark.COPYING, Mark.COPIED))
 _STEPS = (mark_site("", Mark.STEP), mark_site("", Mark.SCHEDULED), _STEP, mark_site("", Mark.EXECUTED),
           mark_site("", Mark.PUBLISHED))
 #: Where several are in flight: there may be nothing to schedule, and the last ones may never be used.
@@ -51,7 +53,7 @@ class _Way(NamedTuple):
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
                         (_STEPS, _SAMPLES), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
-    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING),),
+    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING), (_COPYING, _COPIED)),
                           behind=(("rpc", _READY), (_READY, _LOADING))),
     NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
@@ -85,12 +87,14 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
                 for worker in _left_behind(history, node):
                     yield node, f"{worker} left after it"
     yield from _never_out(history)
+    yield from _driven_out(history)
     yield from _deaf(history)
     yield from _orphaned(history)
     yield from _undumped(history)
+    yield from misdescribed(history)
     yield from _bereft(history)
     yield from _cut_off(history)
-    yield from _unread(history)
+    yield from unread(history)
     if history.simulated:
         yield from _lingering(history)
         yield from _doubled(history)
@@ -162,7 +166,8 @@ def _undumped(history: History) -> Iterator[tuple[str, str]]:
             continue
         told = history.by_node("step-failed").get(core, ())
         scheduled, used = (_count(history, core, mark_site("", mark)) for mark in (Mark.SCHEDULED, Mark.EXECUTED))
-        if scheduled > used and not any(record.data["step"] in range(used, scheduled) for record in told):
+        if scheduled > used and not any(
+                record.data and record.data["step"] in range(used, scheduled) for record in told):
             yield core, "it did not say which step had failed"
 
 
@@ -182,28 +187,6 @@ def _cut_off(history: History) -> Iterator[tuple[str, str]]:
                 "bye") and process.ended_at is not None and process.ended_at < history.closing_at(engine) and not any(
                 r.fate == Fate.KILL or r.fate in STALL_FATES for r in history.faults.receipts):
             yield core, "it was ended although it had said that it leaves"
-
-
-def _unread(history: History) -> Iterator[tuple[str, str]]:
-    """A rank that cannot read a call cannot name it, either: where one is open, that is its end, and it is told."""
-    for core, replies in history.by_node("rpc-reply").items():
-        for place, reply in enumerate(replies):
-            call = -1 - reply.data["call"]  # by its place in the ring
-            if call >= 0 and _is_open(history, core, call, replies[:place], reply.number) and not any(
-                    told.number > reply.number for told in history.by_node("rpc-failed").get(core, ())):
-                yield core, "it had a call that a rank could not read, and did not say that it had failed"
-                return
-
-
-def _is_open(history: History, core: str, number: int, replies: list[Record], until: int) -> bool:
-    """Whether that call had not all the answers that it waits for before the core's record `until`."""
-    call = next((call for call in history.by_node("rpc-call").get(core, ()) if call.data["call"] == number), None)
-    if call is None:
-        return False
-    ended = any(told.data["call"] == number for told in history.by_node("rpc-failed").get(core, ())
-                if told.number < until)
-    wanted = history.tp_of(core) if call.data["output_rank"] is None else 1
-    return not ended and sum(reply.data["call"] == number for reply in replies) < wanted
 
 
 def _unmarked(history: History) -> Iterator[tuple[str, str]]:
@@ -249,8 +232,11 @@ def _doubled(history: History) -> Iterator[tuple[str, str]]:
 def _left_behind(history: History, core: str) -> list[str]:
     """Workers that were there when their core said that it is out."""
     out, byes, engine = history.by_node("bye")[core][0], history.by_node("bye"), history.engine_of(core)
-    workers = (engine.worker(rank) for rank in range(history.tp_of(core)))
-    return [worker for worker in workers if worker in byes and byes[worker][0].at > out.at]
+    workers = {engine.worker(rank) for rank in range(history.ranks_of(core))}
+    late = {worker for worker in workers if worker in byes and byes[worker][0].at > out.at}
+    until = out.at if history.simulated else out.at + history.bounds.detection_s  # a lab takes its time to look
+    return sorted(late | {name for one in history.lab.processes if (name := of_life(one.node, one.life)) in workers
+                          and (one.ended_at is None or one.ended_at > until)})
 
 
 def _deaf(history: History) -> Iterator[tuple[str, str]]:
@@ -271,6 +257,21 @@ def _never_out(history: History) -> Iterator[tuple[str, str]]:
         if served and not before and node in history.ends and node not in history.by_node("bye") and all(
                 kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES for r in history.faults.receipts):
             yield node, "it never said that it was out"
+
+
+def _driven_out(history: History) -> Iterator[tuple[str, str]]:
+    """A core that leaves when only workers were struck comes to its end by itself, however they stand: it gives them
+    half of the time that it is given.
+    """
+    if any(kind_of(r.node) != NodeKind.WORKER for r in history.faults.receipts) or history.starved(
+            history.bounds.detection_s):
+        return
+    bounds = history.bounds
+    by_lab = {of_life(one.node, one.life) for one in history.lab.processes if one.killed_by_lab}
+    for core, records in history.by_node("dying").items():
+        if core not in history.by_node("bye") and core in history.ends and core not in by_lab and \
+                history.ends.at(core) - records[0].at > bounds.terminate_s / 2 + bounds.detection_s:
+            yield core, "it was not out before it was ended"
 
 
 def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,8 @@ from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
 from engine.frontend.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
-from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_device
+from engine.worker.parallel.coordinator import STAR_BYTES
+from engine.worker.parallel.distributed import ProcessGroup, choose_device
 from engine.worker.sampler import Draw, sample, seed_of
 from engine.worker.worker import Worker
 from scenarios.programs.asking import PATIENCE_S, Asking, is_near

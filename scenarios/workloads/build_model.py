@@ -1,9 +1,10 @@
-"""Builds the small Llama that the scenarios play with: `python -m scenarios.workloads.build_model`.
+"""Builds the small Llamas that the scenarios play with: `python -m scenarios.workloads.build_model [--deep]`.
 
 Promises: the same command on the same library versions gives the same tokenizer and a model of the same
 quality; the directory is an ordinary Hugging Face one (config.json, model.safetensors, tokenizer.json) that
 loads offline, in float32, below 1 MB; its greedy choices are decisive (median top-2 margin above 1), so that
-a reference token never hangs on a rounding error; heads divide by 4, so it runs at TP=1, 2 and 4.
+a reference token never hangs on a rounding error; heads divide by 4, so it runs at TP=1, 2 and 4. The deep one has 5
+layers instead of 2, which no number of stages divides.
 
 The text is made here: tales about engines and rings. A tale begins by saying how each thing is called, drawn
 anew for each tale and in any order; later every thing is called so when something is told of it.
@@ -25,6 +26,7 @@ from pathlib import Path
 import click
 
 MODEL_DIR = Path(__file__).parents[1] / "model"
+DEEP_DIR = Path(__file__).parents[1] / "recorded" / "deep" / "model"
 MAX_BYTES = 1_000_000
 VOCABULARY = 640
 SPECIALS = ("<pad>", "<s>", "</s>")
@@ -100,11 +102,12 @@ def build_tokenizer(texts: list[str]):
     )
 
 
-def model_config(tokenizer):
+def model_config(tokenizer, deep: bool):
     from transformers import LlamaConfig
 
+    layers, wide = (5, 128) if deep else (2, 176)
     return LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=wide, num_hidden_layers=layers,
         num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=1024,
         rope_theta=500_000.0, initializer_range=0.1,
         tie_word_embeddings=True, attention_bias=False,
@@ -112,7 +115,7 @@ def model_config(tokenizer):
     )
 
 
-def train(tokenizer, steps: int, seed: int):
+def train(tokenizer, steps: int, seed: int, deep: bool):
     """-> the trained model. Each row is one tale, or a few where they end; every fourth step takes long ones."""
     import torch
     from transformers import LlamaForCausalLM
@@ -120,7 +123,7 @@ def train(tokenizer, steps: int, seed: int):
     torch.manual_seed(seed)
     rng = random.Random(seed)
     torch.set_num_threads(1)
-    model = LlamaForCausalLM(model_config(tokenizer)).to(torch.float32)
+    model = LlamaForCausalLM(model_config(tokenizer, deep)).to(torch.float32)
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
 
     def row(length: int) -> list[int]:
@@ -184,14 +187,16 @@ def save(model, tokenizer, target: Path) -> None:
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=MODEL_DIR, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: where the shipped one lies.")
+@click.option("--deep", is_flag=True, help="The one of five layers.")
 @click.option("--steps", default=600, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-def main(out: Path, steps: int, seed: int) -> None:
-    """Train the small model and write it to OUT. Takes less than a minute on one core."""
+def main(out: Path | None, deep: bool, steps: int, seed: int) -> None:
+    """Train a small model and write it to OUT. Takes about a minute on one core, the deep one two."""
+    out = out or (DEEP_DIR if deep else MODEL_DIR)
     texts = tales()
     tokenizer = build_tokenizer(texts)
-    model = train(tokenizer, steps, seed)
+    model = train(tokenizer, steps, seed, deep)
     margin = median_margin(model, tokenizer, texts)
     if margin <= 1.0:
         raise click.ClickException(f"the median top-2 margin is {margin:.2f}, not above 1: train for more --steps")

@@ -97,6 +97,7 @@ class Caller:
             yield from self.ended(Heard(name), error)
 
     def _call(self, command: Command) -> Loop[None]:
+        yield Observe("ask", {"method": command.method, "ticket": command.ticket})
         try:
             yield from self._asked.call(command)
         except (EngineDeadError, UnroutableError) as error:
@@ -117,6 +118,7 @@ class Caller:
             if self._decode is not None:
                 told |= self._text_of(output, offset)
             yield Observe("tokens", told)
+            yield from self._do(self._driver.heard(heard.name, len(tokens)))
 
     def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""
@@ -142,7 +144,7 @@ class Caller:
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> Loop[None]:
         yield Observe("utility", {"method": command.method, "args": command.args, "result": result,
-                                  "failure": str(failure or "")})
+                                  "failure": str(failure or ""), "ticket": command.ticket})
         if isinstance(failure, EngineDeadError):
             yield from self._learn_of_death()
         yield from self._do(self._driver.answered(command.ticket, failure is not None))

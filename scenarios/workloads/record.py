@@ -23,9 +23,11 @@ from typing import Any
 
 import click
 
-from scenarios.workloads.build_model import MODEL_DIR, tale
+from scenarios.workloads.build_model import DEEP_DIR, MODEL_DIR, tale
 
 RECORDED_DIR = Path(__file__).parents[1] / "recorded"
+#: What the model of five layers is asked.
+DEEP = ("eight-mixed", "sixty-four")
 #: Sums in another order (tensor parallel, chunks, batches) move a logit by about 1e-5.
 LEAST_MARGIN = 0.02
 
@@ -219,26 +221,30 @@ WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]
 }
 
 
-def write(path: Path, name: str, requests: list[dict[str, Any]]) -> None:
+def write(path: Path, name: str, requests: list[dict[str, Any]], model: Path = MODEL_DIR) -> None:
     """One line per request, so that a change of one is one line in a diff."""
     lines = [json.dumps({"index": index, **request}, ensure_ascii=False) for index, request in enumerate(requests)]
-    head = f'{{"name": {json.dumps(name)}, "model": "scenarios/model", "requests": [\n'
+    shipped = model.relative_to(RECORDED_DIR.parents[1]) if model.is_relative_to(RECORDED_DIR.parents[1]) else model
+    head = f'{{"name": {json.dumps(name)}, "model": {json.dumps(str(shipped))}, "requests": [\n'
     path.write_text(head + ",\n".join(lines) + "\n]}\n")
 
 
 @click.command()
 @click.option("--model", type=click.Path(path_type=Path, exists=True), default=MODEL_DIR, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=RECORDED_DIR, show_default=True)
+@click.option("--deep", is_flag=True, help="What the model of five layers is asked, with its answers.")
 @click.argument("names", nargs=-1, type=click.Choice(sorted(WORKLOADS)))
-def main(model: Path, out: Path, names: tuple[str, ...]) -> None:
+def main(model: Path, out: Path, deep: bool, names: tuple[str, ...]) -> None:
     """Record the workloads NAMES (all, if none is given) with the model's own greedy answers."""
+    if deep:
+        model, out, names = DEEP_DIR, out / "deep", names or DEEP
     recorder = ReferenceRecorder(model)
     out.mkdir(parents=True, exist_ok=True)
     for number, (name, build) in enumerate(WORKLOADS.items()):
         if names and name not in names:
             continue
         requests = build(recorder, Prompts(recorder.tokenizer, seed=number + 1))
-        write(out / f"{name}.json", name, requests)
+        write(out / f"{name}.json", name, requests, model)
         tokens = sum(len(request["reference_token_ids"]) for request in requests)
         click.echo(f"{out / name}.json: {len(requests)} requests, {tokens} tokens")
 

@@ -67,10 +67,14 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions while the scheduler is paused, then `steps` steps; None: until nothing is left to do."""
+    """Actions while the scheduler is paused, then `steps` steps; None: until nothing is left to do; 0: none, and the
+    next phase begins when the last call was answered. `behind`: until this request has so many tokens, and what runs is
+    not stopped.
+    """
 
     actions: list[Action]
     steps: int | None = None
+    behind: tuple[str, int] | None = None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +82,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     requests: list[RecordedRequest]
     phases: list[Phase] = []
 
-    def then(self, *actions: Action | Iterable[Action], steps: int | None = None) -> Workload:
+    def then(self, *actions: Action | Iterable[Action], steps: int | None = None,
+             behind: tuple[str, int] | None = None) -> Workload:
         """The same workload with one more phase."""
         flat = [a for item in actions for a in ([item] if isinstance(item, Action) else item)]
-        return msgspec.structs.replace(self, phases=[*self.phases, Phase(actions=flat, steps=steps)])
+        return msgspec.structs.replace(self, phases=[*self.phases, Phase(actions=flat, steps=steps, behind=behind)])
 
     def played(self) -> Workload:
         """With phases: where none were given, all requests at once."""
@@ -161,7 +166,7 @@ def recorded(name: str) -> Workload:
     """A workload that ships with the project. Raises FileNotFoundError for an unknown name."""
     data = json.loads((RECORDED / f"{name}.json").read_text())
     requests = [msgspec.convert(request, RecordedRequest, strict=False) for request in data["requests"]]
-    return Workload(name=name, requests=requests)
+    return Workload(name=data["name"], requests=requests)
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +191,7 @@ class Driver:
         self._tickets = 0
         self._awaited: set[int] = set()
         self._steps_ticket: int | None = None
+        self._behind: tuple[str, int] | None = None  # which request's tokens the next phase waits for
         self._finished = False
         self._dead = False
 
@@ -201,7 +207,15 @@ class Driver:
     def ended(self, request_id: str) -> list[Command]:
         """A request got its end, whatever end."""
         self._open[request_id] -= 1
-        return self._maybe_finish()
+        return self.heard(request_id, None) + self._maybe_finish()
+
+    def heard(self, request_id: str, tokens: int | None) -> list[Command]:
+        """A request has got so many tokens; None: all that it will get."""
+        if self._behind is None or self._dead or request_id != self._behind[0] or (
+                tokens is not None and tokens < self._behind[1]):
+            return []
+        self._behind = None
+        return self._next_phase()
 
     def answered(self, ticket: int, failed: bool) -> list[Command]:
         """A utility call was answered, or failed."""
@@ -221,12 +235,16 @@ class Driver:
         self._phase += 1
         phase = self.workload.phases[self._phase]
         commands = [command for action in phase.actions for command in self._commands(action)]
+        if phase.steps == 0:
+            self._steps_ticket = commands[-1].ticket
+            return commands
         if phase.steps is not None:
             call = self._utility("run_steps", [phase.steps])
             self._steps_ticket = call.ticket
             return [*commands, call]
         if self._phase or len(phase.actions) > 1:
             commands.append(self._utility("resume_scheduler", []))
+        self._behind = phase.behind
         return commands + self._maybe_finish()
 
     def _commands(self, action: Action) -> list[Command]:
@@ -245,7 +263,8 @@ class Driver:
         return Command(kind="utility", method=method, args=args, ticket=self._tickets)
 
     def _maybe_finish(self) -> list[Command]:
-        last = self._dead or (self._phase == len(self.workload.phases) - 1 and self._steps_ticket is None)
+        last = self._dead or (self._phase == len(self.workload.phases) - 1 and self._steps_ticket is None
+                              and self._behind is None)
         if self._finished or not last or +self._open or (self._awaited and not self._dead):
             return []
         self._finished = True

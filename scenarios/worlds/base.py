@@ -24,7 +24,7 @@ from scenarios.history.play import Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
-from scenarios.lab.settings import lab_config
+from scenarios.lab.settings import lab_config, with_grid
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.provenance import provenance, versions
 
@@ -63,9 +63,10 @@ class World(ABC):
     #: Whether it keeps its own time: then a machine that starves changes nothing.
     virtual_time = False
 
-    def __init__(self, out: Path, *, tp: int | None = None, seed: int = 0, device: str = "auto") -> None:
+    def __init__(self, out: Path, *, tp: int | None = None, pp: int | None = None, seed: int = 0,
+                 device: str = "auto") -> None:
         self.out = out
-        self.tp = tp
+        self.tp, self.pp = tp, pp
         self.seed = seed
         self.device = device
         self.scenario = "play"
@@ -76,14 +77,15 @@ class World(ABC):
              config: EngineConfig | None = None, options: Options | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
         written_for = topology
-        if self.tp is not None:
-            topology = with_ranks(topology, self.tp)
+        if self.tp is not None or self.pp is not None:
+            staged = options is None or not options.without_engine  # a queue alone has readers, and no stages
+            topology = with_ranks(topology, tp=self.tp, pp=self.pp if staged else None)
         plan.check(topology)
         asked = config or lab_config()
         play = Play(
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
-            config=msgspec.structs.replace(asked, tensor_parallel_size=topology.engines[0].tp), promises=(),
+            config=with_grid(asked, topology.engines[0]), promises=(),
             options=options or Options(), seed=self.seed)
         return self.replay(play, other_topology=topology != written_for)
 

@@ -41,6 +41,7 @@ from scenarios.worlds.twin.caller import ORDERS, client_main
 from scenarios.worlds.twin.queue import play_queue
 from scenarios.worlds.twin.text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
+from sim.kernel.costs import COSTS, Costs
 from sim.nodes.model import Given
 from sim.process.answers.belongings import files_of
 from sim.process.effects import AwaitCondition
@@ -64,10 +65,9 @@ class RecordedModel:
     of sequence, or 0.
     """
 
-    def __init__(self, workload: Workload, layers: int, eos_token_id: int | None) -> None:
+    def __init__(self, workload: Workload, eos_token_id: int | None) -> None:
         shortest_first = sorted(workload.requests, key=lambda request: len(request.reference_token_ids))
         self._references = {tuple(r.prompt_token_ids): r.reference_token_ids for r in shortest_first}
-        self.collectives = 2 * layers
         self.eos_token_id = eos_token_id
         self.last_token = eos_token_id or 0
 
@@ -94,12 +94,13 @@ class SimWorld(World):
         return folders
 
 
-def play_once(play: Play, choices: Choices | None = None, *, record: bool = True) -> tuple[Simulation, Lab]:
+def play_once(play: Play, choices: Choices | None = None, *, record: bool = True,
+              costs: Costs = COSTS) -> tuple[Simulation, Lab]:
     """One play with these outcomes, or with the first of those that are allowed."""
     workload, model = msgspec.convert(play.workload, Workload), _model_config(play.config.model)
     eos = model.eos_token_ids[0] if model.eos_token_ids else None
-    recorded = RecordedModel(workload, model.num_hidden_layers, eos)
-    simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), record=record,
+    recorded = RecordedModel(workload, eos)
+    simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), costs=costs, record=record,
                             given=Given(model, recorded))
     with _no_collector(), _no_endless_loop():
         if play.options.program:

@@ -24,10 +24,14 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     board_s: float = 2e-3  # holders re-read the board every few milliseconds
     process_start_s: float = 15e-3  # preloaded fork of one process; four took 60 ms
     model_load_s: float = 11e-3  # the small checkpoint, from the page cache
+    core_step_s: float = 0.0  # of a core's own, when it has scheduled a step: far less than a message takes
     model_step_s: float = 1.0e-3  # one forward pass of the small model, collectives not included
     model_sample_s: float = 50e-6  # eight greedy requests took 30-60 us
+    model_copy_s: float = 20e-6  # what was sampled, from the device; on a CPU it is there
     collective_s: float = 0.3e-3  # gloo all_reduce of two ranks took 0.2-0.4 ms
     shared_collective_s: float = 30e-6  # an all_reduce of two ranks over shared memory, both of them warm
+    pipe_s: float = 0.3e-3  # a stage's hidden states to the next one by gloo
+    shared_pipe_s: float = 20e-6  # and through shared memory
     collective_death_s: float = 8.5e-3  # a killed peer raises in its ring neighbours after 7-10 ms
 
 

@@ -20,6 +20,10 @@ from sim.kernel.time import VirtualTime
 class Sleeper(Protocol):
     """Whoever waits in virtual time for something to happen: a thread."""
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is stopped, or hangs."""
+
     def wake(self) -> None:
         """It may have happened: look again, now."""
 

@@ -7,19 +7,21 @@ finds something else there than it wrote, or goes on with another token than the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from engine.config import EngineConfig
 from engine.effects import Loop, MakeWorker
 from engine.messages import ModelRunnerOutput, SchedulerOutput
-from engine.model_config import ModelConfig
-from engine.topology import worker
+from engine.model_config import ModelConfig, layers_of_stage
+from engine.topology import Grid, Node, worker
+from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.phases import Phases
 from sim.nodes.slots import Known, Slots
-from sim.process.effects import Enter, Sleep
+from sim.process.effects import Enter, Hand, Sleep, TakeOver
 from sim.process.process import SimProcess
 
 #: As many blocks as a small device would have, where none are configured.
@@ -29,12 +31,28 @@ NUM_BLOCKS = 64
 class Model(Protocol):
     """Stands in for the weights: what it takes to answer a step."""
 
-    collectives: int  # all-reduces of one step
     last_token: int  # what comes after all that is known
 
     def continuation(self, prompt: tuple[int, ...]) -> Sequence[int]:
         """The tokens that follow this prompt, as far as they are known."""
         ...
+
+
+class Computed(NamedTuple):
+    """What a step leaves for its second phase. `sampled`: on a stage before the last, who has something to sample."""
+
+    step: int
+    sampled: dict[str, list[int]]
+
+
+class Place:
+    """Of a rank in its pipeline."""
+
+    def __init__(self, grid: Grid, rank: int) -> None:
+        self.count = grid.pp
+        self.is_first, self.is_last = grid.stage(rank) == 0, grid.stage(rank) == grid.pp - 1
+        self.is_output = rank == grid.output_rank
+        self.tells = rank % grid.tp == 0  # what its stage computed
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -44,16 +62,15 @@ class Given(msgspec.Struct, frozen=True):
     model: Any  # Model
 
     def make_worker(self, process: SimProcess, asked: MakeWorker) -> Any:
-        return ModelStandIn(self.model, self.model_config.vocab_size, process, asked).call
+        return ModelStandIn(self.model, self.model_config, process, asked).call
 
 
 class ModelStandIn:
     """One rank's model: knows its requests' tokens and answers with the recorded ones."""
 
-    def __init__(self, model: Model, vocab_size: int, process: SimProcess, asked: MakeWorker) -> None:
+    def __init__(self, model: Model, model_config: ModelConfig, process: SimProcess, asked: MakeWorker) -> None:
         self._model = model
-        self._vocab_size = vocab_size
-        self._costs = process.kernel.costs
+        self._vocab_size = model_config.vocab_size
         self._config: EngineConfig = asked.config
         self._rank = asked.rank
         self._group: Any = None
@@ -61,11 +78,28 @@ class ModelStandIn:
         self._slots = Slots(asked.config.cache.block_size)
         self._has_device = self._is_loaded = False
         self._num_blocks = 0  # of its cache, once it has one
-        self._phases = Phases[ModelRunnerOutput]()
-        if asked.world_size > 1:
-            ranks = [worker(rank, engine=process.node.engine) for rank in range(asked.world_size)]
-            self._group = process.host.collective(asked.init_method, ranks, asked.config.bounds.collective_s,
-                                                  shared=asked.config.device_communicator != "gloo")
+        self._phases = Phases[Computed]()
+        self._costs = process.kernel.costs
+        stages = asked.config.pipeline_parallel_size
+        grid = Grid(asked.world_size // stages, stages)
+        self._stage = Place(grid, asked.rank)
+        self._keeps_samples = asked.config.scheduler.async_scheduling
+        layers = layers_of_stage(model_config.num_hidden_layers, grid.stage(asked.rank), grid.pp)
+        self._collectives = 2 * len(layers)  # all-reduces of one step
+        self._step_s = process.kernel.costs.model_step_s * len(layers) / model_config.num_hidden_layers
+        #: On the first stage of several: the requests of a step whose tokens the last one will tell, the oldest first.
+        self._untold: deque[tuple[int, list[Known]]] = deque()
+
+        def nodes(ranks: Sequence[int]) -> list[Node]:
+            return [worker(rank, engine=process.node.engine) for rank in ranks]
+
+        shared, timeout_s = asked.config.device_communicator != "gloo", asked.config.bounds.collective_s
+        if grid.tp > 1:
+            self._group = process.host.collective(f"{asked.init_method}/{grid.stage(asked.rank)}",
+                                                  nodes(grid.tp_group(asked.rank)), timeout_s, shared=shared)
+        if grid.pp > 1:
+            self._pipe = process.host.pipe(f"{asked.init_method}/pipe.{asked.rank % grid.tp}",
+                                           nodes(grid.pp_group(asked.rank)), timeout_s, shared=shared)
 
     def call(self, thread: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answers `Call`. Raises AttributeError for a method that a worker does not have."""
@@ -112,38 +146,104 @@ class ModelStandIn:
             known[cached.request_id].goes_on(cached)
         scheduled = step.num_scheduled_tokens
         if not scheduled:
-            return None if self._rank else ModelRunnerOutput(step.step, {})  # only the output rank answers
-        sampled = {request_id: self._compute(request_id, count) for request_id, count in scheduled.items()}
-        yield Sleep(self._costs.model_step_s)
-        if self._group is not None:
-            yield Enter(self._group, model.collectives, "all_reduce")
-            if any(sampled.values()):
-                yield Enter(self._group, 1, "all_gather")
-        self._phases.keep(ModelRunnerOutput(step.step, sampled))
+            return ModelRunnerOutput(step.step, {}) if self._stage.is_output else None
+        if self._untold:
+            yield from self._hear_samples(step)
+        stage, group = self._stage, self._group
+        given: Sequence[int] | None = None
+        if not stage.is_first:
+            given = yield TakeOver(self._pipe, "hidden_states", step.step, sum(scheduled.values()))
+            if group is not None:
+                yield Enter(group, 1, "all_gather")
+        left: list[int] = []  # for the next stage
+        if stage.count == 1:
+            sampled = {request_id: self._compute(request_id, count, None)[0] for request_id, count in scheduled.items()}
+        else:
+            sampled, place = {}, 0
+            for request_id, count in scheduled.items():
+                part = None if given is None else given[place:place + count]
+                place += count
+                sampled[request_id], words = self._compute(request_id, count, part)
+                left += words
+        yield Sleep(self._step_s)
+        if group is not None:
+            yield Enter(group, self._collectives, "all_reduce")
+        if not stage.is_last:
+            yield Hand(self._pipe, "hidden_states", step.step, left)
+        elif group is not None and any(sampled.values()):
+            yield Enter(group, 1, "all_gather")
+        self._phases.keep(Computed(step.step, sampled))
         return None
 
-    def _compute(self, request_id: str, count: int) -> list[int]:
-        """`count` more tokens of a request. -> what follows, where all that is known of it is computed then"""
-        request, slots = self._known[request_id], self._slots
+    def _compute(self, request_id: str, count: int, given: Sequence[int] | None) -> tuple[list[int], Sequence[int]]:
+        """`count` more tokens of a request, with what the stage before says of them.
+
+        -> what follows, where all that is known of it is computed then; and what the next stage is told of them
+        """
+        request, slots, stage = self._known[request_id], self._slots, self._stage
         start, end = request.computed, request.computed + count
         if count < 1 or end > len(request.tokens) or end > len(request.blocks) * slots.block_size:
             raise RuntimeError(
                 f"request {request_id!r}: {count} tokens from {start} on are scheduled, but rank {self._rank} knows "
                 f"{len(request.tokens)} tokens and {len(request.blocks)} blocks of {slots.block_size}")
         request.computed, is_last = end, end == len(request.tokens)
-        if self._rank == 0:  # who answers; the others hold the same
-            words = request.words_until(end)
-            slots.write(request.blocks, start, words[start:])
-            if is_last and not (request.is_as_recorded and slots.hold(request.blocks, words)):
-                return [(request.next_token + 1) % self._vocab_size]  # a model that reads something else says so
-        return [request.next_token] if is_last else []
+        if not stage.tells:  # others hold the same
+            return [request.next_token] if is_last else [], () if stage.is_last else [0] * count
+        words = request.words_until(end) if given is None or stage.is_last else request.reads(start, given)
+        new = words[start:] if given is None else given
+        slots.write(request.blocks, start, new)
+        if not is_last:
+            return [], new
+        is_right = slots.hold(request.blocks, words)
+        if not stage.is_last:  # what is read wrong here goes on as something else
+            return [request.next_token], new if is_right else [*new[:-1], new[-1] + 1]
+        is_right = is_right and request.is_as_recorded and (given is None or list(given) == words[start:])
+        # A model that reads something else says so.
+        return [request.next_token if is_right else (request.next_token + 1) % self._vocab_size], ()
 
-    def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | None]:
-        output = self._phases.sample()
-        if output is not None:
-            yield Sleep(self._costs.model_sample_s)
-            if self._config.scheduler.async_scheduling:  # each rank goes on with what it sampled
-                for request_id, tokens in output.sampled.items():
-                    for token in tokens:
-                        self._known[request_id].says(token)
-        return None if self._rank else output
+    def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | AsyncModelRunnerOutput | None]:
+        computed, stage = self._phases.sample(), self._stage
+        if computed is None:
+            return None
+        if not stage.is_last:
+            if self._keeps_samples:
+                self._await_samples(computed)
+            return None
+        yield Sleep(self._costs.model_sample_s)
+        if self._keeps_samples:  # each rank goes on with what it sampled
+            told = [(self._known[request_id], token) for request_id, tokens in computed.sampled.items()
+                    for token in tokens]
+            for known, token in told:
+                known.says(token)
+            if told and not stage.is_first:
+                yield Hand(self._pipe, "sampled_tokens", computed.step, [token for _, token in told])
+        if not stage.is_output:
+            return None
+        if self._keeps_samples:  # still on the device: nobody can read it there
+            return AsyncModelRunnerOutput(computed.step, computed)
+        return ModelRunnerOutput(computed.step, computed.sampled)
+
+    def get_output(self, output: AsyncModelRunnerOutput) -> Loop[ModelRunnerOutput]:
+        yield Sleep(self._costs.model_copy_s)
+        computed: Computed = output.sampled
+        return ModelRunnerOutput(output.step, computed.sampled)
+
+    def _await_samples(self, computed: Computed) -> None:
+        """These requests go on with tokens that this stage has not sampled."""
+        known = [self._known[request_id] for request_id, tokens in computed.sampled.items() if tokens]
+        if self._stage.is_first and known:
+            self._untold.append((computed.step, known))
+        elif not self._stage.is_first:
+            for request in known:
+                request.tokens.append(0)  # it only counts them
+
+    def _hear_samples(self, step: SchedulerOutput) -> Loop[None]:
+        """Of steps that the last stage is done with, and of those that this step goes on from."""
+        untold = self._untold
+        while untold and (untold[0][0] <= step.step - self._stage.count or any(
+                self._known[request_id].computed + count > len(self._known[request_id].tokens)
+                for request_id, count in step.num_scheduled_tokens.items())):
+            number, requests = untold.popleft()
+            tokens = yield TakeOver(self._pipe, "sampled_tokens", number, len(requests))
+            for request, token in zip(requests, tokens, strict=True):
+                request.says(token)

@@ -71,6 +71,12 @@ class Known:
         self.is_as_recorded &= token == self.next_token
         self.tokens.append(token)
 
+    def reads(self, start: int, words: Sequence[int]) -> list[int]:
+        """What the stage before says of its tokens from `start` on, whatever they are. -> the words until then"""
+        before = self.words_until(start)
+        self.words = [*before, *words]
+        return self.words
+
     @property
     def next_token(self) -> int:
         place = len(self.tokens) - self.num_prompt_tokens

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.effects import Effect, Loop
 from sim.transport.collectives import CollectiveGroup
+from sim.transport.pipes import Pipe
 
 
 class Sleep(Effect):
@@ -26,6 +27,30 @@ class Enter(Effect):
     group: CollectiveGroup
     count: int = 1
     operation: str = "all_reduce"
+
+
+class Hand(Effect):
+    """Send `content` to the next rank of a pipe, for a step; `what` it is, for the journal. -> None
+
+    Raises CollectiveError where that rank does not take what came before.
+    """
+
+    pipe: Pipe
+    what: str
+    step: int
+    content: Sequence[int]
+
+
+class TakeOver(Effect):
+    """Wait for what the rank before sent for a step: `count` words. -> they
+
+    Raises CollectiveError where that is dead, does not send, or sent something else.
+    """
+
+    pipe: Pipe
+    what: str
+    step: int
+    count: int
 
 
 class AwaitCondition(Effect):

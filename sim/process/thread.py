@@ -134,6 +134,10 @@ class SimThread:
             self._kernel.call_at(self.until, self._alarm, self.until)
 
     @property
+    def stands_still(self) -> bool:
+        return self.hung > 0 or not self.process.running
+
+    @property
     def running(self) -> bool:
         return self._question is None and not self.finished
 

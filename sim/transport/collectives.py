@@ -6,13 +6,15 @@ Promises
   collectives all raise.
 - Over gloo it raises in its ring neighbours within about 10 ms; in the others it raises then or only at the
   time-out, which of them is one of the allowed outcomes.
-- A stopped or hung rank, or one that never enters, raises in the others at the group's time-out.
+- A stopped or hung rank, or one that never enters, raises in the others at the group's time-out. Over shared memory it
+  is named, and who waits for others itself is not, as long as twice that time.
 """
 
 from __future__ import annotations
 
 from engine.errors import CollectiveError
 from sim.kernel.kernel import Kernel, Sleeper
+from sim.transport.waits import LOOK_S, Waits
 
 
 class Part:
@@ -32,8 +34,11 @@ class Part:
 class CollectiveGroup:
     """The nth collective of each rank belongs together. `shared`: over shared memory, else over gloo."""
 
-    def __init__(self, kernel: Kernel, name: str, ranks: list[str], timeout_s: float, *, shared: bool = True) -> None:
+    def __init__(self, kernel: Kernel, name: str, ranks: list[str], timeout_s: float, *, shared: bool = True,
+                 waits: Waits | None = None) -> None:
         self._kernel = kernel
+        self._waiting = waits or Waits()
+        self._waiting.at(self)
         self._shared = shared
         self._cost_s = kernel.costs.shared_collective_s if shared else kernel.costs.collective_s
         self.name = name
@@ -82,6 +87,10 @@ class CollectiveGroup:
                     if other != rank:
                         self._told_of_death(number, other, rank)
 
+    def waiter(self, rank: str) -> Sleeper | None:
+        part = self._inside.get(self._entered.get(rank, 0) - 1, {}).get(rank)
+        return None if part is None else part.thread
+
     def _agree(self, inside: dict[str, Part]) -> bool:
         """Gloo does not look."""
         first, *others = (part.data["operation"] for part in inside.values())
@@ -102,10 +111,20 @@ class CollectiveGroup:
             self._alarmed.discard(rank)
         elif until > self._kernel.now:
             self._kernel.call_at(until, self._alarm, rank)
+        elif (error := self._late(number, rank, until)) is None:
+            self._kernel.after(LOOK_S, self._alarm, rank)
         else:
             self._alarmed.discard(rank)
-            error = CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
             self._kernel.after(0.0, self._fail, number, rank, error)
+
+    def _late(self, number: int, rank: str, until: float) -> CollectiveError | None:
+        """What it fails with, or None where all that it waits for wait themselves."""
+        if not self._shared:
+            return CollectiveError(f"{self.name} collective {number}: timed out after {self.timeout_s} s on {rank}")
+        missing = [other for other in self.ranks if self._entered[other] <= number]
+        guilty = missing if self._kernel.now >= until + self.timeout_s else self._waiting.guilty(missing)
+        return CollectiveError(f"{self.name} collective {number}: {' and '.join(guilty)} did not enter within "
+                               f"{self.timeout_s} s") if guilty else None
 
     def _all_come_out(self, number: int) -> None:
         """Whoever is still inside, of all that were."""
@@ -125,6 +144,7 @@ class CollectiveGroup:
         inside = self._inside.get(number, {})
         part = inside.pop(rank, None)
         if part is not None:
+            self._waiting.failed(rank)
             part.entered, part.error = False, error
             part.thread.wake()
             if not inside:

@@ -11,7 +11,9 @@ from engine.topology import Node
 from sim.kernel.kernel import Kernel
 from sim.transport.collectives import CollectiveGroup
 from sim.transport.network import Network
+from sim.transport.pipes import Pipe
 from sim.transport.ring_memory import Bells, Segment
+from sim.transport.waits import Waits
 
 
 class Host:
@@ -23,6 +25,8 @@ class Host:
         self.bells = Bells(kernel)
         self.network = Network(kernel, self.paths)
         self._groups: dict[str, CollectiveGroup] = {}
+        self._pipes: dict[str, Pipe] = {}
+        self._waits = Waits()
 
     def create_segment(self, name: str, size: int) -> Segment:
         """Raises FileExistsError."""
@@ -40,13 +44,23 @@ class Host:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = CollectiveGroup(self._kernel, key, [str(rank) for rank in ranks], timeout_s,
-                                                        shared=shared)
+                                                        shared=shared, waits=self._waits)
         return group
 
+    def pipe(self, key: str, ranks: Sequence[Node | str], timeout_s: float, *, shared: bool = True) -> Pipe:
+        """What joins these ranks of several stages."""
+        pipe = self._pipes.get(key)
+        if pipe is None:
+            pipe = self._pipes[key] = Pipe(self._kernel, key, [str(rank) for rank in ranks], timeout_s, shared=shared,
+                                           waits=self._waits)
+        return pipe
+
     def rank_died(self, rank: str) -> None:
-        """Its process is gone: every group that it belongs to learns of it."""
+        """Its process is gone: every group and pipe that it belongs to learns of it."""
         for group in self._groups.values():
             group.died(rank)
+        for pipe in self._pipes.values():
+            pipe.died(rank)
 
     def leftovers(self) -> list[str]:
         """Segments and files that exist now."""
@@ -57,3 +71,4 @@ class Host:
         self.network.untie()
         self.bells.untie()
         self._groups.clear()
+        self._pipes.clear()

@@ -23,7 +23,7 @@ from engine.executor.uniproc import UniProcExecutor
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
 from engine.process.runtime_dir import RuntimeDir
-from engine.worker.distributed import choose_device
+from engine.worker.parallel.distributed import choose_device
 from engine.worker.worker import Worker
 from scenarios.lab.settings import MODEL
 from tests.engine.engine_lab import (

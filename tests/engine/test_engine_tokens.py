@@ -13,6 +13,7 @@ from engine.ipc import queue
 from engine.ipc.framing import is_overflow
 from engine.messages import SamplingParams
 from scenarios.lab.settings import MODEL
+from scenarios.workloads.workload import recorded
 from tests.engine.engine_lab import SIXTY_FOUR, config, wrong_answers
 
 
@@ -180,7 +181,6 @@ def test_min_tokens_come_before_any_stop(speaking: LLM) -> None:
 
 def test_the_end_of_sequence_token_ends_unless_it_is_ignored() -> None:
     """Among the recorded answers there are some that end by themselves."""
-    from scenarios.workloads.workload import recorded
 
     requests = [r for name in ("eight-mixed", "sixty-four") for r in recorded(name).requests if not r.params.ignore_eos]
     assert requests, f"the recordings in {MODEL.parent} hold an answer that ends by itself"

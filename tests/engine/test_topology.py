@@ -129,9 +129,22 @@ def test_later_lives_have_the_sites_of_the_first() -> None:
 
 
 def test_other_ranks_are_given_to_each_engine_and_nothing_else_changes() -> None:
-    other = with_ranks(TWO, 4)
-    assert [engine.tp for engine in other.engines] == [4, 4] and with_ranks(other, 2) == TWO
+    other = with_ranks(TWO, tp=4)
+    assert [engine.tp for engine in other.engines] == [4, 4] and with_ranks(other, tp=2) == TWO
 
 
 def test_a_topology_is_saved_and_read_back() -> None:
     assert msgspec.json.decode(msgspec.json.encode(TWO), type=Topology) == TWO
+
+
+def test_stages_are_joined_rank_by_rank_in_a_ring() -> None:
+    stages = tensor_parallel(2, pp=2)
+    assert [str(node) for node in stages.workers] == ["worker.0", "worker.1", "worker.2", "worker.3"]
+    edges = [str(edge) for edge in stages.edges if edge.channel is Channel.PIPE]
+    assert edges == ["worker.0->worker.2/pipe", "worker.1->worker.3/pipe", "worker.2->worker.0/pipe",
+                     "worker.3->worker.1/pipe"]
+    assert "worker.0->worker.1/collective" in map(str, stages.edges)
+    assert "worker.1->worker.2/collective" not in map(str, stages.edges)
+    assert is_site(stages, "worker.3/pipe:receive") and is_site(stages, "worker.0/pipe:send")
+    assert not is_site(tensor_parallel(2), "worker.0/pipe:send")
+    assert with_ranks(tensor_parallel(2), pp=2) == stages and with_ranks(stages, tp=1).engines[0].ranks == 2

@@ -46,12 +46,12 @@ class Builder:
     """A history in the making. Every method but the last few returns the builder."""
 
     def __init__(self, world: str = "sim", tp: int = 2, subscribers: int = 0, topology: Topology | None = None,
-                 **config: Any) -> None:
+                 pp: int = 1, **config: Any) -> None:
         self.now = 1.0
-        self.world, self.tp = world, tp
-        self.topology = topology or tensor_parallel(tp, subscribers=subscribers)
+        self.world, self.tp, self.pp = world, tp, pp
+        self.topology = topology or tensor_parallel(tp, subscribers=subscribers, pp=pp)
         values: dict[str, Any] = {
-            "model": "model", "tensor_parallel_size": tp, "skip_tokenizer_init": True,
+            "model": "model", "tensor_parallel_size": tp, "pipeline_parallel_size": pp, "skip_tokenizer_init": True,
             "bounds": BOUNDS, "cache": CacheConfig(num_gpu_blocks=8),
             "ring": RingConfig(max_chunks=2, response_chunks=2), "limits": LimitsConfig(max_requests=4),
             "kv_events": KVEventsConfig(enable_kv_cache_events=bool(self.topology.subscribers), buffer_steps=4)}
@@ -174,7 +174,7 @@ class Builder:
     def started(self, life: int = 0, blocks: int = 8, core_blocks: int | None = None) -> Builder:
         """An ordinary start: HELLO, metadata, READY, the announcement, ready on both sides."""
         suffix = f"@{life}" if life else ""
-        config = {"tensor_parallel_size": self.tp, "data_parallel_size": 1}
+        config = {"tensor_parallel_size": self.tp, "pipeline_parallel_size": self.pp, "data_parallel_size": 1}
         up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
         announce = "core.0->frontend.0/requests"
         self.observes(f"frontend.0{suffix}", "starting")

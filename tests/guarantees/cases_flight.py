@@ -2,6 +2,7 @@
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.topology import Mark, mark_site
+from faults.journal import Kind
 from tests.guarantees.build import REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 from tests.guarantees.cases_steps import A, step
@@ -80,6 +81,40 @@ def a_third_is_scheduled_and_none_is_ever_used() -> Builder:
 def no_step_begins_before_the_one_before_it_is_used() -> Builder:
     h = used(comes_to(scheduled(deep(), 0), "execute_model"), 0)
     return used(comes_to(scheduled(h, 1), "execute_model"), 1)
+
+
+def aborted_in_flight(*, heard: int = 1, used_before: bool = False) -> Builder:
+    """One step is in flight when the client of "a", which is in it, gives that up."""
+    h = comes_to(scheduled(deep().called("a"), 0, 1), "execute_model")
+    h.observes(CORE, "rpc-call", call=0, method="execute_model", output_rank=0)
+    h.observes("worker.0", "step", call=0, step=0, scheduled={"a-0": 2}, new=[], cached=[], finished=[], preempted=[])
+    comes_to(h, "execute_model", 2).observes("frontend.0", "abort", request="a").ended("a", "aborted")
+    h.carries(REQUESTS, "an abort").wait(0.1)
+    if used_before:
+        used(h, 0)
+    for _ in range(heard):
+        h.observes(CORE, "request", request="a-0", action="abort", reason="").observes(CORE, "freed", request="a-0")
+    return (h if used_before else used(h, 0)).observes(CORE, "blocks", requests=0, errors=[], kept={})
+
+
+@accepts(ORDER)
+def an_abort_is_heard_before_the_step_is_used() -> Builder:
+    return aborted_in_flight()
+
+
+@rejects(ORDER)
+def a_step_is_used_although_an_abort_of_who_is_in_it_has_come() -> Builder:
+    return aborted_in_flight(used_before=True)
+
+
+@rejects(ORDER)
+def an_abort_with_a_step_in_flight_is_not_heard() -> Builder:
+    return aborted_in_flight(heard=0)
+
+
+@rejects(ORDER)
+def an_abort_with_a_step_in_flight_is_heard_twice() -> Builder:
+    return aborted_in_flight(heard=2)
 
 
 # -- their two phases
@@ -191,6 +226,23 @@ def who_failed_long_after_in_the_same_call_is_told() -> Builder:
     return told(h, "worker.0 failed in execute_model: RuntimeError: the other one is gone")
 
 
+def _told_of_a_call_that_was_over(answered: bool) -> Builder:
+    h = asked()
+    if answered:
+        h.observes(CORE, "rpc-reply", call=0, rank=0, status=0)
+    return told(fails(h, 1, 0), f"worker.1 failed in a call that was over: {PLANTED}")
+
+
+@accepts(FIRST)
+def a_call_was_over_when_a_rank_failed_in_it() -> Builder:
+    return _told_of_a_call_that_was_over(answered=True)
+
+
+@rejects(FIRST)
+def a_call_that_nobody_has_answered_is_told_to_have_been_over() -> Builder:
+    return _told_of_a_call_that_was_over(answered=False)
+
+
 @silent(FIRST)
 def nothing_was_asked_for_behind_it() -> Builder:
     return told(fails(asked(1), 1, 0), f"worker.1 failed in execute_model: {PLANTED}")
@@ -284,3 +336,151 @@ def two_steps_are_wasted_behind_a_stop() -> Builder:
 @silent(CONSERVED)
 def it_is_aborted_before_its_end() -> Builder:
     return overlapping(promised(), 2)
+
+
+# -- a thread that answers
+
+THREAD = "thread-death-told"
+
+
+def copy_thread(fate: str, *, reason: str | None, after: float = .02, thread: str = "copy") -> Builder:
+    """"a" is asked, the thread that answers for worker.0 meets that fate, and callers are told so (None: nothing)."""
+    site = mark_site("worker.0", Mark.COPYING)
+    h = history(scheduler=SchedulerConfig(async_scheduling=True)).started().called("a")
+    h.record("worker.0", Kind.CROSSING, site, {"call": 3, "fate": fate, "fault": "f1"}, nth=1, thread=thread)
+    h.fires(fate, site).wait(after)
+    if reason is None:
+        return h.wait(3.0)
+    return h.observes("frontend.0", "engine-dead", reason=reason).dies("a").observes("frontend.0", "closing")
+
+
+DIED, LATE = "worker.0 (pid 12) died", "no answer to sample_tokens from worker.0 by its deadline"
+
+
+@accepts(THREAD)
+def a_thread_that_ends_takes_its_worker_along() -> Builder:
+    return copy_thread("raise", reason=DIED)
+
+
+@accepts(THREAD)
+def a_thread_that_hangs_is_told_by_the_bound_of_a_step() -> Builder:
+    return copy_thread("hang", reason=LATE, after=1.02)
+
+
+@rejects(THREAD)
+def a_thread_that_has_ended_is_told_as_one_that_hangs() -> Builder:
+    return copy_thread("raise", reason=LATE, after=1.02)
+
+
+@rejects(THREAD)
+def a_thread_that_hangs_is_never_told() -> Builder:
+    return copy_thread("hang", reason=None)
+
+
+@rejects(THREAD)
+def a_thread_that_has_left_is_never_told() -> Builder:
+    return copy_thread("exit", reason=None)
+
+
+@rejects(THREAD)
+def another_worker_is_told() -> Builder:
+    return copy_thread("raise", reason="worker.1 (pid 12) died")
+
+
+@silent(THREAD)
+def another_thread_has_failed() -> Builder:
+    return copy_thread("raise", reason=DIED, thread="main")
+
+
+@silent(THREAD)
+def the_whole_process_is_killed() -> Builder:
+    return copy_thread("kill", reason=DIED)
+
+
+@silent(THREAD)
+def it_goes_on_in_time() -> Builder:
+    site = mark_site("worker.0", Mark.COPYING)
+    h = history(scheduler=SchedulerConfig(async_scheduling=True)).started().called("a")
+    h.record("worker.0", Kind.CROSSING, site, {"call": 3, "fate": "hang", "fault": "f1"}, nth=1, thread="copy")
+    return h.fires("hang", site).wait(.1).releases().streams("a", [7, 8, 9]).ended("a")
+
+
+@outside(THREAD)
+def the_core_is_killed_that_should_tell() -> Builder:
+    return copy_thread("raise", reason=DIED).fires("kill", mark_site(CORE, Mark.SCHEDULED))
+
+
+# -- a scheduler that was paused
+
+PAUSE = "pause-exact"
+
+
+def pausing(*, late: str | None = None, amid: bool = True, goes_on: float = .05) -> Builder:
+    """"a" has tokens, the scheduler is paused, and goes on later. `late`: a rank that comes to a step meanwhile."""
+    h = deep().called("a")
+    if amid:
+        h.streams("a", [7])
+    h.observes("frontend.0", "ask", method="pause_scheduler", ticket=4)
+    comes_to(h, "execute_model", 3)
+    h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=3, failure="")
+    if late:
+        comes_to(h, "execute_model", 5, late)
+    h.wait(goes_on).observes("frontend.0", "ask", method="resume_scheduler", ticket=5)
+    comes_to(h, "execute_model", 5)
+    return h.streams("a", [8, 9], offset=1).ended("a")
+
+
+@accepts(PAUSE)
+def nobody_executes_a_step_until_it_goes_on() -> Builder:
+    return pausing()
+
+
+@accepts(PAUSE)
+def what_is_asked_of_ranks_meanwhile_is_no_step() -> Builder:
+    return comes_to(pausing(), "check_health", 7)
+
+
+@accepts(PAUSE)
+def who_serves_once_more_counts_its_calls_anew() -> Builder:
+    h = pausing().observes("frontend.0", "ask", method="pause_scheduler", ticket=4)
+    h.observes("frontend.0", "ask", method="resume_scheduler", ticket=5)
+    h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=3, failure="")
+    return comes_to(h, "execute_model", 9)
+
+
+@rejects(PAUSE)
+def a_rank_comes_to_a_step_that_was_in_flight() -> Builder:
+    return pausing(late="worker.1")
+
+
+@silent(PAUSE)
+def nobody_had_a_token_yet() -> Builder:
+    return pausing(amid=False)
+
+
+@silent(PAUSE)
+def steps_were_asked_for_before_it_was_answered() -> Builder:
+    h = deep().called("a").streams("a", [7])
+    h.observes("frontend.0", "ask", method="pause_scheduler", ticket=4)
+    h.observes("frontend.0", "ask", method="run_steps", ticket=5)
+    h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=3, failure="")
+    return comes_to(h, "execute_model", 5)
+
+
+@silent(PAUSE)
+def it_was_never_answered() -> Builder:
+    h = deep().called("a").streams("a", [7]).observes("frontend.0", "ask", method="pause_scheduler", ticket=4)
+    h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=None, failure="late")
+    return comes_to(h, "execute_model", 5)
+
+
+@silent(PAUSE)
+def the_core_was_asked_to_leave_meanwhile() -> Builder:
+    h = deep().called("a").observes("frontend.0", "ask", method="pause_scheduler", ticket=4)
+    h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=3, failure="")
+    return comes_to(h.observes(CORE, "draining", running=1, waiting=0, deadline=3.0), "execute_model", 5)
+
+
+@outside(PAUSE)
+def a_call_is_overtaken() -> Builder:
+    return pausing(late="worker.1").fires("reorder", f"{REQUESTS}:receive")

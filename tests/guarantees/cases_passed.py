@@ -189,6 +189,33 @@ def a_core_is_out_before_its_worker() -> Builder:
     return _both_leave("worker.0", "core.0", "worker.1")
 
 
+def _leaves_a_worker_that_stands_still(later_s: float, world: str = "sim") -> Builder:
+    """So long after the core is out the lab sees that worker's end."""
+    h = history(world=world).called("a", core=False).ended("a").observes("frontend.0", "closing")
+    h = _goes("core.0", _CORE, h.fires("stall", "worker.1/mark:executing"))
+    return h.ends("worker.1", at=h.now + later_s, exitcode=-9).wait(max(0.0, later_s))
+
+
+@accepts(LAW)
+def a_core_ends_a_worker_that_stands_still_before_it_is_out() -> Builder:
+    return _leaves_a_worker_that_stands_still(-0.02)
+
+
+@rejects(LAW)
+def a_core_leaves_a_worker_that_stands_still_to_its_client() -> Builder:
+    return _leaves_a_worker_that_stands_still(0.02)
+
+
+@accepts(LAW)
+def a_lab_sees_the_end_of_a_worker_a_moment_later() -> Builder:
+    return _leaves_a_worker_that_stands_still(0.02, "engine")
+
+
+@rejects(LAW)
+def a_lab_sees_that_a_core_has_left_a_worker_to_its_client() -> Builder:
+    return _leaves_a_worker_that_stands_still(2.0, "engine")
+
+
 def _is_asked_while_it_starts(*said: str) -> Builder:
     h = _goes("core.0", _BEGINS[:2], history().observes("frontend.0", "starting"))
     h.fires("terminate", "core.0->frontend.0/handshake:send")

@@ -68,9 +68,10 @@ def the_last_object_is_lost() -> Builder:
     return _over(_gets(_large(), "a"))
 
 
-def _writer_dies(*got: str, rung: int) -> Builder:
+def _writer_dies(*got: str, rung: int, ready: bool = True, readable: bool = True) -> Builder:
     """When it has put in two objects, and the bell was rung so often: it rings when an object stands in the ring."""
-    h = _large().observes("core.0", "queue-put", face="c", beside=0, wanted=0, chunk=8, readable=True)
+    h = _large(_alone().observes("worker.0", "queue-ready", readers=0, deadline=1.0) if ready else None)
+    h.observes("core.0", "queue-put", face="c", beside=0, wanted=0, chunk=8, readable=readable)
     for _ in range(rung):
         h.crosses("core.0/rpc:doorbell")
     h.sends(RPC[0], "x", position=9, bytes=1, overflow=False).fires("kill", "core.0/rpc:doorbell", nth=3)
@@ -85,6 +86,22 @@ def what_stood_in_the_ring_when_its_writer_died_is_handed_out() -> Builder:
 @accepts("queue-hands-over")
 def what_did_not_stand_in_the_ring_when_its_writer_died_is_not() -> Builder:
     return _writer_dies("a", "b", rung=2)
+
+
+@accepts("queue-hands-over")
+def who_was_not_ready_when_the_writer_died_reads_nothing() -> Builder:
+    return _writer_dies("a", "b", rung=3, ready=False)
+
+
+@accepts("queue-hands-over")
+def what_cannot_be_read_is_handed_to_nobody_when_its_writer_has_died() -> Builder:
+    return _writer_dies("a", "b", "", rung=3, readable=False)
+
+
+@accepts("queue-hands-over")
+def what_went_beside_the_ring_goes_with_its_writer() -> Builder:
+    h = _writer_dies("a", "b", rung=3)
+    return h.sends(RPC[0], "large", position=10, bytes=99, overflow=True)
 
 
 @rejects("queue-hands-over")

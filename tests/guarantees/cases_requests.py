@@ -251,6 +251,27 @@ def the_blocks_of_an_aborted_request_are_kept() -> Builder:
     return _idle(_aborted().observes("core.0", "request", request="a-0", action="abort"), used=3)
 
 
+def _steps_go_on(h: Builder, *, heard: bool) -> Builder:
+    """The caller of "b" gives it up, the core begins three more steps, and dies."""
+    h.called("b", 1).carries(REQUESTS, "two")
+    for step in range(3 if not heard else 0):
+        h.crosses("core.0/mark:step", step=step)
+    h.observes("frontend.0", "abort", request="b", internal="b-0").sends(REQUESTS, "abort").ended("b", "aborted")
+    for step in range(3 if heard else 0):
+        h.receives(REQUESTS, *["abort"] * (not step)).crosses("core.0/mark:step", step=step)
+    return h.wait(.1).ends("core.0", exitcode=-9)
+
+
+@accepts("abort-is-final")
+def a_core_that_dies_before_it_has_read_of_it_has_computed_on() -> Builder:
+    return _steps_go_on(_core_frees(_aborted()), heard=False)
+
+
+@rejects("abort-is-final")
+def a_core_that_has_read_of_it_computes_on() -> Builder:
+    return _steps_go_on(_core_frees(_aborted()), heard=True)
+
+
 @accepts("abort-is-final")
 def an_old_abort_arrives_when_its_id_is_in_use_again() -> Builder:
     h = _aborted().called("a", internal="a-1")

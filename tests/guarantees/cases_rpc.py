@@ -50,6 +50,12 @@ def a_failure_is_not_told() -> Builder:
     return _takes(_executes(_both_answer(_calls(None, 0), 0), 1, 1, raises=True), 1, 1, status=1)
 
 
+@rejects("rpc-matched")
+def the_failure_of_a_rank_is_told_as_that_of_another_one() -> Builder:
+    h = _both_answer(_calls(None, 0), 0)
+    return _takes(_executes(h, 1, 1, raises=True), 1, 1, status=1).observes(CORE, "rpc-failed", call=1, rank=0)
+
+
 @accepts("rpc-matched")
 def a_rank_fails_when_its_call_is_over() -> Builder:
     h = _takes(_executes(_both_answer(_calls(None, 0), 0), 0, 1), 0, 1)

@@ -17,7 +17,8 @@ def engine(blocks: int = 6, tokens: int = 4, seqs: int = 2, reuse: bool = True) 
 
 
 def step(h: Builder, *, new: tuple = (), cached: tuple = (), finished: tuple = (), preempted: tuple = (),
-         scheduled: dict | None = None, number: int | None = None, used: bool = True) -> Builder:
+         scheduled: dict | None = None, number: int | None = None, used: bool = True,
+         node: str = "worker.0") -> Builder:
     """`new`: (request, tokens, of its prompt, blocks, computed, tokens in it); `cached` without the third.
 
     Not `used`: its results come later.
@@ -26,7 +27,7 @@ def step(h: Builder, *, new: tuple = (), cached: tuple = (), finished: tuple = (
     call = sum(record.site == "rpc-call" for record in calls) if number is None else number
     counted = {request: count for request, *_, count in (*new, *cached)} if scheduled is None else scheduled
     h.observes("core.0", "rpc-call", call=call, method="execute_model", output_rank=0)
-    h.observes("worker.0", "step", call=call, step=call, scheduled=counted, new=[list(one[:-1]) for one in new],
+    h.observes(node, "step", call=call, step=call, scheduled=counted, new=[list(one[:-1]) for one in new],
                cached=[list(one[:-1]) for one in cached], finished=list(finished), preempted=list(preempted))
     return h.crosses("core.0/mark:executed", step=call) if used else h
 

@@ -25,6 +25,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_ring,
     cases_rpc,
     cases_silence,
+    cases_stages,
     cases_steps,
     cases_text,
     cases_transport,

@@ -11,10 +11,11 @@ from tests.mutants.table_kv import KV_MUTANTS
 from tests.mutants.table_programs import PROGRAM_MUTANTS
 from tests.mutants.table_requests import REQUEST_MUTANTS
 from tests.mutants.table_ring import RING_MUTANTS
+from tests.mutants.table_stages import STAGES_MUTANTS
 from tests.mutants.table_steps import STEPS_MUTANTS
 
 MUTANTS = (*table.MUTANTS, *DELIVERY_MUTANTS, *REQUEST_MUTANTS, *RING_MUTANTS, *KV_MUTANTS, *ENDS_MUTANTS,
-           *STEPS_MUTANTS, *PROGRAM_MUTANTS)
+           *STEPS_MUTANTS, *STAGES_MUTANTS, *PROGRAM_MUTANTS)
 
 
 def seen_red() -> dict[str, dict[str, tuple[str, ...] | str]]:

@@ -127,11 +127,11 @@ SILENT_RANK = Mutant(
     breaks=these("rpc-any-rank-fails-fast/at-once"), along=these("death-is-told", "rpc-matched"),
     edits=(Edit(
         "engine/worker/worker_loop.py",
-        """            yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+        """            yield from answers.give(call_id, ReplyStatus.FAILURE, text)
             continue
         if output_rank""",
         """            if output_rank is None or output_rank == rank:
-                yield from _answer(response, bounds, call_id, ReplyStatus.FAILURE, text)
+                yield from answers.give(call_id, ReplyStatus.FAILURE, text)
             continue
         if output_rank"""),))
 

@@ -79,8 +79,9 @@ OWN_ORDER = Mutant(
                 "        if self.group.rank == 0:\n"
                 "            return self.group.all_reduce(part).repeat(1, 2)[:, : self.config.vocab_size].float()\n"
                 "        return self.group.all_gather(part, -1)[:, : self.config.vocab_size].float()\n"),
-           Edit("sim/nodes/model.py", 'yield Enter(self._group, 1, "all_gather")\n',
-                'yield Enter(self._group, 1, "all_gather" if self._rank else "all_reduce")\n')))
+           Edit("sim/nodes/model.py", '            yield Enter(group, 1, "all_gather")\n        self._phases',
+                '            yield Enter(group, 1, "all_gather" if self._rank else "all_reduce")\n'
+                '        self._phases')))
 
 EARLY_LEAVE = Mutant(
     id="early-leave", scenario="test_collective_hangs",
@@ -88,7 +89,7 @@ EARLY_LEAVE = Mutant(
     breaks=these("groups-agree/early"),
     along=these("tokens-match-reference", "blocks-conserved", "workers-in-step", "nothing-left-behind", "ends-once",
                 "death-is-told"),
-    edits=(Edit("engine/worker/shared_memory.py", "        if self._missing(turn):\n",
+    edits=(Edit("engine/worker/parallel/shared_memory.py", "        if self._missing(turn):\n",
                 "        if turn % 7:\n            return\n        if self._missing(turn):\n"),
            Edit("sim/transport/collectives.py", "        if len(inside) == self._size:\n",
                 "        if len(inside) == self._size or number % 5:\n")))

@@ -80,10 +80,10 @@ ANOTHER_TOKEN_THAN_PROMISED = Mutant(
     breaks=these("async-same-tokens"),
     along=these("tokens-match-reference", "served-in-turn", "blocks-conserved", "ends-once", "tokens-in-order",
                 "placeholders-conserved"),
-    edits=(Edit("engine/worker/model_runner.py", "                    state.token_ids.append(token)\n",
-                "                    state.token_ids.append(token ^ 1)\n"),
-           Edit("sim/nodes/model.py", "self._known[request_id].says(token)",
-                "self._known[request_id].says(token ^ 1)")))
+    edits=(Edit("engine/worker/model_runner.py", "                state.token_ids.append(token)\n",
+                "                state.token_ids.append(token ^ 1)\n"),
+           Edit("sim/nodes/model.py", "                known.says(token)\n",
+                "                known.says(token ^ 1)\n")))
 
 BEYOND_ITS_LENGTH = Mutant(
     id="beyond-its-length", scenario="test_tokens_in_flight_are_promised",
@@ -101,7 +101,55 @@ TOO_MUCH_BEHIND_A_STOP = Mutant(
     edits=(Edit("engine/core/batch_queue.py", "len(self._steps) >= self.depth or",
                 "len(self._steps) > self.depth or"),))
 
+DEAF_TO_ABORTS = Mutant(
+    id="deaf-to-aborts", scenario="test_abort_comes_with_its_step_in_flight",
+    bug="A core uses the results of a step, and hears afterwards who was aborted while it was in flight.",
+    breaks=these("steps-in-order/abort"), along=these("abort-is-final"),
+    not_in={"engine": "whether an abort had come before a step was used is a matter of microseconds"},
+    edits=(Edit("engine/core/engine_core.py",
+                "        if self.in_flight.depth > 1:\n            yield from self._hear_aborts()\n", ""),))
+
+PAUSED_AT_ONCE = Mutant(
+    id="paused-at-once", scenario="test_scheduler_is_paused_with_two_steps_in_flight",
+    bug="A core answers a pause while steps are in flight.",
+    breaks=these("pause-exact"), along=these("calls-answered"),
+    edits=(Edit("engine/core/engine_core.py",
+                "        self._allowance = 0\n        yield from self._use_all()\n        return self.steps\n",
+                "        self._allowance = 0\n        return self.steps\n        yield\n"),))
+
+IDLE_WITHOUT_ITS_QUEUE = Mutant(
+    id="idle-without-its-queue", scenario="test_two_steps_in_flight",
+    bug="A core that may schedule no more takes itself for idle, whatever is in flight.",
+    breaks=these("calls-answered"), along=these("blocks-conserved", "served-in-turn", "steps-in-order"),
+    edits=(Edit("engine/core/engine_core.py", "        return bool(self.in_flight) or self._may_schedule()\n",
+                "        return self._may_schedule()\n"),))
+
+CACHED_BEFORE_KNOWN = Mutant(
+    id="cached-before-known", scenario="test_tokens_in_flight_are_promised",
+    bug="Blocks can be found as soon as a step computes them, whatever token they end with.",
+    breaks=these("async-same-tokens"), along=these("tokens-match-reference", "blocks-conserved"),
+    edits=(Edit("engine/core/scheduler.py", "                cache.cache_blocks(request, num_computed)\n",
+                "                cache.cache_blocks(request, request.num_computed_tokens)\n"),))
+
+LIVES_WITHOUT_ITS_THREAD = Mutant(
+    id="lives-without-its-thread", scenario="test_copy_thread_fails",
+    bug="A worker lives on when the thread that gives its answers has ended.",
+    breaks=these("thread-death-told/ends"), along=these("death-is-told", "health-is-true"),
+    edits=(Edit("engine/worker/life.py", "            yield needed(COPY, ", "            yield beside(COPY, "),))
+
+WAITS_FOR_ITS_ANSWER = Mutant(
+    id="waits-for-its-answer", scenario="test_copy_thread_hangs",
+    bug="A core waits for the answer to a step without a bound.",
+    breaks=these("thread-death-told/hangs"),
+    along=these("stall-is-told", "ring-bounded-wait", "rpc-matched"),
+    edits=(Edit("engine/executor/multiproc.py",
+                "        call = self.table.open(method, output_rank, (yield Now()) + timeout_s)\n",
+                "        call = self.table.open(method, output_rank, (yield Now()) + 1000 * timeout_s)\n"),
+           Edit("engine/worker/async_output.py", "        if (yield Waiting(COPY)) >= self._most:\n",
+                "        if (yield Waiting(COPY)) >= 1000 * self._most:\n")))
+
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
-    TOO_MUCH_BEHIND_A_STOP)
+    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, PAUSED_AT_ONCE,
+    IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER)

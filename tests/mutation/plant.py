@@ -25,6 +25,8 @@ def plant(mutant: Mutant, root: Path) -> None:
     code = _code_of(compile(source, str(root / mutant.file), "exec"), mutant.function.split("."))
     function = _function_of(importlib.import_module(mutant.file.removesuffix(".py").replace("/", ".")),
                             mutant.function.split("."))
+    if code is not None and not code.co_freevars:  # what asked for them, a `super()`, is what is gone
+        code = code.replace(co_freevars=function.__code__.co_freevars)
     if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
         raise NotPlantableError(mutant.function)
     function.__code__ = code

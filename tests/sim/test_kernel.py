@@ -160,7 +160,7 @@ def test_a_hung_rank_raises_in_the_others_at_the_time_out():
     """And so it does for a stopped one."""
     for fate in (hang, stall):
         ranks = Ranks(plan(fate("worker.1", at="worker.1/collective:enter", nth=2)))
-        assert "timed out after 1.0 s" in ranks.over["worker.0"] and "worker.1" not in ranks.over
+        assert "worker.1 did not enter within 1.0 s" in ranks.over["worker.0"] and "worker.1" not in ranks.over
 
 
 def test_a_distant_rank_may_or_may_not_be_told_of_a_death():

@@ -1,10 +1,12 @@
-"""One rank's shard of a Llama.
+"""One rank's shard of a Llama: some of its layers, a part of each.
 
-Promises: with the same tokens and the same cache, all ranks end a layer with the same hidden states; logits
-are those of the whole vocabulary on every rank. Per step it costs two all_reduce per layer and, where
-somebody samples, one all_gather.
+Promises: with the same tokens and the same cache, all ranks of a stage end a layer with the same hidden states; logits
+are those of the whole vocabulary on every rank of the last stage. Per step it costs two all_reduce per layer and,
+where somebody samples, one all_gather.
 
-    embedding            whole on every rank (no collective, and a tied head needs no second copy)
+    embedding            on the first stage, whole on every rank (no collective, and a tied head needs no second copy)
+    layers               `engine.model_config.layers_of_stage`
+    norm, head           on the last stage
     q, k, v (one matrix) column-parallel, by heads; key-value heads are repeated where ranks outnumber them
     attention output     row-parallel
     gate, up (one)       column-parallel
@@ -84,37 +86,47 @@ class LlamaLayer:
 class LlamaModel:
     """Loads its shard when it is made. Raises ConfigError for weights that do not fit `model`."""
 
+    embedding: torch.Tensor  # of the first stage
+    norm: RMSNorm  # and head, of the last one
+    head: torch.Tensor
+
     def __init__(self, model: ModelConfig, checkpoint: Checkpoint, shard: Shard, group: Any, length: int,
-                 dtype: torch.dtype, device: str) -> None:
-        """`length`: the most positions a request may have; `group`: the ranks' collectives."""
+                 dtype: torch.dtype, device: str, layers: range | None = None) -> None:
+        """`length`: the most positions a request may have; `group`: the stage's collectives; `layers`: all, if None."""
+        layers = range(model.num_hidden_layers) if layers is None else layers
         self.config = model
         self.group = group
+        self.is_first, self.is_last = layers.start == 0, layers.stop == model.num_hidden_layers
         whole = [model.vocab_size, model.hidden_size]
-        self.embedding = checkpoint.read("model.embed_tokens.weight", whole)
-        self.layers = [LlamaLayer(model, checkpoint, i, shard, group) for i in range(model.num_hidden_layers)]
-        self.norm = RMSNorm(checkpoint.read("model.norm.weight", [model.hidden_size]), model.rms_norm_eps)
-        part = shard.of(model.vocab_size)
-        head = "model.embed_tokens.weight" if model.tie_word_embeddings else "lm_head.weight"
-        tied_whole = model.tie_word_embeddings and shard.world_size == 1
-        self.head = self.embedding if tied_whole else checkpoint.read(head, whole, rows=part)
+        if self.is_first:
+            self.embedding = checkpoint.read("model.embed_tokens.weight", whole)
+        self.layers = [LlamaLayer(model, checkpoint, i, shard, group) for i in layers]
+        if self.is_last:
+            self.norm = RMSNorm(checkpoint.read("model.norm.weight", [model.hidden_size]), model.rms_norm_eps)
+            head = "model.embed_tokens.weight" if model.tie_word_embeddings else "lm_head.weight"
+            has_it = self.is_first and model.tie_word_embeddings and shard.world_size == 1
+            self.head = self.embedding if has_it else checkpoint.read(head, whole, rows=shard.of(model.vocab_size))
         self.rotary = RotaryEmbedding(model, length, dtype, device)
         self.heads = self.layers[0].heads
         self.kv_heads = self.layers[0].kv_heads
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor],
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens [T] -> hidden states [T, hidden], on the first stage"""
+        return functional.embedding(tokens, self.embedding)
+
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor],
                 plan: AttentionPlan) -> torch.Tensor:
-        """tokens, positions [T]; caches: one per layer -> hidden states [T, hidden], not yet normalised."""
+        """hidden [T, hidden], positions [T]; caches: one per layer -> hidden states [T, hidden], not yet normalised."""
         cos, sin = self.rotary.at(positions)
 
         def turn(heads: torch.Tensor) -> torch.Tensor:
             return self.rotary.turn(heads, cos, sin)
 
-        hidden = functional.embedding(tokens, self.embedding)
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, turn, cache, plan)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [n, hidden] -> [n, vocab_size] float32, on every rank. All ranks must call it together."""
+        """hidden [n, hidden] -> [n, vocab_size] float32, on every rank of the last stage. All must call it together."""
         part = functional.linear(self.norm(hidden), self.head)
         return self.group.all_gather(part, -1)[:, : self.config.vocab_size].float()

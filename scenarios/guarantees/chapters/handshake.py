@@ -142,7 +142,7 @@ def _judge_queues(finding: Finding, engine: EngineLife) -> None:
     """Who calls, and who executes a call, has heard of each other end of its rings that all are there."""
     history, core = finding.history, engine.core
     called = history.by_node("rpc-call").get(core, ())
-    for rank in range(history.tp_of(core)):
+    for rank in range(history.ranks_of(core)):
         worker = engine.worker(rank)
         if worker not in history.by_node("born") or not history.play.says_why:
             continue  # it is the core itself, or an engine of old, whose answers had no such word
@@ -156,10 +156,11 @@ def _judge_queues(finding: Finding, engine: EngineLife) -> None:
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:
     if engine.core not in finding.history.by_node("ready"):
         finding.broke("{} was ready and {} never said so", frontend, engine.core, at=ready.at, node=frontend)
-    played = {"tensor_parallel_size": finding.history.play.topology.engine(engine.engine).tp, "data_parallel_size": 1}
-    if ready.data.get("parallel_config") != played:
-        finding.broke("{} says {}, started was {}", frontend, ready.data.get("parallel_config"), played, at=ready.at,
-                      node=frontend)
+    grid = finding.history.grid_of(engine.core)
+    played = {"tensor_parallel_size": grid.tp, "pipeline_parallel_size": grid.pp, "data_parallel_size": 1}
+    told = ready.data.get("parallel_config")
+    if {"pipeline_parallel_size": 1, **(told or {})} != played:  # engines did not always have stages
+        finding.broke("{} says {}, started was {}", frontend, told, played, at=ready.at, node=frontend)
     for node, records in finding.history.by_node("ready").items():
         if kind_of(node) != "core" or finding.history.engine_of(node) != engine:
             continue

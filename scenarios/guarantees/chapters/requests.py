@@ -167,21 +167,21 @@ def _is_unheeded(history: History, operation: Operation, core: str, mine: list[R
         return True
     leaves = min([history.ends.at(core), history.closing_at(engine), history.ended_at,
                   *(record.at for record in history.by_node("dying").get(core, ()))])
-    if min(held_until, leaves) <= told or _never_came(history, engine):
-        return False
-    if unknown:
+    if unknown or min(held_until, leaves) <= told or _never_came(history, engine):
         return False
     return _steps_since_told(history, operation, core, min(held_until, leaves)) > (
         _STEPS_TO_HEAR if history.simulated else _STEPS_TO_HEAR_ON_A_BUSY_MACHINE)
 
 
 def _steps_since_told(history: History, operation: Operation, core: str, until: float) -> int:
-    """How many steps the core began when it had read what its client sent last before the end was told."""
-    flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.source == operation.node), None)
-    end = operation.ends[0].number
-    read = max((receive.at for send, receive in flow.pairs if send.number < end), default=None) if flow else None
-    return 0 if read is None else sum(
-        node == core and read < mark.at < until for node, mark in history.marks(Mark.STEP.value))
+    """How many steps the core began when it had read all that its client sent before the end was told."""
+    end, flows = operation.ends[0].number, [flow for flow in history.flows(Channel.REQUESTS)
+                                            if flow.source == operation.node]
+    reads = [read.at for flow in flows for send, read in flow.pairs if send.number < end]
+    if not reads or (history.ends.at(core) < FOREVER and len(reads) < sum(
+            send.number < end for flow in flows for send in flow.sends)):
+        return 0
+    return sum(node == core and max(reads) < mark.at < until for node, mark in history.marks(Mark.STEP.value))
 
 
 def _never_came(history: History, engine: EngineLife) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from engine.effects import Beat, Call, Describe, MarkPoint
-from sim.process.effects import Enter, RunLoop, Sleep
+from engine.topology import Mark
+from sim.process.effects import Enter, Hand, RunLoop, Sleep, TakeOver
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
 from sim.transport.collectives import Part
+from sim.transport.pipes import Handed
 
 
 def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
@@ -16,6 +18,8 @@ def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
     fault, nth = process.note(site, thread.name, "", effect.data)
     if fault is not None and thread.befall(fault, site, nth):
         return thread.go_on_with()
+    if effect.mark is Mark.SCHEDULED and process.kernel.costs.core_step_s:
+        return thread.ask_again(_slept, (process, thread), process.kernel.time._now + process.kernel.costs.core_step_s)
     return None
 
 
@@ -78,6 +82,45 @@ def _enter_now(process: SimProcess, thread: SimThread, part: Part) -> Any:
     return thread.go_on_with(_enter_next, process, thread, part)
 
 
+def _hand(process: SimProcess, thread: SimThread, effect: Hand) -> Any:
+    return _cross_pipe(process, thread, effect, f"{process.name}/pipe:send", _hand_now)
+
+
+def _take_over(process: SimProcess, thread: SimThread, effect: TakeOver) -> Any:
+    return _cross_pipe(process, thread, effect, f"{process.name}/pipe:receive", _take_over_now)
+
+
+def _cross_pipe(process: SimProcess, thread: SimThread, effect: Hand | TakeOver, site: str, go_on: Any) -> Any:
+    def began() -> Any:
+        return go_on(process, thread, effect, process.kernel.now + effect.pipe.timeout_s)
+
+    fault, nth = process.note(site, thread.name, "", {"what": effect.what, "step": effect.step})
+    if fault is not None and thread.befall(fault, site, nth):
+        return thread.go_on_with(began)
+    return began()
+
+
+def _hand_now(process: SimProcess, thread: SimThread, effect: Hand, deadline: float) -> Any:
+    pipe, rank = effect.pipe, process.name
+    if pipe.has_room(rank):
+        pipe.send(rank, Handed(effect.step, effect.content))
+        return None
+    other = pipe.next_to(rank)
+    until = pipe.await_until(rank, other, thread, deadline,
+                             f"step {effect.step} cannot be sent: {other} did not take what came before")
+    return thread.ask_again(_hand_now, (process, thread, effect, deadline), until)
+
+
+def _take_over_now(process: SimProcess, thread: SimThread, effect: TakeOver, deadline: float) -> Any:
+    pipe, rank = effect.pipe, process.name
+    content = pipe.receive(rank, effect.step, effect.count)
+    if content is not None:
+        return content
+    other = pipe.before(rank)
+    until = pipe.await_until(rank, other, thread, deadline, f"{other} did not send step {effect.step}")
+    return thread.ask_again(_take_over_now, (process, thread, effect, deadline), until)
+
+
 ANSWERS: Answers = {
     MarkPoint: _mark,
     Describe: _describe,
@@ -85,5 +128,7 @@ ANSWERS: Answers = {
     Call: _call,
     Sleep: _sleep,
     Enter: _enter,
+    Hand: _hand,
+    TakeOver: _take_over,
     RunLoop: _run_loop,
 }

@@ -48,6 +48,7 @@ def test_what_has_no_meaning_here_is_taken() -> None:
     ({"gpu_memory_utilization": 1.5}, "memory_fraction must be above 0 and at most 1, got 1.5"),
     ({"scheduling_policy": "lottery"}, "scheduling_policy='lottery' cannot be used|Invalid enum value 'lottery'"),
     ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be 0"),
+    ({"pipeline_parallel_size": 0}, "pipeline_parallel_size must be 1 or more, got 0"),
     ({"max_concurrent_batches": 0}, "max_concurrent_batches must be 1 or more, got 0"),
     ({"max_concurrent_batches": 1, "async_scheduling": True}, "async_scheduling needs .* max_concurrent_batches is 1"),
     ({"async_scheduling": "often"}, "async_scheduling"),

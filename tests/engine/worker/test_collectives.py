@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from engine.errors import CollectiveError
-from engine.worker.distributed import STAR_BYTES, ProcessGroup, choose_backend
-from engine.worker.shared_memory import SLOT_BYTES
+from engine.worker.parallel.coordinator import STAR_BYTES
+from engine.worker.parallel.distributed import ProcessGroup, choose_backend
+from engine.worker.parallel.shared_memory import SLOT_BYTES
 from tests.engine.worker.model_driver import in_child
 
 
@@ -63,7 +64,7 @@ def test_all_ranks_get_the_same_sum_parts_and_broadcast(tmp_path: Path, world_si
 
 def broken(rank: int, folder: str, how: str, answers) -> None:
     group = ProcessGroup(rank, 3, f"file://{folder}/meeting", "cpu", 20.0, "shm")
-    group._shared.timeout_s = 0.5 if how == "never comes" else 20.0
+    group.tp._shared.timeout_s = 0.5 if how == "never comes" else 20.0
     group.all_reduce(torch.ones(8))
     enter, brings = group.all_reduce, torch.ones(8)
     if rank == 1 and how == "dies":

@@ -63,7 +63,8 @@ def test_it_loads_before_it_says_ready_with_the_handle_of_its_answers(monkeypatc
     assert [call.method for call in life.hand.seen(Call)] == ["init_device", "load_model"]
     assert life.hand.told_parent == [WorkerReady(1, b"handle")] and [mark for mark, _ in life.hand.marks] == [
         "born", "loading", "ready"]
-    assert waited == ["rpc", "response", ("serves", 1, "rpc", "response")]
+    assert waited[:2] == ["rpc", "response"] and waited[2][:3] == ("serves", 1, "rpc")
+    assert waited[2][3]._response == "response"
 
 
 def test_what_ends_its_loop_ends_it() -> None:

@@ -410,7 +410,7 @@ def test_an_end_that_writes_or_reads_without_a_loop_crosses_as_a_loop_does(tmp_p
 
 def test_every_collective_of_a_worker_s_group_is_counted_or_unknown(stage):
     torch = pytest.importorskip("torch")
-    from engine.worker.distributed import ProcessGroup
+    from engine.worker.parallel.distributed import ProcessGroup
 
     assert torch and protocol_members(ProcessGroup) - {*vars(FaultyGroup), "rank", "world_size", "close"} == set()
     group = stage().ports(worker(1)).process_group(1, 2, "file:///x", "cpu", 1.0, "gloo")

@@ -6,6 +6,14 @@ from tests.mutation.equivalent.base import Equivalent
 
 _WORKERS, _WORKER, _CODEC = "engine/executor/workers.py", "engine/worker/life.py", "engine/wire/codec.py"
 _LOGGED = "how a line for an operator is worded"
+_FOR_AN_OPERATOR = "a line for an operator"
+_NO_MORE_CALLS = ("a core has no more calls open than the two of each step that its queue holds and one beside them, "
+                  "and puts no further step into a queue that is full")
+_SAMPLED = ("of an execute with tokens that went well a rank has something to sample, and the error of one that did "
+            "not is raised before this")
+_PAIRED = ("a core asks for the sample behind each execute with tokens, and a rank that could not read that begins "
+           "with no other step")
+_RANK = "a step asks for the last stage's first rank, which every engine has, and all else asks for all ranks"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_WORKERS, "Workers.start", "sent-twice",
@@ -60,4 +68,32 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/process/operator_log.py", "OperatorLog.line", "off-by-one", "0", _LOGGED, "1"),
     Equivalent("engine/process/operator_log.py", "OperatorLog.line", "statement-gone",
                "self._logged[name] = at, passed_over + 1", _LOGGED),
+    *(Equivalent("engine/worker/async_output.py", function, operator, old, _NO_MORE_CALLS, new)
+      for function, operator, old, new in (
+          ("LateAnswers.give", "statement-gone",
+           'raise RuntimeError(f"{self._most} answers wait for the {COPY} thread, which may have no more: it hangs")',
+           None),
+          ("answers_of", "off-by-one", "2", "3"))),
+    Equivalent("engine/core/batch_queue.py", "BatchQueue.oldest", "branch-never-taken", "result is None", _SAMPLED),
+    Equivalent("engine/core/batch_queue.py", "BatchQueue.oldest", "statement-gone",
+               'raise RuntimeError(f"step {scheduled.step}: the workers had nothing to sample")', _SAMPLED),
+    Equivalent("engine/worker/phases.py", "Phases.execute", "branch-never-taken", "self._kept is not None", _PAIRED),
+    Equivalent("engine/worker/phases.py", "Phases.execute", "statement-gone",
+               'raise RuntimeError("the last step has not been sampled: sample_tokens comes before the next '
+               'execute_model")', _PAIRED),
+    Equivalent("engine/process/beside.py", "_or_leave", "exception-swallowed", "raise",
+               "a thread whose wait is cancelled ends without a word to anybody, by that error or without"),
+    Equivalent("engine/process/beside.py", "_or_leave", "effects-swapped",
+               'yield LogLine(text, error)\n        yield Observe("bye", {"reason": text})', _FOR_AN_OPERATOR),
+    Equivalent("engine/process/beside.py", "_or_leave", "statement-gone", "yield LogLine(text, error)",
+               _FOR_AN_OPERATOR),
+    Equivalent("engine/process/beside.py", "_or_leave", "off-by-one", "1",
+               "any code but 0 is the same to its parent, who tells of its end by its name", "2"),
+    Equivalent(_WORKER, "_start", "effects-swapped",
+               "yield MakeWorker(config, rank, config.grid.size, recipe.init_method)\n    "
+               "yield MarkPoint(Mark.LOADING)", "an object that has loaded nothing is seen by nobody"),
+    Equivalent("engine/executor/calls.py", "CallTable.open", "branch-never-taken",
+               "output_rank is not None and not 0 <= output_rank < self.ranks", _RANK),
+    Equivalent("engine/executor/calls.py", "CallTable.open", "off-by-one", "1", _RANK, "2",
+               behind="must lie between 0 and {self.ranks - "),
 )

@@ -108,7 +108,14 @@ def test_ranks_that_do_not_divide_the_heads_are_refused(capsys, command):
     pytest.param(["generate", "--model", MODEL, "--prompt", "Once"], marks=real), ["run"]], ids=["generate", "run"])
 def test_more_ranks_than_gpus_are_refused_where_gpus_are_asked_for(capsys, monkeypatch, command):
     monkeypatch.setattr(command_checks, "gpus", lambda: 1)
-    refused(ringtwin(capsys, *command, "--tp", 2, "--device", "cuda"), "--tp 2", "1 GPU", "--device")
+    refused(ringtwin(capsys, *command, "--tp", 2, "--device", "cuda"), "--tp", "2 ranks", "1 GPU", "--device")
+
+
+@pytest.mark.parametrize("command", [
+    pytest.param(["generate", "--model", MODEL, "--prompt", "Once"], marks=real), ["run", "--world", "sim"]],
+    ids=["generate", "run"])
+def test_more_stages_than_layers_are_refused(capsys, command):
+    refused(ringtwin(capsys, *command, "--pp", 3), "pipeline_parallel_size", "2 layers", "got 3")
 
 
 def test_more_than_one_core_is_refused(capsys):

@@ -27,6 +27,7 @@ PLANS = int(os.environ.get("RANDOM_PLANS", "20"))
 TOPOLOGIES = {
     "two workers": tensor_parallel(2), "a subscriber": tensor_parallel(2, subscribers=1),
     "four workers": tensor_parallel(4), "one process": tensor_parallel(1),
+    "two stages": tensor_parallel(1, pp=2), "two stages of two ranks": tensor_parallel(2, pp=2),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }
@@ -34,7 +35,9 @@ TOPOLOGIES = {
 
 def played(topology: Topology, plan: Plan) -> tuple:
     """-> (play, simulation, lab)"""
-    config = lab_config(tensor_parallel_size=topology.engines[0].tp, bounds={"request_s": 2.0},
+    first = topology.engines[0]
+    config = lab_config(tensor_parallel_size=first.tp, pipeline_parallel_size=first.pp, bounds={"request_s": 2.0},
+                        scheduler={"async_scheduling": first.pp > 1},
                         kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0})
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
                 workload=msgspec.to_builtins(recorded("eight-mixed").played()))
@@ -73,6 +76,8 @@ FOUND = {
         "two workers", plan(truncate("frontend.0->core.0/requests", nth=10, byte=13))),
     "a core leaves while its client reads nothing": (
         "two engines", plan(raises("worker.1.1", at="worker.1.1/response:doorbell", nth=2))),
+    "a rank fails while there is no room for the next call": (
+        "two stages of two ranks", plan(raises("worker.2", at="worker.2/pipe:receive", nth=11))),
     "a client dies in its last round": (
         "two engines", plan(raises("frontend.1", at="frontend.1->core.1/requests:send", nth=15))),
 }

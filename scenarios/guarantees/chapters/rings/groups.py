@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from scenarios.guarantees.base import DEATHS, MEMORY, Envelope, Finding, Guarantee, has_workers
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
+from scenarios.history.history import FOREVER, Fate, History, Record
 from scenarios.history.names import base
 
 CHAPTER = "Ring and collective RPC"
@@ -16,15 +14,15 @@ _NEVER = frozenset({*DEATHS, Fate.RAISE})
 
 def check_groups_agree(history: History) -> Finding:
     finding = Finding(history)
-    groups: dict[EngineLife, dict[str, list[Record]]] = defaultdict(dict)
-    for site, entries in history.crossings.items():
-        if site.endswith(_ENTER):
-            node = site.removesuffix(_ENTER)
-            groups[history.engine_of(node)][node] = entries
-    for engine, group in groups.items():
-        if history.play.topology.engine(engine.engine).tp > 1:
-            _judge_order(finding, group)
-            _judge_early(finding, engine, group)
+    crossings = history.crossings
+    for engine in history.engines:
+        grid = history.play.topology.engine(engine.engine).grid
+        for first in range(0, grid.size, grid.tp) if grid.tp > 1 else ():
+            ranks = [engine.worker(rank) for rank in grid.tp_group(first)]
+            group = {node: crossings[node + _ENTER] for node in ranks if node + _ENTER in crossings}
+            if group:
+                _judge_order(finding, group)
+                _judge_early(finding, ranks, group)
     return finding
 
 
@@ -42,10 +40,9 @@ def _judge_order(finding: Finding, group: dict[str, list[Record]]) -> None:
         finding.witness("{} collectives of several kinds were entered by all ranks in one order", shared, times=shared)
 
 
-def _judge_early(finding: Finding, engine: EngineLife, group: dict[str, list[Record]]) -> None:
+def _judge_early(finding: Finding, ranks: list[str], group: dict[str, list[Record]]) -> None:
     """Who enters a collective has left the one before, into which everybody had come."""
-    came = {node: _came(finding.history, node, group.get(node, []))
-            for node in map(engine.worker, range(finding.history.tp_of(engine.core)))}
+    came = {node: _came(finding.history, node, group.get(node, [])) for node in ranks}
     whole = [max(times) for times in zip(*came.values(), strict=False)]  # when everybody had come into each
     for node, times in came.items():
         early = next((n for n, at in enumerate(times[1:len(whole) + 1]) if at < whole[n]), None)

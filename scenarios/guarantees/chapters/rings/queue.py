@@ -149,17 +149,22 @@ def _judge_published(finding: Finding, puts: list[_Put]) -> None:
     """What stands in the ring when its writer dies, before it has rung for it, is still handed out to who reads on."""
     history = finding.history
     struck = [receipt.node for receipt in history.faults.receipts]
-    if not puts or puts[-1].certain or puts[-1].barred or "far" in history.play.options.queue or len(struck) != 1:
+    last = puts[-1] if puts else None
+    if last is None or last.certain or last.barred or not last.readable or "far" in history.play.options.queue or len(
+            struck) != 1:
         return
     for flow in history.flows(Channel.RPC):
         rung = len(history.crossings.get(f"{flow.source}/{Channel.RPC.value}:doorbell", ()))
-        if struck[0] != flow.source or history.ends.at(flow.source) == FOREVER or flow.target not in history.by_node(
-                "bye") or rung <= sum(put.certain for put in puts):
+        reads_on = all(flow.target in history.by_node(name) for name in ("queue-ready", "bye"))
+        # What is too large for the ring goes by a socket, and with its writer.
+        beside = any(send.data.get("overflow") for send in list(flow.sends)[len(flow.receives):])
+        if beside or struck[0] != flow.source or history.ends.at(flow.source) == FOREVER or not reads_on or rung <= sum(
+                put.certain for put in puts):
             continue
         got = history.by_node("queue-got").get(flow.target, ())
-        if puts[-1].face not in [record.data["face"] for record in got]:
+        if last.face not in [record.data["face"] for record in got]:
             finding.broke("{} was not handed the last object, which stood in the ring when its writer died",
-                          flow.target, at=puts[-1].at, node=flow.target)
+                          flow.target, at=last.at, node=flow.target)
 
 
 def _judge_deaths(finding: Finding) -> None:

@@ -185,7 +185,7 @@ def _judge_open_calls(finding: Finding) -> None:
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
         until = min(dying, history.ends.at(core), history.closing_at(history.engine_of(core)), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
-        tp = history.tp_of(core)
+        tp = history.ranks_of(core)
         for call in calls:
             if call.data["call"] in failed or is_answered(tp, call, answers):
                 continue

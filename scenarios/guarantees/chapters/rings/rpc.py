@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import defaultdict
+from collections.abc import Sequence
 from operator import attrgetter
 
 from engine.messages import ReplyStatus
-from engine.topology import Channel, NodeKind
+from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
@@ -36,7 +38,7 @@ def check_rpc_matched(history: History) -> Finding:
         for reply in history.by_node("rpc-reply").get(core, ()):
             by_rank[reply.data["rank"]].append(reply)
         for rank, replies in by_rank.items():
-            if not 0 <= rank < history.tp_of(core):
+            if not 0 <= rank < history.ranks_of(core):
                 finding.broke("{} took an answer of rank {}, which it does not have", core, rank, at=replies[0].at,
                               node=core)
                 continue
@@ -46,7 +48,7 @@ def check_rpc_matched(history: History) -> Finding:
         _judge_vain_waits(finding, core, calls, answers)
         judge_calls(finding, core, calls, answers)
         _judge_statuses(finding, core, by_rank)
-        for rank in range(history.tp_of(core)):
+        for rank in range(history.ranks_of(core)):
             _judge_answering(finding, core, rank, calls)
     return finding
 
@@ -74,6 +76,9 @@ def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]
     if history.faults.at(f"/{Channel.OVERFLOW.value}:"):
         return  # a call that it could not read is answered, too
     asked = {call.data["call"]: call.data.get("output_rank") in (None, rank) for call in calls}
+    if history.play.config.scheduler.async_scheduling:
+        _judge_late_answering(finding, worker, asked, history.sends(f"{worker}->{core}/{Channel.RESPONSE.value}"))
+        return
     current: Record | None = None
     sent = due = 0
     told = [*history.by_node("rpc").get(worker, ()), *history.by_node("rpc-raised").get(worker, ()),
@@ -95,9 +100,29 @@ def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]
                   due, at=current.at if current else None, node=worker)
 
 
+def _judge_late_answering(finding: Finding, worker: str, asked: dict[int, bool], sends: Sequence[Record]) -> None:
+    """The copy thread answers the same calls in the same order, each once, when the next one may be under way."""
+    history = finding.history
+    raised = {record.data["call"] for record in history.by_node("rpc-raised").get(worker, ())}
+    owed = [call for record in history.by_node("rpc").get(worker, ())
+            if asked.get(call := record.data["call"]) or call in raised]
+    given = history.crossings.get(mark_site(worker, Mark.COPIED), ())
+    numbers = [send.number for send in sends]
+    for place, record in enumerate(given):
+        until = bisect(numbers, given[place + 1].number) if place + 1 < len(given) else len(numbers)
+        call, sent = record.data["call"], until - bisect(numbers, record.number)
+        if place >= len(owed) or call != owed[place]:
+            finding.broke("{} answered call {} where {} was next", worker, call,
+                          f"call {owed[place]}" if place < len(owed) else "none", at=record.at, node=worker)
+            return
+        if sent > 1 or (not sent and place + 1 < len(given)):
+            finding.broke("{} answered call {} {} times instead of 1", worker, call, sent, at=record.at, node=worker)
+            return
+
+
 def _judge_vain_waits(finding: Finding, core: str, calls: list[Record], answers: dict[int, list[Record]]) -> None:
     """Who waits in vain for an answer has given it to another call."""
-    tp = finding.history.tp_of(core)
+    tp = finding.history.ranks_of(core)
     for wait in finding.history.by_node("queue-wait").get(core, ()):
         if wait.data.get("ring") == "response" and wait.data.get("outcome") == "timeout" and all(
                 is_answered(tp, call, answers, wait.number) for call in calls
@@ -140,7 +165,9 @@ def _judge_positions(finding: Finding, core: str, rank: int, replies: list[Recor
     history = finding.history
     worker = history.engine_of(core).worker(rank)
     edge = f"{worker}->{core}/{Channel.RESPONSE.value}"
-    executed = history.by_node("rpc").get(worker, [])
+    late = history.play.config.scheduler.async_scheduling  # by the copy thread, while the next call is executed
+    executed = history.crossings.get(mark_site(worker, Mark.COPIED), []) if late else history.by_node("rpc").get(
+        worker, [])
     written: dict[int, int] = {}
     at = 0
     for send in history.sends(edge):

@@ -43,7 +43,7 @@ def judge_calls(finding: Finding, core: str, calls: list[Record], answers: dict[
     _judge_deadlines(finding, core, calls, answers)
     _judge_failures(finding, core, calls, answers)
     stepped = history.crossings.get(f"{core}/mark:executed")
-    if stepped and history.simulated and history.tp_of(core) > 1 and not history.faults.receipts and \
+    if stepped and history.simulated and history.ranks_of(core) > 1 and not history.faults.receipts and \
             history.play.config.batch_queue_size == 1:  # else an answer may come while others are waited for
         _judge_untold_waits(finding, core, calls, answers)
 
@@ -120,11 +120,17 @@ def _judge_failures(finding: Finding, core: str, calls: list[Record], answers: d
     failures = [reply for replies in answers.values() for reply in replies if reply.data["status"] != well]
     if not failures:
         return
+    by_call = {(max(reply.data["call"], -1 - reply.data["call"]), reply.data["rank"]) for reply in failures}
+    for record in history.by_node("rpc-failed").get(core, ()):
+        if (record.data["call"], record.data["rank"]) not in by_call:
+            finding.broke("{} told that rank {} failed in call {}, and that had not said so", core, record.data["rank"],
+                          record.data["call"], at=record.at, node=core)
+            return
     told = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
     made = {call.data["call"]: call for call in calls}
     for failed in failures:
         number = failed.data["call"]
         if number in made and number not in told and not is_answered(
-                history.tp_of(core), made[number], answers, failed.number):
+                history.ranks_of(core), made[number], answers, failed.number):
             finding.broke("call {} of {} failed, and it did not tell so", number, core, at=failed.at, node=core)
             return

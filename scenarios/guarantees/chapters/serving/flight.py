@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.topology import Mark, mark_site
+from engine.messages import Outcome, ReplyStatus
+from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.rings.rpc_calls import PHASES
-from scenarios.history.history import EngineLife, Fate, History, Record
-from scenarios.history.names import base
+from scenarios.history.history import EngineLife, Fate, History, Kind, Record
+from scenarios.history.names import base, kind_of
 from scenarios.history.play import Play
+from scenarios.history.steps import steps_of
 
 CHAPTER = "Steps in flight"
 SOURCE = "vLLM V1 engine core"
 #: How a core says that a step was executed and nobody had kept it.
 NOTHING_TO_SAMPLE = "nothing to sample"
+#: How it calls a call that it had the answer to when a rank failed in it.
+OVER = "a call that was over"
+#: What holds a message or a process up, and loses nothing.
+_HOLDS = (Fate.HANG, Fate.STALL)
 _EXECUTE, _SAMPLE = PHASES
 _UNREADABLE = Where(DAMAGE, sites="*/overflow:*", why="what a rank cannot read it does not execute")
+
+
+#: Whoever is to tell of a worker, or to be told, is what the fault hits.
+WHO_TELLS_IS_HIT = (
+    Where((DEATHS | STALLS) - {Fate.RAISE}, nodes="core.*", why="who should tell is hit itself"),
+    Where(DEATHS | STALLS, nodes="frontend.*", why="who should be told is hit itself"))
 
 
 def passed(history: History, node: str, mark: Mark) -> list[Record]:
@@ -27,8 +39,8 @@ def passed(history: History, node: str, mark: Mark) -> list[Record]:
 
 def _calls_by_rank(history: History, engine: EngineLife) -> Iterator[tuple[str, list[Record]]]:
     """(node, each call that it came to) of every rank; of a core that is its own only rank the core's."""
-    workers = [engine.worker(rank) for rank in range(history.tp_of(engine.core))]
-    for node in workers if history.tp_of(engine.core) > 1 else [*workers, engine.core]:
+    workers = [engine.worker(rank) for rank in range(history.ranks_of(engine.core))]
+    for node in workers if history.ranks_of(engine.core) > 1 else [*workers, engine.core]:
         calls = passed(history, node, Mark.EXECUTING)
         if calls:
             yield node, calls
@@ -50,7 +62,57 @@ def check_steps_in_order(history: History) -> Finding:
                 return finding
         _judge_depth(finding, engine, scheduled, used, depth)
         _look_for_overlap(finding, engine, used)
+        if history.simulated:  # where it takes no time to hear somebody
+            _judge_aborted(finding, engine, used)
+            _judge_heard(finding, engine)
     return finding
+
+
+def _judge_heard(finding: Finding, engine: EngineLife) -> None:
+    """Each abort that has come is heard once, in whichever step it came."""
+    history, core = finding.history, engine.core
+    asked = [one for one in history.operations if one.outcome == Outcome.ABORTED and one.internal is not None
+             and history.engine_of(one.node) == engine
+             and any(record.data["request"] == one.request for record in history.by_node("abort").get(one.node, ()))]
+    books, came = history.by_node("blocks").get(core), _arrivals(history, engine)
+    if not asked or not books or not came or books[-1].at <= max(came) or any(
+            receipt.fate not in _HOLDS for receipt in history.faults.receipts):
+        return
+    heard = [record.data["request"] for record in history.by_node("request").get(core, ())
+             if record.data["action"] in ("abort", "unknown-abort")]
+    for one in asked:
+        if heard.count(one.internal) != 1:
+            finding.broke("{} heard {} times that {!r} was aborted", core, heard.count(one.internal), one.request,
+                          node=core)
+            return
+
+
+def _judge_aborted(finding: Finding, engine: EngineLife, used: list[Record]) -> None:
+    """Whose abort has come is heard before the results of a step that it is in are used."""
+    history = finding.history
+    aborted = [record for record in history.by_node("request").get(engine.core, ())
+               if record.data["action"] == "abort" and not record.data["reason"]]
+    if not aborted:
+        return
+    came = _arrivals(history, engine)
+    inside = {step.record.data.get("step"): step.scheduled for step in steps_of(history, engine)}
+    for record in aborted:
+        at = max((at for at in came if at <= record.at), default=record.at)
+        for step in used:
+            if at < step.at and step.number < record.number and record.data["request"] in inside.get(
+                    step.data["step"], ()):
+                finding.broke("{} used step {} with {!r} in it, whose abort had come {:.4f} s before", engine.core,
+                              step.data["step"], record.data["request"], step.at - at, at=step.at, node=engine.core)
+                return
+
+
+def _arrivals(history: History, engine: EngineLife) -> list[float]:
+    """When its messages came, each as soon as it was let go."""
+    late = {(record.data.get("site"), record.data.get("nth")): record.at for record in history.records(engine.core)
+            if record.kind == Kind.RELEASE}
+    return [late.get((record.site, record.nth), record.at) for client in history.nodes
+            if kind_of(client) == NodeKind.FRONTEND and history.engine_of(client) == engine
+            for record in history.receives(f"{client}->{engine.core}/{Channel.REQUESTS.value}")]
 
 
 def _judge_depth(finding: Finding, engine: EngineLife, scheduled: list[Record], used: list[Record], depth: int) -> None:
@@ -134,7 +196,7 @@ def _failures(history: History, engine: EngineLife) -> list[_Failure]:
     found = [_Failure(base(node), record.data["call"], record.at, record.data["error"])
              for node, records in history.by_node("rpc-raised").items() if history.engine_of(node) == engine
              for record in records]
-    if history.tp_of(engine.core) == 1:
+    if history.ranks_of(engine.core) == 1:
         found += [_Failure("worker.0", record.data["call"], record.at, record.data["error"])
                   for record in history.by_node("rpc-failed").get(engine.core, ())]
     return sorted(found, key=lambda failure: (failure.call, failure.at))
@@ -150,7 +212,10 @@ def _judge_told(finding: Finding, engine: EngineLife, failures: list[_Failure], 
     first, *later = failures
     alike = [other for other in later if other.call == first.call and
              other.at - first.at <= finding.history.bounds.detection_s]
-    if not any(failure.is_told_by(reason) for failure in (first, *alike)):
+    if OVER in reason and not _was_answered(finding.history, engine.core, first.call):
+        finding.broke("the callers of {} were told {!r}, and nobody had answered call {}", engine.core, reason,
+                      first.call, at=at, node=engine.core)
+    elif not any(failure.is_told_by(reason) for failure in (first, *alike)):
         if NOTHING_TO_SAMPLE in reason or any(failure.is_told_by(reason) for failure in later):
             finding.broke("the callers of {} were told {!r}, and the first to fail was {}, in call {}: {}", engine.core,
                           reason, first.rank, first.call, first.error, at=at, node=engine.core)
@@ -162,17 +227,24 @@ def _judge_told(finding: Finding, engine: EngineLife, failures: list[_Failure], 
                         behind, at=at, node=engine.core)
 
 
-def _has_depth(play: Play) -> bool:
+def _was_answered(history: History, core: str, call: int) -> bool:
+    return any(reply.data["call"] == call and reply.data["status"] == ReplyStatus.SUCCESS
+               for reply in history.by_node("rpc-reply").get(core, ()))
+
+
+def has_depth(play: Play) -> bool:
     return play.config.batch_queue_size > 1
 
 
 GUARANTEES = (
     Guarantee(
-        id="steps-in-order", chapter=CHAPTER, source=SOURCE, check=check_steps_in_order, applies=_has_depth,
+        id="steps-in-order", chapter=CHAPTER, source=SOURCE, check=check_steps_in_order, applies=has_depth,
         sentence="With several steps in flight their results are used in the order in which the steps were scheduled, "
-                 "and there are never more than configured.",
+                 "there are never more than configured, and an abort that has come is heard before.",
         wrong={"order": "uses the results of the newest step first",
-               "depth": "schedules more steps than may be in flight"},
+               "depth": "schedules more steps than may be in flight",
+               "abort": "uses a step before it has heard who was aborted meanwhile"},
+        blind_in={"abort in engine": "whether an abort had come before a step was used is a matter of microseconds"},
         witness="a rank began a step before the core had used the one before it",
         envelope=Envelope(),
     ),
@@ -192,8 +264,6 @@ GUARANTEES = (
         wrong="waits for the sample, and tells that there was nothing to sample",
         witness="a rank failed with more calls behind the one it failed in, and its error is what callers were told",
         envelope=Envelope(outside=(
-            MEMORY, _UNREADABLE,
-            Where((DEATHS | STALLS) - {Fate.RAISE}, nodes="core.*", why="who should tell is hit itself"),
-            Where(DEATHS | STALLS, nodes="frontend.*", why="who should be told is hit itself"))),
+            MEMORY, _UNREADABLE, *WHO_TELLS_IS_HIT)),
     ),
 )

@@ -28,16 +28,19 @@ def check_async_same_tokens(history: History) -> Finding:
 def _look_for_promises(finding: Finding, engine: EngineLife) -> None:
     """Whether a token was computed with that was not known when that was scheduled."""
     history = finding.history
-    asked, steps = asked_of(history, engine), steps_of(history, engine)
+    asked, count, last = asked_of(history, engine), 0, dict[str, int]()
     used = [record.number for record in passed(history, engine.core, Mark.EXECUTED)]
-    count = 0
-    for place, step in enumerate(steps[1:]):
-        if place < len(used) and step.number < used[place]:
-            before = steps[place].scheduled
-            count += sum(entry.request in before and entry.request in asked and
-                         entry.computed >= len(asked[entry.request].prompt) for entry in step.known)
+    for place, step in enumerate(steps_of(history, engine)):
+        count += sum(_is_unknown(last.get(entry.request), step, used) and entry.request in asked and
+                     entry.computed >= len(asked[entry.request].prompt) for entry in step.known)
+        last.update(dict.fromkeys(step.scheduled, place))
     if count:
         finding.witness("{} tokens of {} were computed with before the core knew them", count, engine.core, times=count)
+
+
+def _is_unknown(last: int | None, step: Step, used: list[int]) -> bool:
+    """Whether what the step in that place has sampled was not used when this one was scheduled."""
+    return last is not None and last < len(used) and step.number < used[last]
 
 
 def check_placeholders_conserved(history: History) -> Finding:

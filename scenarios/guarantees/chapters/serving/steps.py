@@ -120,7 +120,7 @@ def _judge_answer(finding: Finding, node: str, record: Record) -> None:
             finding.witness("{} asked for {}{}, and was told why not: {}", node, method, tuple(args), data["failure"],
                             at=record.at, node=node)
         return
-    tp, blocks = history.tp_of(node), history.play.config.cache.num_gpu_blocks
+    tp, blocks = history.ranks_of(node), history.play.config.cache.num_gpu_blocks
     wanted: Any = result
     if impossible:
         finding.broke("{} was answered {}{}, which cannot be done", node, method, tuple(args), at=record.at, node=node)

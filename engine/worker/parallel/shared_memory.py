@@ -3,7 +3,8 @@
 Promises
 - A collective ends on every rank when all have entered it; whoever waits sleeps on a bell, and is woken by the last.
 - All ranks add up in the order of the ranks: the sum is bitwise the same on each.
-- A wait is bounded: whoever has not entered by then is named. The death of a rank ends it within `LOOK_S`.
+- A wait is bounded: whoever has not entered by then is named, but for those that wait for others themselves, as long
+  as twice the bound. The death of a rank ends it within `LOOK_S`.
 - Ranks that enter different collectives, or with other shapes, are told so, each of them: no number is mixed up.
 - Nothing of it has a name, so nothing is left behind, whoever dies when.
 
@@ -11,6 +12,7 @@ The memory, and who writes it
 
     bell            whoever enters rings it
     entered[r]      8 bytes, rank r: how many collectives (pieces of them) it has entered
+    waits[r]        8 bytes, rank r: when it last said that it waits for another one, here or elsewhere; 0: it does not
     words[p][r]     16 bytes, rank r: what it does in its collective of parity p, and with how many bytes
     slots[p][r]     `SLOT_BYTES`, rank r: its part
 
@@ -39,42 +41,100 @@ from engine.ipc.wait import FutexDoorbell
 SLOT_BYTES = 1 << 20
 #: So often a sleeper looks whether somebody it waits for has died.
 LOOK_S = 0.01
+#: Who has not said for so long that it waits does not, even if it has not said that that is over.
+_SILENT_NS = 100_000_000
+_FOR_GOOD = 1 << 63
 
-_LINE = 64
+LINE = 64
 _OPERATIONS = ("all_reduce", "all_gather", "broadcast", "barrier")
+#: Gives numbers to all of a group, and those of each back.
+Tell = Callable[[list[int]], list[list[int]]]
 #: Views of the slots that are kept: one for each size that a model's steps use.
 _KEPT_VIEWS = 256
 
 
 def size_of(world_size: int) -> int:
-    return _LINE * (1 + 3 * world_size) + 2 * world_size * SLOT_BYTES
+    return LINE * (1 + 3 * world_size) + 2 * world_size * SLOT_BYTES
+
+
+class Waits:
+    """That a rank waits for others, as it tells in every memory that it shares."""
+
+    def __init__(self) -> None:
+        self._words: list[tuple[Any, int]] = []
+
+    def told_in(self, words: Any, place: int) -> None:
+        self._words.append((words, place))
+
+    def goes_on(self) -> None:
+        """It still waits; who is stopped does not say so."""
+        self._tell(time.monotonic_ns())
+
+    def over(self, failed: bool = False) -> None:
+        """Who has failed says of itself that it waited, for good: nobody else waits for it because of what it did."""
+        self._tell(_FOR_GOOD if failed else 0)
+
+    def close(self) -> None:
+        self._words.clear()
+
+    def _tell(self, word: int) -> None:
+        for words, place in self._words:
+            words[place] = word
+
+
+def is_waiting(word: int) -> bool:
+    return word > time.monotonic_ns() - _SILENT_NS
+
+
+class Peers:
+    """Processes that somebody waits for, by place."""
+
+    def __init__(self, pids: dict[int, int]) -> None:
+        self._pidfds: dict[int, int] = {}
+        self._gone: set[int] = set()
+        for place, pid in pids.items():
+            try:
+                self._pidfds[place] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._gone.add(place)
+
+    def is_dead(self, place: int) -> bool:
+        pidfd = self._pidfds.get(place)
+        if pidfd is not None:
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            if ended.poll(0):
+                self._gone.add(place)
+        return place in self._gone
+
+    def close(self) -> None:
+        for pidfd in self._pidfds.values():
+            os.close(pidfd)
+        self._pidfds.clear()
 
 
 class SharedMemoryCommunicator:
-    """Rank `rank` of those whose processes are `pids`, in the order of the ranks, over memory that all of them map.
+    """Rank `rank` of those whose processes are `pids`, by these names in errors, over memory that all of them map.
 
     `memory`: `size_of(len(pids))` bytes, all zero before the first rank enters.
     """
 
-    def __init__(self, rank: int, pids: Sequence[int], memory: mmap.mmap, timeout_s: float) -> None:
+    def __init__(self, rank: int, pids: Sequence[int], names: Sequence[str], memory: mmap.mmap, timeout_s: float,
+                 waits: Waits) -> None:
+        self._called = names
         self.rank, self.world_size, self.timeout_s = rank, len(pids), timeout_s
+        self._waits = waits
         world = self.world_size
-        self._pidfds: dict[int, int] = {}
-        self._gone: set[int] = set()
-        for other, pid in enumerate(pids):
-            if other != rank:
-                try:
-                    self._pidfds[other] = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    self._gone.add(other)
+        self._peers = Peers({other: pid for other, pid in enumerate(pids) if other != rank})
         self._bell = FutexDoorbell(memory, 0)
         self._view: Any = memoryview(memory)
-        words, per_line = self._view[_LINE:_LINE * (1 + 3 * world)].cast("Q"), _LINE // 8
+        words, per_line = self._view[LINE:LINE * (1 + 3 * world)].cast("Q"), LINE // 8
         lines = [words[column * world * per_line:(column + 1) * world * per_line] for column in range(3)]
-        self._entered = lines[0][::per_line]
+        self._entered, self._told = lines[0][::per_line], lines[0][1::per_line]
+        waits.told_in(self._told, rank)
         #: By parity: what each rank does, as an index of `_OPERATIONS`, and with how many bytes.
         self._asked = [(line[::per_line], line[1::per_line]) for line in lines[1:]]
-        whole = torch.frombuffer(memory, dtype=torch.uint8, offset=_LINE * (1 + 3 * world))
+        whole = torch.frombuffer(memory, dtype=torch.uint8, offset=LINE * (1 + 3 * world))
         self._slots = whole.view(2, world, SLOT_BYTES)
         self._views: dict[tuple[int, torch.dtype, int], list[torch.Tensor]] = {}
         self._turn = 0
@@ -110,9 +170,7 @@ class SharedMemoryCommunicator:
 
     def close(self) -> None:
         """Let go of the memory and of the ranks; safe to call twice."""
-        for pidfd in self._pidfds.values():
-            os.close(pidfd)
-        self._pidfds.clear()
+        self._peers.close()
         self._views.clear()
         self._bell.close()
 
@@ -153,12 +211,18 @@ class SharedMemoryCommunicator:
         self._bell.ring()
         seen = self._bell.seen()
         if self._missing(turn):
-            self._wait(operation, turn, seen)
+            try:
+                self._wait(operation, turn, seen)
+            except CollectiveError:
+                self._waits.over(failed=True)
+                raise
+            self._waits.over()
         fence()
         asked = list(zip(operations, sizes, strict=True))
         if len(set(asked)) > 1:
             raise CollectiveError(f"collective {turn}: the ranks do not agree: " + ", ".join(
-                f"rank {rank} enters {_OPERATIONS[what]} with {size} bytes" for rank, (what, size) in enumerate(asked)))
+                f"{name} enters {_OPERATIONS[what]} with {size} bytes"
+                for name, (what, size) in zip(self._called, asked, strict=True)))
 
     def _missing(self, turn: int) -> list[int]:
         return [rank for rank, entered in enumerate(self._entered) if entered < turn]
@@ -166,53 +230,45 @@ class SharedMemoryCommunicator:
     def _wait(self, operation: str, turn: int, seen: int) -> None:
         deadline = time.monotonic() + self.timeout_s
         while missing := self._missing(turn):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise CollectiveError(f"{operation}, collective {turn}: {self._names(missing)} did not enter within "
+            late_s = time.monotonic() - deadline
+            guilty = missing if late_s >= self.timeout_s else [
+                rank for rank in missing if late_s >= 0 and not is_waiting(self._told[rank])]
+            if guilty:
+                raise CollectiveError(f"{operation}, collective {turn}: {self._names(guilty)} did not enter within "
                                       f"{self.timeout_s} s")
-            if not self._bell.wait(seen, min(left, LOOK_S)):
-                dead = {rank for rank in missing if self._is_dead(rank)}
+            self._waits.goes_on()
+            if not self._bell.wait(seen, LOOK_S):
+                dead = {rank for rank in missing if self._peers.is_dead(rank)}
                 if dead := dead.intersection(self._missing(turn)):  # what it entered before it died counts
                     raise CollectiveError(f"{operation}, collective {turn}: {self._names(sorted(dead))} died before it "
                                           "entered")
             seen = self._bell.seen()
 
-    def _is_dead(self, rank: int) -> bool:
-        pidfd = self._pidfds.get(rank)
-        if pidfd is not None:
-            ended = select.poll()
-            ended.register(pidfd, select.POLLIN)
-            if ended.poll(0):
-                self._gone.add(rank)
-        return rank in self._gone
-
     def _names(self, ranks: list[int]) -> str:
-        return " and ".join(f"rank {rank}" for rank in ranks)
+        return " and ".join(self._called[rank] for rank in ranks)
 
 
-def open_communicator(rank: int, world_size: int, timeout_s: float,
-                      tell: Callable[[list[int]], list[list[int]]]) -> SharedMemoryCommunicator | None:
-    """The memory is made by rank 0 and opened by the others through its process. All ranks call it together.
+def share_memory(place: int, size: int, tell: Tell) -> tuple[mmap.mmap, list[int]] | None:
+    """Memory that all of a group map, and their process ids. All call it together.
 
-    `tell` gives numbers to all ranks, and -> those of each, when all have told theirs. -> None on every rank, where one
-    could not make the memory, or may not look into another one's descriptors.
+    It is made by the first and opened by the others through its process. `tell` gives numbers to all of the group, and
+    -> those of each, when all have told theirs. -> None for everybody, where one could not make the memory, or may not
+    look into another one's descriptors.
     """
-    size, fd, memory = size_of(world_size), -1, None
+    fd, memory = -1, None
     try:
-        if rank == 0:
+        if place == 0:
             fd = _make(size)
         told = tell([os.getpid(), fd])
-        if rank != 0:
+        if place != 0:
             fd = _open(*told[0])
         if fd >= 0:
             memory = mmap.mmap(fd, size)
-        all_have = all(have for [have] in tell([int(memory is not None)]))  # rank 0 may close its descriptor now
+        all_have = all(have for [have] in tell([int(memory is not None)]))  # the first may close its descriptor now
     finally:
         if fd >= 0:
             os.close(fd)
-    if memory is None or not all_have:
-        return None
-    return SharedMemoryCommunicator(rank, [pid for pid, _ in told], memory, timeout_s)
+    return None if memory is None or not all_have else (memory, [pid for pid, _ in told])
 
 
 def _make(size: int) -> int:

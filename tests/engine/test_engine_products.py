@@ -1,0 +1,86 @@
+"""The whole engine, real processes: grids of ranks, steps in flight and promised tokens answer as transformers does.
+
+    PRODUCTS=all pytest tests/engine/test_engine_products.py        all of them; else one of each kind
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from engine.frontend.async_llm import AsyncLLM
+from engine.topology import Grid
+from scenarios.lab.settings import MODEL
+from scenarios.workloads.workload import RecordedRequest, recorded
+from tests.engine.engine_lab import ENDLESS, SIXTY_FOUR, async_llm, config, run
+
+DEEP = str(MODEL.parent / "recorded" / "deep" / "model")
+GIVEN_UP = 8  # requests that are aborted, each after one token more than the one before it
+
+
+class Settings(NamedTuple):
+    grid: Grid
+    depth: int
+    promises: bool
+    communicator: str = "shm"
+    deep: bool = False
+
+    def __str__(self) -> str:
+        words = (f"tp {self.grid.tp}", f"pp {self.grid.pp}", f"depth {self.depth}", "promised" * self.promises,
+                 self.communicator, "deep" * self.deep)
+        return ", ".join(word for word in words if word)
+
+
+EVERY_ONE = [Settings(grid, depth, promises, communicator, grid.pp > 2)
+             for grid in (Grid(1, 1), Grid(2, 1), Grid(4, 1), Grid(1, 2), Grid(2, 2), Grid(1, 4))
+             for promises, communicator in product((False, True), ("shm", "gloo"))
+             for depth in sorted({1, 2, grid.pp + 1} - ({1} if promises else set()))]
+SAMPLED = [
+    Settings(Grid(1, 2), 1, False), Settings(Grid(1, 2), 2, False, deep=True), Settings(Grid(1, 2), 3, True),
+    Settings(Grid(1, 4), 4, False, deep=True), Settings(Grid(1, 4), 5, True, deep=True),
+    Settings(Grid(2, 2), 3, True, deep=True), Settings(Grid(2, 2), 2, False, "gloo")]
+
+
+@pytest.mark.parametrize("settings", EVERY_ONE if os.environ.get("PRODUCTS") == "all" else SAMPLED, ids=str)
+def test_64_prompts_among_some_that_are_given_up(settings: Settings) -> None:
+    """In pieces, with preemptions: one cache for a few of them."""
+    asked = config(
+        settings.grid.tp, pipeline_parallel_size=settings.grid.pp, max_concurrent_batches=settings.depth,
+        model=DEEP if settings.deep else str(MODEL), device_communicator=settings.communicator,
+        cache={"num_gpu_blocks": 150}, scheduler={
+            "max_num_batched_tokens": 96, "max_num_seqs": 8, "async_scheduling": settings.promises})
+    requests = recorded("deep/sixty-four").requests if settings.deep else SIXTY_FOUR
+
+    async def main() -> dict[int, list[int]]:
+        with async_llm(asked) as llm:
+            answers = await asyncio.gather(
+                *(tokens_of(llm, request) for request in requests),
+                *(give_up(llm, request, number + 1) for number, request in enumerate(requests[:GIVEN_UP])))
+            free = (await llm.call_utility("get_stats"))[2:]
+            assert free == [150, 150], "all blocks are free again"
+        return {request.index: answer for request, answer in zip(requests, answers, strict=False)}
+
+    told = run(main(), 120.0)
+    wrong = [request.index for request in requests if told[request.index] != request.reference_token_ids]
+    assert wrong == []
+
+
+async def tokens_of(llm: AsyncLLM, request: RecordedRequest) -> list[int]:
+    found: list[int] = []
+    async for output in llm.generate(request.prompt_token_ids, request.params, f"r{request.index}"):
+        found = output.token_ids
+    return found
+
+
+async def give_up(llm: AsyncLLM, request: RecordedRequest, tokens: int) -> Any:
+    """An endless answer to the same prompt, until it has so many tokens."""
+    name, asked = f"given-up-{request.index}", False
+    async for output in llm.generate(request.prompt_token_ids, ENDLESS, name):
+        if len(output.token_ids) >= tokens and not asked:
+            asked = True
+            llm.abort(name)
+    assert asked
