@@ -16,9 +16,10 @@ import msgspec
 
 from engine.topology import RING_CHANNELS, Channel, NodeKind
 from faults.journal import Record
+from reports.charts.steps import Piece, pieces_of
 from scenarios.history.flows import Flow
 from scenarios.history.history import History
-from scenarios.history.names import base, life_of
+from scenarios.history.names import base, life_of, rank_of
 
 _HELD = frozenset({"delay", "reorder"})
 _ENTER = "/collective:enter"
@@ -116,8 +117,18 @@ class Collective(msgspec.Struct, kw_only=True):
         return max(self.entered.values())
 
 
+class Passed(msgspec.Struct, kw_only=True):
+    """A step of a core that is its own worker: no message tells of it, but it takes room in a lane."""
+
+    at: float
+    until: float
+    channel: str = "steps"
+    whole: bool = True
+    count: int = 1
+
+
 class Skipped(msgspec.Struct, kw_only=True):
-    """Messages that are counted instead of drawn."""
+    """Messages, and steps between them, that are counted instead of drawn."""
 
     at: float
     until: float
@@ -125,11 +136,12 @@ class Skipped(msgspec.Struct, kw_only=True):
 
     @property
     def count(self) -> int:
-        return sum(self.channels.values())
+        """Of messages."""
+        return sum(number for channel, number in self.channels.items() if channel != "steps")
 
 
 #: What a chart may draw, and what it draws of it.
-Item = Arrow | Burst | Collective
+Item = Arrow | Burst | Collective | Passed
 Shown = Item | Skipped
 
 
@@ -160,6 +172,8 @@ def arrows_of(history: History) -> list[Arrow | Collective]:
             if arrow.received_at is None:
                 arrow.sent_at = receive.at  # forged and dropped: shown where it came
             found.append(((arrow.at, 1, target, receive.number), arrow))
+    found += [((piece.send.at, 0, places.get(piece.source, 0), piece.send.number), handed)
+              for piece in pieces_of(history) if (handed := _piece(piece)) is not None]
     found += [((collective.at, 2, number), collective) for number, collective in enumerate(_collectives(history))]
     return _joined([item for _, item in sorted(found, key=lambda entry: entry[0])])
 
@@ -172,13 +186,24 @@ def _arrive(arrow: Arrow, receive: Record, history: History) -> None:
         arrow.received_at = receive.at
 
 
+def _piece(piece: Piece) -> Arrow | None:
+    """None for tokens that the first stage has not come to yet: they lie there until its next step."""
+    if piece.receive is None and piece.send.data.get("what") == "sampled_tokens":
+        return None
+    data = piece.send.data
+    return Arrow(source=base(piece.source), target=base(piece.target), channel=Channel.PIPE.value, label=piece.label,
+                 sent_at=piece.send.at, received_at=piece.taken_at, fate=str(data.get("fate", "")),
+                 fault=str(data.get("fault", "")))
+
+
 def _collectives(history: History) -> list[Collective]:
-    """By number and life, in the order in which they began."""
+    """By number, life and stage, in the order in which they began."""
     entered = [(record, node) for site, records in history.crossings.items() if site.endswith(_ENTER)
                for node in [site.removesuffix(_ENTER)] for record in records]
-    found: dict[tuple[int, int], Collective] = {}
+    found: dict[tuple[int, int, int], Collective] = {}
     for record, node in sorted(entered, key=lambda pair: (pair[0].at, pair[1])):
-        collective = found.setdefault((life_of(node), record.nth), Collective(
+        stage = history.grid_of(node).stage(rank_of(node))
+        collective = found.setdefault((life_of(node), stage, record.nth), Collective(
             number=record.nth, last=record.nth, entered={}))
         collective.entered[base(node)] = record.at
     return list(found.values())

@@ -4,6 +4,9 @@
     slice    a record of a journal       arrow    from the send of a message to its receive
     bar      a request, from its call to its end; what a fault held, until it let go; a process's life
 
+Where steps overlap, each thread that executes or answers them has a lane of its own for that, with the waits of a stage
+for the one before it inside, an arrow for what it then took over, and a core a bar for each step in flight.
+
 Records are points in time, and slices must nest: each takes up to a microsecond, is over before the next one of its
 thread begins, and carries its true time (`at`, seconds of the run's clock) in its arguments. Several records of one
 moment, as the twin has them, stand beside each other, 10 ns apart, in their true order.
@@ -11,15 +14,17 @@ moment, as the twin has them, stand beside each other, 10 ns apart, in their tru
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import msgspec
 
 from faults.journal import Kind, Record
 from reports.charts.notable import lives_of
+from reports.charts.steps import IN_FLIGHT, MAIN, Work, lanes_of, pieces_of
 from scenarios.history.names import life_of, of_life
 from scenarios.history.run import Run
 
@@ -66,8 +71,10 @@ def trace(run: Run) -> bytes:
     for file in run.journals:
         node = of_life(file.node, file.life)
         slices.update(_records(node, file.records, lanes, began_at))
-    events = [*slices.values(), *_waits(run, lanes), *_arrows(run, slices), *_lives(run, lanes), *_requests(run, lanes),
-              *_held(run, lanes)]
+    works, numbers = lanes_of(run.history), count(1)
+    events = [*slices.values(), *_waits(run, lanes), *_steps(works, lanes), *_arrows(run, slices, numbers),
+              *_pipe(run, slices, works, lanes, numbers), *_lives(run, lanes), *_flights(works, lanes),
+              *_requests(run, lanes), *_held(run, lanes)]
     return msgspec.json.encode({
         "displayTimeUnit": "ms",
         "otherData": {"scenario": run.play.scenario, "world": run.play.world, "began_at": began_at},
@@ -128,14 +135,60 @@ def _waits(run: Run, lanes: _Lanes) -> Iterator[Event]:
                "args": {"deadline": data.get("deadline"), "outcome": data["outcome"]}}
 
 
-def _arrows(run: Run, slices: Mapping[int, Event]) -> Iterator[Event]:
-    number = 0
+def _steps(works: Iterable[Work], lanes: _Lanes) -> Iterator[Event]:
+    """Spans of threads, and inside of them what they waited for the stage before."""
+    for work in works:
+        if work.lane == IN_FLIGHT:
+            continue
+        where = lanes.of(work.node, f"{work.lane}: steps")
+        yield _span(f"{work.what} {work.step}" if work.step is not None else work.what, "step", where, work.began,
+                    work.ended, step=work.step, is_over=work.is_over)
+        for wait in work.waits:
+            yield _span("pipe:receive", "pipe wait", where, wait.began, wait.until, step=work.step)
+
+
+def _span(name: str, kind: str, where: Mapping[str, int], began: float, ended: float, **arguments: Any) -> Event:
+    begin = _nanoseconds(began, 0.0)
+    return {"ph": "X", "name": name, "cat": kind, **where, "ts": _microseconds(begin),
+            "dur": _microseconds(_nanoseconds(ended, 0.0) - begin), "args": arguments}
+
+
+def _pipe(run: Run, slices: Mapping[int, Event], works: Iterable[Work], lanes: _Lanes, numbers: Iterator[int],
+          ) -> Iterator[Event]:
+    """From the send of a piece to the step of who took it, at the moment from which it was there."""
+    origin, taking = run.history.began_at, defaultdict(list)
+    for work in works:
+        if work.lane == MAIN:
+            taking[work.node].append(work)
+    for piece in pieces_of(run.history):
+        begin, taken_at = slices.get(id(piece.send)), piece.taken_at
+        if begin is None or taken_at is None:
+            continue
+        ends = taking[piece.target]
+        place = bisect_right(ends, taken_at - origin, key=_began) - 1
+        end_ns = max(round(1000 * begin["ts"]), _nanoseconds(taken_at, origin)) + SHORTEST_NS
+        left_ns = _nanoseconds(ends[place].ended, 0.0) - end_ns if place >= 0 else 0
+        if left_ns > 0:
+            where, end = lanes.of(piece.target, f"{MAIN}: steps"), _microseconds(end_ns)
+            # An arrow ends in a slice that begins with it: of an older one the viewer does not know whether it is over.
+            yield {"ph": "X", "name": f"took {piece.label}", "cat": "pipe", **where, "ts": end,
+                   "dur": _microseconds(min(LONGEST_NS, left_ns)), "args": {"at": taken_at}}
+            arrow = {"id": next(numbers), "cat": "pipe", "name": piece.label}
+            yield {"ph": "s", **arrow, "pid": begin["pid"], "tid": begin["tid"], "ts": begin["ts"]}
+            yield {"ph": "f", "bp": "e", **arrow, **where, "ts": end}
+
+
+def _began(work: Work) -> float:
+    return work.began
+
+
+def _arrows(run: Run, slices: Mapping[int, Event], numbers: Iterator[int]) -> Iterator[Event]:
     for flow in run.history.flows():
         for send, receive in flow.pairs:
             begin, end = slices.get(id(send)), slices.get(id(receive))
             if begin is None or end is None or end["ts"] < begin["ts"]:
                 continue
-            number += 1
+            number = next(numbers)
             for phase, place in (("s", begin), ("f", end)):
                 yield {"ph": phase, **({"bp": "e"} if phase == "f" else {}), "id": number, "cat": "message",
                        "name": flow.edge.channel.value, "pid": place["pid"], "tid": place["tid"], "ts": place["ts"]}
@@ -158,6 +211,13 @@ def _lives(run: Run, lanes: _Lanes) -> Iterator[Event]:
             end = last if life.ended is None else life.ended
             yield from _bar("life", "alive", f"life {node}", lanes.process[node], life.began, max(life.began, end),
                             died=life.died)
+
+
+def _flights(works: Iterable[Work], lanes: _Lanes) -> Iterator[Event]:
+    for place, work in enumerate(works):
+        if work.lane == IN_FLIGHT:
+            yield from _bar("step", f"step {work.step}", f"step {place}", lanes.process[work.node], work.began,
+                            work.ended, is_over=work.is_over)
 
 
 def _requests(run: Run, lanes: _Lanes) -> Iterator[Event]:

@@ -9,7 +9,8 @@
      0.431 s        ⚑ told           |               |                         ┘
 
 The axis is not linear: every drawn event has room for its label, and longer waits take more of it, but an
-hour does not take an hour's paper. Moments carry their true time at the left.
+hour does not take an hour's paper. Moments carry their true time at the left. Where steps overlap, threads have lanes
+beside their process, and steps are bars in them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ from math import log10
 import msgspec
 from markupsafe import Markup
 
-from reports.charts.arrows import Arrow, Burst, Collective, Shown, Skipped, arrows_of, bursts, column, select
+from reports.charts import columns as heading
+from reports.charts import lanes as stepping
+from reports.charts.arrows import Arrow, Burst, Collective, Passed, Shown, Skipped, arrows_of, bursts, column, select
+from reports.charts.bubbles import bubbles_of, stages_of
+from reports.charts.columns import LEFT, RIGHT, Columns, columns_of
+from reports.charts.lanes import Bar, bars_of, places_of, points_of
 from reports.charts.notable import Lifeline, Moment, Span, lives_of, moments_of, spans_of
+from reports.charts.steps import lanes_of
 from reports.charts.svg import drawing, line, tag, text
 from reports.formats import clock, clocks, count, duration, listed
 from scenarios.history.names import base
 from scenarios.history.run import Run
 
-LEFT, COLUMN, RIGHT, TOP, HEADS = 74.0, 122.0, 176.0, 10.0, 32.0
+TOP = 10.0
 ARROW_GAP, ARRIVAL_GAP, MOMENT_GAP, SKIP_GAP = 12.0, 2.0, 18.0, 13.0
 LONG = 700.0  # a chart that is printed on several pages has its names below, too
 AFTER_GAP = 18.0  # what follows a moment or a skipped stretch has its label above itself
@@ -37,11 +44,11 @@ ANCHORS = ("fault", "death", "told", "released", "kv")
 MOST_MOMENTS = 40
 
 #: What has a place on the paper: an item's beginning (index, 0) or end (index, 1), of a burst also the last send
-#: (index, 2) and the last arrival (index, 3), or the nth moment ("m", n).
+#: (index, 2) and the last arrival (index, 3), the nth moment ("m", n), or what `lanes` has to place.
 Key = tuple[int | str, int]
 Heights = dict[Key, float]
 #: Its time, its place among those of the same time, its gap to what is above, and what it is.
-Point = tuple[float, int, float, Key]
+Point = tuple[float, float, float, Key]
 
 
 class Axis(msgspec.Struct):
@@ -73,12 +80,17 @@ class Axis(msgspec.Struct):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing and what it shows, in numbers. `heads` are the names above it, which stay in view while it scrolls."""
+    """A drawing and what it shows, in numbers. `heads` are the names above it, which stay in view while it scrolls.
+
+    `legend`: looks and words of the steps that are drawn; `bubbles`: a sentence for each stage.
+    """
 
     svg: Markup
     heads: Markup
     drawn: int
     messages: int
+    legend: tuple[tuple[str, str], ...] = ()
+    bubbles: tuple[str, ...] = ()
 
 
 def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
@@ -89,46 +101,42 @@ def sequence_chart(run: Run, cap: int = 90, prefix: str = "") -> Chart:
               [m for m in moments if m.kind == "note"][:MOST_MOMENTS // 2]
     moments.sort(key=lambda moment: moment.at)
     every = arrows_of(run.history)
-    items = bursts(every, [m.at + origin for m in moments])
-    shown = select(items, [m.at + origin for m in moments if m.kind in ANCHORS], cap)
+    works = lanes_of(run.history)
+    items = bursts(stepping.among(every, works, origin), [m.at + origin for m in moments])
+    anchors = [m.at for m in moments if m.kind in ANCHORS] or stepping.fullest(works)
+    shown = select(items, [at + origin for at in anchors], cap)
     shown = [_from_origin(item, origin) for item in shown]
     lives = lives_of(run)
     nodes = _nodes(run, shown, moments, lives)
-    x_of = {node: LEFT + COLUMN * (place + 0.5) for place, node in enumerate(nodes)}
-    right = LEFT + COLUMN * len(nodes)
+    bars = bars_of(works, [(index, item) for index, item in enumerate(shown) if isinstance(item, Skipped)])
+    columns = columns_of(nodes, places_of(bars, nodes))
+    right = columns.right
 
     axis = Axis()
-    placed = _place(axis, shown, moments)
+    placed = _place(axis, shown, moments, bars)
     bottom = max(axis.heights, default=TOP) + 26.0
     width = right + RIGHT
-    parts: list[Markup] = []
+    parts = heading.rails(columns, TOP, bottom)
     parts += _fault_lines(moments, placed, right)
-    parts += _lifelines(lives, nodes, x_of, axis, bottom)
+    parts += _lifelines(lives, columns, axis, bottom)
+    parts += stepping.draw(bars, placed, columns)
     # Words last: a line that comes later must not lie on them.
     words: list[Markup] = []
     for index, item in enumerate(shown):
-        shape, label = _item(item, index, placed, x_of, right)
+        if isinstance(item, Passed):
+            continue
+        shape, label = _item(item, index, placed, columns)
         parts.append(shape)
         words.append(label)
     parts += words
-    parts += _marks(moments, placed, x_of, prefix)
+    parts += _marks(moments, placed, columns, prefix)
     parts += _brackets(spans_of(run), moments, placed, right)
     parts += _clock(moments, placed, shown)
     drawn = len(every) - sum(item.count for item in shown if isinstance(item, Skipped))
     return Chart(svg=drawing(width, bottom + 24.0, _label(run, drawn, len(every), moments), "sequence", parts),
-                 heads=_heads(nodes, x_of, width), drawn=drawn, messages=len(every))
-
-
-def _heads(nodes: Sequence[str], x_of: dict[str, float], width: float) -> Markup:
-    """The chart itself says the names to who does not see it."""
-    names = [part for node in nodes for part in _name(node, x_of[node], 18.0)]
-    return tag("svg", *names, viewBox=f"0 0 {width:g} {HEADS:g}", width=width, height=HEADS,
-               class_="sequence heads", aria_hidden="true")
-
-
-def _name(node: str, x: float, y: float) -> tuple[Markup, Markup]:
-    return (tag("rect", x=x - 50.0, y=y - 14.0, width=100, height=20, rx=4, class_="head"),
-            text(x, y, node, "name", "middle"))
+                 heads=heading.heads(columns, stages_of(run.history), width), drawn=drawn, messages=len(every),
+                 legend=stepping.legend_of(bars),
+                 bubbles=tuple(bubble.sentence for bubble in bubbles_of(run.history, works)))
 
 
 def _from_origin(item: Shown, origin: float) -> Shown:
@@ -138,6 +146,8 @@ def _from_origin(item: Shown, origin: float) -> Shown:
         return msgspec.structs.replace(item, entered={node: at - origin for node, at in item.entered.items()})
     if isinstance(item, Skipped):
         return Skipped(at=item.at - origin, until=item.until - origin, channels=item.channels)
+    if isinstance(item, Passed):
+        return Passed(at=item.at - origin, until=item.until - origin)
     return _arrow_from(item, origin)
 
 
@@ -157,13 +167,14 @@ def _nodes(run: Run, shown: Sequence[Shown], moments: Sequence[Moment],
     return sorted(names, key=column)
 
 
-def _place(axis: Axis, shown: Sequence[Shown], moments: Sequence[Moment],
-           ) -> Heights:
-    points: list[Point] = []
+def _place(axis: Axis, shown: Sequence[Shown], moments: Sequence[Moment], bars: Sequence[Bar]) -> Heights:
+    points: list[Point] = points_of(bars)
     for index, item in enumerate(shown):
         if isinstance(item, Burst):
             points += [(item.at, 1, ARROW_GAP, (index, 0)), (item.last.at, 1, ARROW_GAP, (index, 2)),
                        (item.first.until, 0, ARRIVAL_GAP, (index, 1)), (item.until, 0, ARROW_GAP, (index, 3))]
+            continue
+        if isinstance(item, Passed):
             continue
         skipped = isinstance(item, Skipped)
         points.append((item.at, 1, SKIP_GAP if skipped else ARROW_GAP, (index, 0)))
@@ -175,8 +186,9 @@ def _place(axis: Axis, shown: Sequence[Shown], moments: Sequence[Moment],
     heights: Heights = {}
     wide = False
     for time, _, gap, key in points:
+        gap = stepping.room(key, gap, axis.heights[-1] if axis.heights else TOP, heights, bars)
         heights[key] = axis.place(time, max(gap, AFTER_GAP) if wide else gap)
-        wide = key[0] == "m" or isinstance(shown[int(key[0])], Skipped)
+        wide = key[0] == "m" or (isinstance(key[0], int) and isinstance(shown[key[0]], Skipped))
     return heights
 
 
@@ -195,26 +207,27 @@ def _fault_lines(moments: Sequence[Moment], placed: Heights, right: float) -> li
             for n, moment in enumerate(moments) if moment.kind == "fault"]
 
 
-def _lifelines(lives: Sequence[Lifeline], nodes: Sequence[str], x_of: dict[str, float], axis: Axis, bottom: float,
-               ) -> list[Markup]:
+def _lifelines(lives: Sequence[Lifeline], columns: Columns, axis: Axis, bottom: float) -> list[Markup]:
     parts: list[Markup] = []
     if bottom > LONG:
-        parts += [part for node in nodes for part in _name(node, x_of[node], bottom + 12.0)]
+        parts += [part for node in columns.nodes for part in heading.name(node, columns.middle(node), bottom + 12.0)]
     for life in lives:
         top, end = axis.at(life.began), bottom if life.ended is None else axis.at(life.ended)
-        x = x_of[life.node]
+        x = columns.lines[life.node]
         parts.append(line(x, max(TOP, top - 6.0), x, end, "life"))
         if life.ended is not None and life.died is None:
             parts.append(line(x - 7.0, end, x + 7.0, end, "left"))
     return parts
 
 
-def _item(item: Shown, index: int, placed: Heights, x_of: dict[str, float], right: float) -> tuple[Markup, Markup]:
+def _item(item: Arrow | Burst | Collective | Skipped, index: int, placed: Heights, columns: Columns,
+          ) -> tuple[Markup, Markup]:
     """-> what is drawn, and its words"""
     y, y_end = placed[index, 0], placed.get((index, 1))
     if isinstance(item, Burst):
-        return _burst(item, [placed[index, end] for end in range(4)], x_of)
+        return _burst(item, [placed[index, end] for end in range(4)], columns)
     if isinstance(item, Skipped):
+        right = columns.right
         what = listed(f"{number:,} {channel}" for channel, number in sorted(item.channels.items()))
         words = f"{count(item.count, 'message')} in {duration(item.until - item.at)} not drawn"
         fits = f"{words}: {what}" if 5.6 * len(f"{words}: {what}") < right - LEFT else words
@@ -223,22 +236,24 @@ def _item(item: Shown, index: int, placed: Heights, x_of: dict[str, float], righ
                     tag("rect", x=LEFT, y=y - 3.0, width=right - LEFT, height=height, class_="skipped")),
                 text((LEFT + right) / 2.0, y + 10.0, fits, "skiptext", "middle"))
     if isinstance(item, Collective):
-        xs = sorted(x_of[node] for node in item.entered)
+        xs, beside = zip(*sorted((columns.lines[node], columns.rights[node]) for node in item.entered), strict=True)
         waited = f", first to last {duration(item.until - item.at)}" if len(xs) > 1 else ""
         which = f"collective {item.number}" if item.count == 1 else f"collectives {item.number} to {item.last}"
+        # A stage of one rank meets nobody: beside the last one its words would lie on the brackets.
+        label = text(xs[0] - 7.0, y - 2.5, which, None, "end") if columns.lanes and len(xs) == 1 else \
+            text(beside[0] + 7.0, y - 2.5, which)
         return (tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
                     line(xs[0], y, xs[-1], y, "together"),
                     *(tag("circle", cx=x, cy=y, r=2.5) for x in xs), class_="c"),
-                tag("g", text(xs[0] + 7.0, y - 2.5, which), class_="w c"))
-    return _arrow(item, y, y_end, x_of)
+                tag("g", label, class_="w c"))
+    return _arrow(item, y, y_end, columns)
 
 
-def _burst(item: Burst, heights: Sequence[float], x_of: dict[str, float]) -> tuple[Markup, Markup]:
+def _burst(item: Burst, heights: Sequence[float], columns: Columns) -> tuple[Markup, Markup]:
     """A band between its first message and its last, which are drawn as arrows."""
     first, last = item.first, item.last
     began, received, ended, over = heights
-    x1, x2 = x_of[first.source], x_of[first.target]
-    side = 1.0 if x2 >= x1 else -1.0
+    x1, x2, side = columns.from_to(first.source, first.target)
     title = (f"{first.source} to {first.target}, {item.label}: {count(item.count, 'message')}, "
              f"sent from {clock(first.at)} to {clock(last.at)}, "
              f"received from {clock(first.until)} to {clock(last.until)}")
@@ -249,9 +264,8 @@ def _burst(item: Burst, heights: Sequence[float], x_of: dict[str, float]) -> tup
                 tag("path", d=_path(x1, ended, x2 - side, over)), class_="a"), tag("g", label, class_="w"))
 
 
-def _arrow(item: Arrow, y: float, y_end: float | None, x_of: dict[str, float]) -> tuple[Markup, Markup]:
-    x1, x2 = x_of[item.source], x_of[item.target]
-    side = 1.0 if x2 >= x1 else -1.0
+def _arrow(item: Arrow, y: float, y_end: float | None, columns: Columns) -> tuple[Markup, Markup]:
+    x1, x2, side = columns.from_to(item.source, item.target)
     if item.whole:
         y2 = y if y_end is None else y_end
         story = f"sent at {clock(item.sent_at or 0)}, received after {duration(item.until - item.at)}"
@@ -279,10 +293,10 @@ def _cross(x: float, y: float, r: float) -> Markup:
     return tag("path", d=f"M{x - r:.1f} {y - r:.1f}l{2 * r:g} {2 * r:g}m0 {-2 * r:g}l{-2 * r:g} {2 * r:g}", class_="x")
 
 
-def _marks(moments: Sequence[Moment], placed: Heights, x_of: dict[str, float], prefix: str) -> list[Markup]:
+def _marks(moments: Sequence[Moment], placed: Heights, columns: Columns, prefix: str) -> list[Markup]:
     parts = []
     for number, moment in enumerate(moments):
-        x, y = x_of[moment.node], placed["m", number]
+        x, beside, y = columns.lines[moment.node], columns.rights[moment.node], placed["m", number]
         shape = {
             "fault": lambda x, y: tag("path", d=f"M{x + 2:.1f} {y - 9:.1f}l-8 11h5l-3 8 9-11h-5z"),
             "death": lambda x, y: _cross(x, y, 6.0),
@@ -292,8 +306,8 @@ def _marks(moments: Sequence[Moment], placed: Heights, x_of: dict[str, float], p
         }.get(moment.kind, lambda x, y: tag("circle", cx=x, cy=y, r=3))(x, y)
         words = moment.label if len(moment.label) <= 38 else moment.label[:37] + "…"
         # Long words beside the last process would lie on the brackets.
-        left = x == max(x_of.values()) and len(words) > 14
-        label = text(x - 11.0, y + 4.0, words, None, "end") if left else text(x + 13.0, y + 4.0, words)
+        left = moment.node == columns.nodes[-1] and len(words) > 14
+        label = text(x - 11.0, y + 4.0, words, None, "end") if left else text(beside + 13.0, y + 4.0, words)
         parts.append(tag("g", tag("title", moment.text), shape, label,
                          class_=f"m {moment.kind}",
                          id=f"{prefix}-{moment.fault}" if prefix and moment.kind == "fault" else None))
@@ -322,7 +336,7 @@ def _clock(moments: Sequence[Moment], placed: Heights, shown: Sequence[Shown]) -
     """Times at the left: of every moment that has room, then every now and then of a message; none is told twice."""
     chosen: list[tuple[float, float, str]] = []
     important = [(placed["m", n], m.at, "when") for n, m in enumerate(moments) if m.kind != "note"]
-    ordinary = [(placed[n, 0], item.at, "tick") for n, item in enumerate(shown)]
+    ordinary = [(placed[n, 0], item.at, "tick") for n, item in enumerate(shown) if (n, 0) in placed]
     for wanted, room in ((important, 11.0), (ordinary, 40.0)):
         chosen += _apart(wanted, room, [y for y, _, _ in chosen])
     chosen.sort()
