@@ -19,10 +19,10 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.frontend.client import end_client
-from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream
+from engine.frontend.text.input_processor import Prompt
 from engine.messages import RequestOutput, SamplingParams
 from engine.ports import Ports
 

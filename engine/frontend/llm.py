@@ -18,10 +18,10 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.frontend.arguments import config_of
 from engine.frontend.client import end_client
-from engine.frontend.input_processor import Prompt
 from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
-from engine.frontend.tokenizer import transformers_tokenizer
+from engine.frontend.text.input_processor import Prompt
+from engine.frontend.text.tokenizer import transformers_tokenizer
 from engine.messages import RequestOutput, SamplingParams
 from engine.ports import Ports
 

@@ -9,10 +9,10 @@ from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.frontend.arguments import checked
 from engine.frontend.client import EngineCoreClient
-from engine.frontend.input_processor import Prompt
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream, Streams
-from engine.frontend.tokenizer import inputs_of
+from engine.frontend.text.input_processor import Prompt
+from engine.frontend.text.tokenizer import inputs_of
 from engine.messages import SamplingParams
 from engine.ports import Ports
 

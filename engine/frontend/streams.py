@@ -16,10 +16,10 @@ from typing import Any
 
 from engine.effects import Loop
 from engine.errors import BadRequestError
-from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.life import ClientLife
-from engine.frontend.output_processor import OutputProcessor
 from engine.frontend.session import Delivery, RequestEnd, Tokens, UtilityResult
+from engine.frontend.text.input_processor import InputProcessor, Prompt
+from engine.frontend.text.output_processor import OutputProcessor
 from engine.messages import FinishReason, RequestOutput, SamplingParams
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.frontend.async_llm import AsyncLLM
-from engine.frontend.tokenizer import inputs_of
+from engine.frontend.text.tokenizer import inputs_of
 from engine.messages import SamplingParams
 from scenarios.command import checks
 

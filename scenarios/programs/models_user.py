@@ -23,7 +23,7 @@ from torch.nn import functional
 from engine.config import EngineConfig
 from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
-from engine.frontend.tokenizer import load_tokenizer
+from engine.frontend.text.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
 from engine.worker.parallel.coordinator import STAR_BYTES
 from engine.worker.parallel.distributed import ProcessGroup, choose_device

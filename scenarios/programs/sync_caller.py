@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.effects import Loop
 from engine.errors import RingtwinError
-from engine.frontend.input_processor import Prompt
 from engine.frontend.llm import LLM
+from engine.frontend.text.input_processor import Prompt
 from engine.messages import SamplingParams
 from engine.process.shell import Process
 from scenarios.lab.script import CLOSE, DONE, GO, UP

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from engine.effects import Loop, Now, Observe
 from engine.errors import EngineDeadError, RingtwinError, UnroutableError
-from engine.frontend.input_processor import Prompt
 from engine.frontend.session import outcome_of_error
+from engine.frontend.text.input_processor import Prompt
 from engine.messages import FinishReason, Outcome, RequestOutput, SamplingParams
 from scenarios.workloads.workload import Command, Driver, RecordedRequest, Workload
 

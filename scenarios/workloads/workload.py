@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.frontend.input_processor import Prompt
+from engine.frontend.text.input_processor import Prompt
 from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import Engine
 from engine.wire.codec import encode_add

@@ -19,8 +19,8 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.errors import RingtwinError
 from engine.frontend.async_llm import AsyncLLM
-from engine.frontend.input_processor import Prompt
-from engine.frontend.tokenizer import load_tokenizer
+from engine.frontend.text.input_processor import Prompt
+from engine.frontend.text.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports

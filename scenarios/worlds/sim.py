@@ -24,7 +24,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.effects import Loop
-from engine.frontend.input_processor import InputProcessor
+from engine.frontend.text.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
 from engine.topology import Client, Engine, Node, frontend
 from faults.plan import PlanError

@@ -45,7 +45,7 @@ TOKEN_BY_TOKEN = Mutant(
     id="token-by-token", scenario="test_text_is_shown_as_it_comes",
     bug="Each token is decoded by itself: halves of characters are shown, and spaces lost.",
     breaks=these("text-is-of-tokens/whole"), along=these("tokens-match-reference"),
-    edits=(Edit("engine/frontend/detokenizer.py",
+    edits=(Edit("engine/frontend/text/detokenizer.py",
                 "        self._ids.append(token_id)\n        pending = self._pending()\n",
                 "        return self._decode([token_id], skip_special_tokens=True)\n        pending = \"\"\n"),))
 
@@ -53,7 +53,7 @@ STOPS_IN_ONE_TOKEN = Mutant(
     id="stops-in-one-token", scenario="test_text_is_shown_as_it_comes",
     bug="A stop string is looked for in what the last token has added.",
     breaks=these("text-is-of-tokens/stop"), along=these("tokens-match-reference"),
-    edits=(Edit("engine/frontend/detokenizer.py", "find_stop(self._whole, self._stop, self._search_from)",
+    edits=(Edit("engine/frontend/text/detokenizer.py", "find_stop(self._whole, self._stop, self._search_from)",
                 "find_stop(self._whole, self._stop, len(self._whole) - len(fresh))"),))
 
 STOP_UNTOLD = Mutant(
@@ -69,7 +69,7 @@ SENT_UNSEEN = Mutant(
     bug="A prompt with an unknown token is sent, and left to the core.",
     breaks=these("bad-request-isolated/before"),
     along=these("served-in-turn"),
-    edits=(Edit("engine/frontend/input_processor.py", "        self._check_prompt(request_id, token_ids)\n", ""),))
+    edits=(Edit("engine/frontend/text/input_processor.py", "        self._check_prompt(request_id, token_ids)\n", ""),))
 
 NO_REASON = Mutant(
     id="no-reason", scenario="test_request_that_cannot_be_served",
@@ -121,7 +121,7 @@ ABORTED_BY_WORD = Mutant(
         Edit("engine/frontend/streams.py",
              "            self._forget(end.request_id)\n            stream.put(output)\n",
              "            stream.put(output)\n"),
-        Edit("engine/frontend/output_processor.py", "        state = self.requests.pop(request_id)\n",
+        Edit("engine/frontend/text/output_processor.py", "        state = self.requests.pop(request_id)\n",
              "        state = self.requests[request_id]\n")))
 
 COMPUTES_ON = Mutant(

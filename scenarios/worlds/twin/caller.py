@@ -10,10 +10,10 @@ from itertools import count
 from engine.config import EngineConfig
 from engine.effects import Loop, MarkPoint, Now, Observe, Take
 from engine.errors import RingtwinError
-from engine.frontend.input_processor import InputProcessor, Prompt
 from engine.frontend.life import ClientLife
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream, Streams
+from engine.frontend.text.input_processor import InputProcessor, Prompt
 from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.topology import Mark

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.frontend.detokenizer import Detokenizer, IncrementalDecoder
-from engine.frontend.tokenizer import load_tokenizer
+from engine.frontend.text.detokenizer import Detokenizer, IncrementalDecoder
+from engine.frontend.text.tokenizer import load_tokenizer
 
 MODEL = str(Path(__file__).parents[3] / "scenarios" / "model")
 TOKENIZER = load_tokenizer(MODEL)

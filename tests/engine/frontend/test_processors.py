@@ -12,8 +12,8 @@ import pytest
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import BadRequestError, ConfigError
 from engine.frontend import tokenizer
-from engine.frontend.input_processor import InputProcessor
-from engine.frontend.output_processor import OutputProcessor
+from engine.frontend.text.input_processor import InputProcessor
+from engine.frontend.text.output_processor import OutputProcessor
 from engine.messages import FinishReason, SamplingParams
 
 MODEL = str(Path(__file__).parents[3] / "scenarios" / "model")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
-_MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/detokenizer.py"
+_MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/text/detokenizer.py"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
 _STREAMS = "streams refuse an id that is in use, so no client's session is asked for it"
 _LOOKED = "who looks twice at the same instant sees the same: the second look is left out to save time"
@@ -50,8 +50,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "what was searched once holds no stop string: it is left out to save time"),
     Equivalent(_TEXT, "IncrementalDecoder.add", "statement-gone", "del self._ids[:self._read_at]",
                "what is kept before the context is decoded on both sides of a difference: it is left out to save time"),
-    Equivalent("engine/frontend/input_processor.py", "InputProcessor.process", "off-by-one", "len(eos) > 1",
+    Equivalent("engine/frontend/text/input_processor.py", "InputProcessor.process", "off-by-one", "len(eos) > 1",
                "of one end there are no others to add"),
-    Equivalent("engine/frontend/input_processor.py", "InputProcessor._check_params", "off-by-one", "0",
+    Equivalent("engine/frontend/text/input_processor.py", "InputProcessor._check_params", "off-by-one", "0",
                "stands for a seed that is not there, and is held against bounds that are far away"),
 )

@@ -189,7 +189,7 @@ def test_the_same_scenario_is_played_in_both_worlds_and_they_agree(tmp_path):
 
 @real
 def test_generate_says_what_the_model_says(tmp_path):
-    from engine.frontend.tokenizer import load_tokenizer
+    from engine.frontend.text.tokenizer import load_tokenizer
 
     request = recorded("pair").requests[0]
     tokenizer = load_tokenizer(str(MODEL))

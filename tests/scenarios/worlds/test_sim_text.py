@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.frontend.tokenizer import load_tokenizer
+from engine.frontend.text.tokenizer import load_tokenizer
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.twin.text import RecordedTokenizer

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from engine.frontend.detokenizer import Detokenizer
-from engine.frontend.input_processor import ProcessedInput
+from engine.frontend.text.detokenizer import Detokenizer
+from engine.frontend.text.input_processor import ProcessedInput
 from engine.messages import FinishReason, RequestOutput
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.frontend.input_processor import InputProcessor
+from engine.frontend.text.input_processor import InputProcessor
 from engine.model_config import read_model_config
 
 #: Classes that add nothing to tokenizer.json.
