@@ -119,6 +119,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Steps that may be in flight at once; None: one a stage, and one more with `scheduler.async_scheduling`.
     max_concurrent_batches: int | None = None
     distributed_executor_backend: str = "auto"  # "uni", "mp": see engine/executor/registry.py
+    #: How many cores one client spreads its requests over, each with all of the model.
+    data_parallel_size: int = 1
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -159,6 +161,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"max_concurrent_batches must be 1 or more, got {self.max_concurrent_batches}")
         if self.scheduler.async_scheduling and self.batch_queue_size < 2:
             raise ValueError("async_scheduling needs room for a second step in flight, but max_concurrent_batches is 1")
+        if self.data_parallel_size < 1:
+            raise ValueError(f"data_parallel_size must be 1 or more, got {self.data_parallel_size}")
         if self.data_parallel_rank < 0:
             raise ValueError(f"data_parallel_rank must be 0 or more, got {self.data_parallel_rank}")
 

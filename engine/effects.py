@@ -1,11 +1,8 @@
 """What a pure loop may ask of the world.
 
-The lives of core, worker, frontend, publisher and subscriber, and all that they do meanwhile, are generators: they
-decide, yield one of these effects, and are sent its result. `engine/process/shell.py` answers them with the ports
-of a real process, `sim/process/answers/` answers the same effects on SimPy. So each loop is written once,
-it can be stepped by hand in a test, and a process can be stopped or killed exactly between two effects.
-
-An effect that fails is thrown into the loop as an exception of `engine.errors`.
+Lives of processes, and all that they do meanwhile, are generators: they decide, yield one of these effects, and are
+sent its result, or an exception of `engine.errors`. `engine/process/shell.py` answers them with the ports of a real
+process, `sim/process/answers/` on SimPy. So each loop is written once, and can be stopped exactly between two effects.
 """
 
 from __future__ import annotations
@@ -341,14 +338,17 @@ class RemoveFiles(Effect):
 
 
 class OpenHeartbeat(Effect):
-    """Open the shared word in which a core counts. -> None"""
+    """Open the shared word in which a core counts: `of` that one, or this process itself. -> None"""
 
     name: str
     create: bool
+    of: Node | None = None
 
 
 class ReadHeartbeat(Effect):
-    """-> (count, when it was written, or None before the first)"""
+    """Of this core. -> (count, when it was written, or None before the first)"""
+
+    of: Node
 
 
 class OpenSocket(Effect):

@@ -1,164 +1,39 @@
-"""Every process, channel and place where something can go wrong, by name.
+"""Which processes there are, and how they are joined: engines, their clients, and who follows them.
 
-Names are frozen: plans on disk refer to them.
-
-    node     frontend.0   core.0   worker.1   subscriber.0          with @life after a restart: core.0@1
-             core.1   worker.1.0                                    engine 1: its core, its rank 0
-    edge     core.0->worker.1/rpc                                    directed, one per peer
-    site     core.0->worker.1/rpc:receive                            an operation on an edge
-             core.0/rpc:store.written                                a store of the ring that core.0 writes
-             worker.1/rpc:store.read                                 the read flag that worker.1 sets in it
-             core.0/rpc:doorbell                                     the wake-up after publishing
-             core.0/mark:scheduled                                   a mark in the process
-             worker.1/collective:enter                               a collective, counted per node
-             worker.2/pipe:receive                                   what a stage takes from the one before it
-
-An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
-ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers.
-
-Sends, arrivals, stores, marks, collectives and what goes from stage to stage are counted. Polls and flag reads never
-are, because their number is not reproducible.
+Names of nodes, edges and places are those of `engine.names`, and may be imported from here.
 """
 
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from functools import lru_cache
 
 import msgspec
 
-
-class NodeKind(StrEnum):
-    FRONTEND = "frontend"
-    CORE = "core"
-    WORKER = "worker"
-    SUBSCRIBER = "subscriber"
-
-
-class Channel(StrEnum):
-    """What an edge carries. The value is the last part of the edge's name."""
-
-    HANDSHAKE = "handshake"
-    REQUESTS = "requests"
-    OUTPUTS = "outputs"
-    RPC = "rpc"
-    RESPONSE = "response"
-    OVERFLOW = "overflow"  # the ZMQ by-pass of the rpc ring, for messages of at least a chunk
-    COLLECTIVE = "collective"
-    PIPE = "pipe"  # hidden states to the next stage, sampled tokens back to the first
-    KV = "kv"
-    REPLAY = "replay"
-
-
-class Mark(StrEnum):
-    """Crash points that are no message: a process passes them in a reproducible order."""
-
-    BORN = "born"
-    LOADING = "loading"  # worker: before the weights are read
-    READY = "ready"  # a process is about to report that it is ready
-    IDLE = "idle"  # core: has nothing to do and is about to wait
-    STEP = "step"  # core: about to schedule a step
-    SCHEDULED = "scheduled"  # core: a step was scheduled, nothing was sent yet
-    SUBMITTED = "submitted"  # core: the workers were told to execute the step, not yet to sample
-    EXECUTED = "executed"  # core: the model's answer is here, nothing was published yet
-    PUBLISHED = "published"  # core: the step's outputs were handed to the output thread
-    RING_FULL = "ring-full"  # a writer found no free chunk and begins to wait
-    DRAINING = "draining"  # core: SIGTERM was seen
-    DYING = "dying"  # a process is on its way out and still able to speak
-    KV_DROPPED = "kv-dropped"  # publisher: a batch was lost at its own full queue
-    EXECUTING = "executing"  # worker, or a core that is its own: an RPC is about to be executed
-    COPYING = "copying"  # a worker's copy thread took an answer
-    COPIED = "copied"  # it is about to give it
-
-
-#: Site operations on an edge, by channel.
-RING_CHANNELS = (Channel.RPC, Channel.RESPONSE)
-MESSAGE_CHANNELS = (
-    Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.OVERFLOW, Channel.KV, Channel.REPLAY,
+from engine.names import (
+    MESSAGE_CHANNELS,
+    READER_STORES,
+    RING_CHANNELS,
+    UNCOUNTED,
+    WRITER_STORES,
+    Channel,
+    Edge,
+    Mark,
+    Node,
+    NodeKind,
+    at,
+    core,
+    frontend,
+    mark_site,
+    subscriber,
+    worker,
 )
 
-#: Their crossings are counted by the process, whoever is at the other end.
-_UNCOUNTED = (Channel.COLLECTIVE, Channel.PIPE)
-
-#: The stores of one ring write, in order, and the one store of a read.
-WRITER_STORES = ("reset", "data", "readers", "written")
-READER_STORES = ("read",)
-
-_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber)\.(?:(?P<engine>[1-9]\d*)\.(?=\d))?(?P<index>\d+)"
-                      r"(?:@(?P<life>\d+))?$")
-_EDGE_RE = re.compile(r"^(?P<source>[a-z]+\.[\d.]+(?:@\d+)?)->(?P<target>[a-z]+\.[\d.]+(?:@\d+)?)/(?P<channel>[a-z]+)$")
-
-
-class Node(msgspec.Struct, frozen=True, order=True):
-    """One process. `life` counts its restarts; 0 is the first. `engine` is whose rank a worker is, else 0."""
-
-    kind: NodeKind
-    index: int
-    life: int = 0
-    engine: int = 0
-
-    def __str__(self) -> str:
-        engine = f"{self.engine}." if self.engine else ""
-        return f"{self.kind.value}.{engine}{self.index}" + (f"@{self.life}" if self.life else "")
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def parse(name: str) -> Node:
-        """Raises ValueError for anything that is not a node's name."""
-        found = _NODE_RE.match(name)
-        if not found or (found["engine"] and found["kind"] != "worker"):
-            raise ValueError(f"{name!r} is not the name of a node, such as 'core.0', 'worker.1@2' or 'worker.1.0'")
-        return Node(NodeKind(found["kind"]), int(found["index"]), int(found["life"] or 0), int(found["engine"] or 0))
-
-    @property
-    def first_life(self) -> Node:
-        """The same node as sites and journals name it: without its life."""
-        return Node(self.kind, self.index, 0, self.engine) if self.life else self
-
-
-def frontend(index: int = 0, life: int = 0) -> Node:
-    return Node(NodeKind.FRONTEND, index, life)
-
-
-def core(index: int = 0, life: int = 0) -> Node:
-    return Node(NodeKind.CORE, index, life)
-
-
-def worker(rank: int, life: int = 0, engine: int = 0) -> Node:
-    return Node(NodeKind.WORKER, rank, life, engine)
-
-
-def subscriber(index: int = 0, life: int = 0) -> Node:
-    return Node(NodeKind.SUBSCRIBER, index, life)
-
-
-class Edge(msgspec.Struct, frozen=True, order=True):
-    """A directed channel between two nodes."""
-
-    source: Node
-    target: Node
-    channel: Channel
-
-    def __str__(self) -> str:
-        return f"{self.source}->{self.target}/{self.channel.value}"
-
-    @staticmethod
-    def parse(name: str) -> Edge:
-        """Raises ValueError for anything that is not an edge's name."""
-        found = _EDGE_RE.match(name)
-        if not found:
-            raise ValueError(f"{name!r} is not the name of an edge, such as 'core.0->frontend.0/outputs'")
-        return Edge(Node.parse(found["source"]), Node.parse(found["target"]), Channel(found["channel"]))
-
-
-def at(place: Edge | Node | str, operation: str) -> str:
-    """The name of a site: `at(edge, "receive")`, `at("core.0/rpc", "store.written")`."""
-    return f"{place}:{operation}"
-
-
-def mark_site(node: Node | str, mark: Mark) -> str:
-    return f"{node}/mark:{mark.value}"
+__all__ = [
+    "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Deployment", "Edge",
+    "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "core", "data_parallel", "frontend", "is_site",
+    "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
+]
 
 
 class Grid(msgspec.Struct, frozen=True):
@@ -262,6 +137,27 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return frontend(self.index)
 
 
+class Deployment(msgspec.Struct, frozen=True):
+    """Engines and clients that are joined: what is started, serves and goes as a whole. Subscribers outlive it."""
+
+    engines: tuple[Engine, ...]
+    clients: tuple[Client, ...]
+
+    @property
+    def index(self) -> int:
+        return self.engines[0].index
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        return frozenset((*(node for engine in self.engines for node in engine.nodes),
+                          *(client.node for client in self.clients)))
+
+    @property
+    def followers(self) -> tuple[tuple[Node, Engine], ...]:
+        """Its subscribers, each with whom it follows."""
+        return tuple((node, engine) for engine in self.engines for node in engine.followers)
+
+
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """Which processes a play has."""
 
@@ -278,9 +174,20 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def clients_of(self, engine: int) -> tuple[Client, ...]:
         return tuple(client for client in self.clients if engine in client.engines)
 
-    def processes_of(self, engine: Engine) -> frozenset[Node]:
-        """The engine's own and its clients': who goes when it goes. Subscribers outlive it."""
-        return frozenset((*engine.nodes, *(client.node for client in self.clients_of(engine.index))))
+    @property
+    def deployments(self) -> tuple[Deployment, ...]:
+        """In the order of their first engines."""
+        found: list[Deployment] = []
+        for engine in self.engines:
+            clients = self.clients_of(engine.index)
+            for place, other in enumerate(found):
+                if not set(clients).isdisjoint(other.clients):
+                    joined = tuple(dict.fromkeys((*other.clients, *clients)))
+                    found[place] = Deployment((*other.engines, engine), joined)
+                    break
+            else:
+                found.append(Deployment((engine,), clients))
+        return tuple(found)
 
     def engines_of(self, node: Node) -> tuple[Engine, ...]:
         """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
@@ -334,7 +241,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def sites(self) -> tuple[str, ...]:
         """Every site of the first life, in a stable order."""
-        names = [at(edge, op) for edge in self.edges if edge.channel not in _UNCOUNTED
+        names = [at(edge, op) for edge in self.edges if edge.channel not in UNCOUNTED
                  for op in ("send", "receive")]
         names += [at(edge, "wire") for edge in self.edges if edge.channel in MESSAGE_CHANNELS]
         for engine in self.engines:
@@ -369,6 +276,13 @@ def is_site(topology: Topology, name: str) -> bool:
 def tensor_parallel(tp: int, *, subscribers: int = 0, pp: int = 1) -> Topology:
     """One engine of `pp` stages of `tp` ranks with one client."""
     return Topology(engines=(Engine(tp=tp, pp=pp, subscribers=tuple(range(subscribers))),))
+
+
+def data_parallel(dp: int, *, tp: int = 1, pp: int = 1, subscribers: int = 0) -> Topology:
+    """One client of `dp` engines, which it spreads its requests over. `subscribers` follow each of them."""
+    return Topology(clients=(Client(engines=tuple(range(dp))),), engines=tuple(
+        Engine(index=rank, tp=tp, pp=pp, data_parallel_rank=rank,
+               subscribers=tuple(range(rank * subscribers, (rank + 1) * subscribers))) for rank in range(dp)))
 
 
 def side_by_side(*engines: Engine) -> Topology:

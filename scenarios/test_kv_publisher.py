@@ -38,7 +38,7 @@ globals().update(family(__name__, (
     Case("test_publisher_has_still_to_send_when_the_engine_ends",
          "The publisher's thread stands still while the engine is asked to leave: what waits is sent before it goes.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12),
-              hang("core.0", at=f"{KV}:send", nth=5, until=until(seconds=0.5))), (kv_sent_once,)),
+              hang("core.0", at=f"{KV}:send", nth=5, until=until(seconds=0.9))), (kv_sent_once,)),
     Case("test_publisher_has_more_to_send_than_time_when_the_engine_ends",
          "The publisher's thread stands still for so long that the engine's patience is over: the rest is not sent.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=12), *(

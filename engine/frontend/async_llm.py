@@ -123,8 +123,13 @@ class AsyncLLM:
         return await self.start_utility(method, *args)
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError where the engine is dead or makes no progress."""
+        """Raises EngineDeadError where the engine is dead or makes no progress; of several cores, where all are."""
         self.client.check_health()
+
+    @property
+    def dead_cores(self) -> dict[str, str]:
+        """Of several cores those that are dead, each with the reason."""
+        return self.client.dead_cores
 
     @property
     def errored(self) -> bool:

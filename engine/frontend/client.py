@@ -21,13 +21,13 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.effects import Loop
+from engine.frontend.core_handle import CoreHandle
 from engine.frontend.life import ClientLife
 from engine.frontend.session import ClientSession
 from engine.ports import Ports
 from engine.process.entry import open_ports
 from engine.process.living import EngineProcess
 from engine.topology import frontend
-from engine.wire.wiring import OUTPUTS
 
 #: Clients whose engines run, of this process and (after a fork) of its parent. Held here until their shutdown: a ZMQ
 #: context that is collected together with its sockets would wait for them for ever.
@@ -92,18 +92,25 @@ class EngineCoreClient:
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `pump` has something to do."""
-        return [self.process.sockets[OUTPUTS].fileno(),
-                *(self.process.children.sentinel(node) for node in self.life.watched)]
+        return [*(self.process.sockets[handle.inbox].fileno() for handle in self.life.cores.values()),
+                *self._sentinels()]
+
+    def _sentinels(self) -> list[int]:
+        return [self.process.children.sentinel(node) for node in self.life.watched]
 
     def pump(self, most: int = 256) -> bool:
-        """Take what has arrived, at most `most` messages. -> whether there may be more"""
-        outputs = self.process.sockets[OUTPUTS]
+        """Take what has arrived, at most `most` messages of each core. -> whether there may be more"""
         for _ in range(most):
-            message = outputs.try_receive()
-            if message is None:
-                self.run(self.life.look_at_core())
+            if not any([self._take_from(handle) for handle in self.life.cores.values()]):
+                self.run(self.life.look_at_cores())
                 return False
-            self.run(self.life.on_message(message[1]))
+        return True
+
+    def _take_from(self, handle: CoreHandle) -> bool:
+        message = self.process.sockets[handle.inbox].try_receive()
+        if message is None:
+            return False
+        self.run(self.life.on_message(message[1], handle.node.index))
         return True
 
     def tick(self) -> None:
@@ -116,8 +123,13 @@ class EngineCoreClient:
         deadline = self.life.deadline
         return None if deadline is None else max(0.0, deadline - self.ports.clock.monotonic())
 
+    @property
+    def dead_cores(self) -> dict[str, str]:
+        """Of several cores those that are dead, each with the reason. Known when the health was asked for."""
+        return self.life.dead_cores
+
     def check_health(self) -> None:
-        """Raises EngineDeadError where the engine is dead or makes no progress. Never waits."""
+        """Raises EngineDeadError where no core is left that makes progress. Never waits."""
         self.run(self.life.check_health())
 
     # -- the end
@@ -162,7 +174,7 @@ class AsyncMPClient(EngineCoreClient):
         if self.life.closed:
             return
         self._loop = self.loop = loop
-        self._watched = self.filenos()
+        self._watched, self._sentinels_watched = self.filenos(), set(self._sentinels())
         for descriptor in self._watched:
             loop.add_reader(descriptor, self._readable)
         self._timer = loop.call_later(self.tick_s, self._on_timer)
@@ -186,8 +198,11 @@ class AsyncMPClient(EngineCoreClient):
             return
         if self.pump():
             self._loop.call_soon(self._readable)  # let the others run, then go on
-        if not self.life.watched and len(self._watched) > 1:
-            self._loop.remove_reader(self._watched.pop())  # a sentinel stays readable for ever
+        sentinels = self._sentinels()
+        for sentinel in self._sentinels_watched.difference(sentinels):
+            self._loop.remove_reader(sentinel)  # it stays readable for ever
+            self._sentinels_watched.discard(sentinel)
+            self._watched.remove(sentinel)
         left_s = self.grace_left_s
         if left_s is not None and self._look is None:
             self._look = self._loop.call_later(left_s, self._look_again)

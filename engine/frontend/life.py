@@ -1,12 +1,12 @@
-"""The life of a client of one core (pure): start the core, serve, notice its death, end it.
+"""The life of a client of one or more cores (pure): start them, serve, notice their deaths, end them.
 
 `start` and `shutdown` are loops that wait. All between them never waits: whoever owns the waiting (asyncio, a caller
 without a loop, the twin) says what arrived and lets time pass. Decided deliveries are handed to `deliver`, a loop.
 
 Promises
 - Start-up ends in ready or in a named error within its bound; a core that dies on the way is noticed at once.
-- The core's death is known from its sentinel, whatever it could still say; its last outputs are read first, and for
-  at most `grace_s` after the death.
+- A core's death is known from its sentinel, whatever it could still say; its last outputs are read first, and for
+  at most `grace_s` after the death. Of several cores the others serve on.
 - A core that is alive and makes no progress is known from its heartbeat.
 - After `shutdown` nothing of the engine is left: no process, segment, socket file or directory.
 """
@@ -23,40 +23,29 @@ from engine.effects import (
     AwaitEnds,
     ClaimFiles,
     Close,
-    EndChild,
-    EndProcesses,
-    Gone,
-    HearChildren,
-    Identity,
-    IsOver,
     Loop,
     MarkPoint,
     Now,
     Observe,
-    OpenHeartbeat,
     OpenSocket,
-    ReadHeartbeat,
     ReadModel,
     Receive,
     RemoveFiles,
     Send,
-    StartChild,
     SweepFiles,
-    TellChild,
     WhoAmI,
 )
-from engine.errors import BadFrameError, ChildGoneError, ConfigError, EngineDeadError, RefusedError, StartupError
-from engine.frontend.monitor import CoreMonitor
-from engine.frontend.session import ClientSession, Delivery
+from engine.errors import BadFrameError, ChildGoneError, EngineDeadError, RefusedError
+from engine.frontend.core_handle import CoreHandle
+from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
 from engine.process.birth import birth_certificate
 from engine.process.files import EngineFiles
-from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
 from engine.topology import Channel, Edge, Mark, Node, core
 from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
-from engine.wire.wiring import OUTPUTS, frontend_sockets
+from engine.wire.wiring import frontend_sockets
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
@@ -68,7 +57,8 @@ _AWAY = 5
 def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
     """What both sides of the handshake must agree on."""
     return {"tensor_parallel_size": config.tensor_parallel_size,
-            "pipeline_parallel_size": config.pipeline_parallel_size, "data_parallel_size": 1}
+            "pipeline_parallel_size": config.pipeline_parallel_size,
+            "data_parallel_size": config.data_parallel_size}
 
 
 def nobody(delivery: Delivery) -> Loop[None]:
@@ -78,28 +68,27 @@ def nobody(delivery: Delivery) -> Loop[None]:
 
 
 class ClientLife:
-    """Of the client that runs in process `node`; its core has the same number."""
+    """Of the client that runs in process `node`; its one core has the same number, several count from 0."""
 
     model: ModelConfig  # from the start on
-    num_gpu_blocks: int
+    num_gpu_blocks: int  # of the core that has the fewest
 
     def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str]) -> None:
         self.config = config
         self.bounds = bounds = config.bounds
-        self.session = ClientSession(config.limits, bounds, suffix)
+        ranks = config.data_parallel_size
+        indices = tuple(range(ranks)) if ranks > 1 else (node.index,)
+        self.cores = {index: CoreHandle(core(index, node.life), bounds) for index in indices}
+        self._inboxes = tuple(handle.inbox for handle in self.cores.values())
+        self._by_node = {handle.node: handle for handle in self.cores.values()}
+        self._nodes = tuple(self._by_node)
+        self.session = ClientSession(config.limits, bounds, suffix, cores=indices)
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
-        self.core = core(node.index, node.life)
         self.files: EngineFiles | None = None
         self._node = node
-        self._name = str(self.core.first_life)
-        self.core_process: Identity | None = None  # of the core, once it was started
         self.watched: tuple[Node, ...] = ()  # whose end is to be noticed; once: it stays readable for ever
-        self._monitor: CoreMonitor | None = None
-        self._workers: tuple[Identity, ...] = ()
-        self._told: StartFailure | Leaving | None = None
-        self._dead_since: float | None = None
         self.closed = False  # or about to be
         self._ticked_at = self._looked_at = 0.0
 
@@ -116,22 +105,27 @@ class ClientLife:
             me = yield WhoAmI()
             yield Observe("born", birth_certificate(me, files))
             start_method = "spawn" if config.start_method == "auto" else config.start_method
-            # Before the first socket: under fork a child must not inherit a ZMQ context.
-            self.core_process = yield StartChild(self.core, start_method)
-            yield OpenHeartbeat(files.segment("beat"), create=True)
+            for handle in self.cores.values():  # before the first socket: a forked child must not inherit a ZMQ context
+                yield from handle.start(start_method)
             addresses = yield from self._open_sockets(files)
-            yield TellChild(self.core, CoreRecipe(
-                config=msgspec.structs.replace(config, start_method=start_method), files=files,
-                handshake_address=addresses[HANDSHAKE], beat=files.segment("beat"), frontend=me,
-                engine_index=self.core.index, clients=(self._node.index,)))
-            yield from self._meet(EngineHandshakeMetadata(
-                EngineZmqAddresses([addresses[REQUESTS]], [addresses[OUTPUTS]]), parallel_config(config)))
+            config = msgspec.structs.replace(config, start_method=start_method)
+            for index, handle in self.cores.items():
+                yield from handle.tell(self._of_rank(config, index), self._files_of(files, index),
+                                       addresses[HANDSHAKE], me, (self._node.index,))
+            yield from self._meet(addresses)
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
         self._ticked_at = now = yield Now()
-        self._monitor = CoreMonitor(self._name, self.bounds.stall_s, now)
-        self.watched = (self.core,)
+        for handle in self.cores.values():
+            handle.watch(now)
+        self.watched = self._nodes
+
+    def _of_rank(self, config: EngineConfig, index: int) -> EngineConfig:
+        return config if len(self.cores) == 1 else msgspec.structs.replace(config, data_parallel_rank=index)
+
+    def _files_of(self, files: EngineFiles, index: int) -> EngineFiles:
+        return files if len(self.cores) == 1 else files.of_core(index)
 
     def _open_sockets(self, files: EngineFiles) -> Loop[dict[str, str]]:
         """-> where each is bound"""
@@ -139,43 +133,25 @@ class ClientLife:
             return files.socket(f"{name}.ipc") if self.config.sockets.transport == "ipc" else "tcp://127.0.0.1:*"
 
         bound = {}
-        for spec in frontend_sockets(self.config, address, self.core.index):
+        for spec in frontend_sockets(self.config, address, tuple(self.cores)):
             bound[spec.name] = yield OpenSocket(spec)
         return bound
 
-    def _meet(self, metadata: EngineHandshakeMetadata) -> Loop[None]:
+    def _meet(self, addresses: dict[str, str]) -> Loop[None]:
+        agreed = parallel_config(self.config)
+        metadata = {index: EngineHandshakeMetadata(
+            EngineZmqAddresses([addresses[REQUESTS]], [addresses[handle.inbox]]), agreed)
+            for index, handle in self.cores.items()}
         try:
             ready = yield from frontend_handshake(
-                metadata, (self.core.index,), self.bounds.handshake_s, self.bounds.startup_s, (self.core,))
+                metadata, self.bounds.handshake_s, self.bounds.startup_s, self._nodes)
         except ChildGoneError:
-            raise (yield from self._why_start_failed()) from None
-        self.num_gpu_blocks = ready[self.core.index]
-        yield Observe("ready", {"num_gpu_blocks": self.num_gpu_blocks, "parallel_config": metadata.parallel_config})
-
-    def _why_start_failed(self) -> Loop[Exception]:
-        """The core is gone: what it wrote on its pipe before, or what is known from outside."""
-        code = yield from self._listen()
-        if isinstance(self._told, StartFailure):
-            return (ConfigError if self._told.kind == "ConfigError" else StartupError)(self._told.reason)
-        text = f"{self._name} died while starting (exit code {code})"
-        return StartupError(f"{text}: {self._told.reason}" if isinstance(self._told, Leaving) else text)
-
-    def _listen(self) -> Loop[int | None]:
-        """What the core wrote on its pipe: who its workers are, why it could not start, why it leaves.
-
-        -> its exit code, if it is gone
-        """
-        while True:
-            heard = yield HearChildren((self.core,), 0.0)
-            if heard is None:
-                return None
-            word = heard[1]
-            if isinstance(word, Gone):
-                return word.exitcode
-            if isinstance(word, WorkersBorn):
-                self._workers = word.identities
-            elif isinstance(word, StartFailure | Leaving):
-                self._told = word
+            gone = yield AwaitEnds(self._nodes, _AT_ONCE)
+            raise (yield from self._by_node[min(gone)].why_start_failed()) from None
+        self.num_gpu_blocks = min(ready.values())
+        of_each = {"blocks": {self.cores[index].name: blocks for index, blocks in ready.items()}}
+        yield Observe("ready", {"num_gpu_blocks": self.num_gpu_blocks, "parallel_config": agreed,
+                                **(of_each if len(ready) > 1 else {})})
 
     # -- requests
 
@@ -183,18 +159,28 @@ class ClientLife:
             eos_token_id: int | None = None, priority: int = 0) -> Loop[str]:
         """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
         now = yield from self._require_core()
+        chosen = self._choose()
         try:
-            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id, priority)
+            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id, priority,
+                                                chosen)
         except RefusedError:
             limits = self.config.limits
             yield Observe("load", {
                 "requests": len(self.session), "bytes": self.session.bytes_in_flight,
                 "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
             raise
-        yield Observe("accepted", {"request": request_id, "internal": internal})
-        if not (yield from self.send(frames, request=request_id)):
+        yield Observe("accepted", {"request": request_id, "internal": internal, "core": chosen})
+        if not (yield from self.send(frames, chosen, request=request_id)):
             yield from self._hand_over(self.session.unroutable(request_id))
         return internal
+
+    def _choose(self) -> int:
+        """The core that has the fewest of this client's requests, among those that can be reached."""
+        if len(self.cores) == 1:
+            return self._nodes[0].index
+        counts = self.session.in_flight()
+        return min((index for index in counts if self.cores[index].gone() is None), key=counts.__getitem__,
+                   default=self._nodes[0].index)
 
     def abort(self, request_id: str) -> Loop[None]:
         yield from self._take(self.session.abort(request_id))
@@ -203,36 +189,57 @@ class ClientLife:
         yield from self._take(self.session.stop(request_id, stop_reason))
 
     def utility(self, method: str, args: list[Any]) -> Loop[int]:
-        """-> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
+        """Of all cores that live. -> call id, whose result is delivered. Raises EngineDeadError, UnroutableError."""
         now = yield from self._require_core()
-        call_id, frames = self.session.utility(method, args, now)
-        if not (yield from self.send(frames, utility=method)):
-            raise self.session.unroutable_call(call_id)
+        call_id, messages = self.session.utility(method, args, now)
+        for index, frames in messages:
+            if not (yield from self.send(frames, index, utility=method)):
+                raise self.session.unroutable_call(call_id)
         return call_id
 
-    def send(self, frames: list[Any], request: str | None = None, utility: str | None = None) -> Loop[bool]:
-        """-> False where a living core is not connected, so that this was not sent."""
+    def send(self, frames: list[Any], index: int | None = None, request: str | None = None,
+             utility: str | None = None) -> Loop[bool]:
+        """To this core, or to the first. -> False where a living core is not connected, so that this was not sent."""
+        handle = self.cores[self._nodes[0].index if index is None else index]
         try:
-            yield Send(REQUESTS, frames, self.core.index)
+            yield Send(REQUESTS, frames, handle.node.index)
         except Unroutable:
-            if self.core_process is not None and (yield AwaitEnds((self.core,), 0.0)):
+            if handle.process is not None and (yield AwaitEnds((handle.node,), _AT_ONCE)):
                 return True  # all that is open ends by its death
             yield Observe("unroutable", {"request": request, "utility": utility, "edge": REQUESTS})
             return False
         return True
 
     def _require_core(self) -> Loop[float]:
-        """-> now. Raises EngineDeadError where the core is gone, also while its last words are still waited for."""
-        now = yield from self.look_at_core()
-        gone = self._monitor.gone() if self._monitor is not None else None
-        if gone is not None and self.session.dead is None:
-            raise EngineDeadError((yield from self._in_its_words(gone)))
+        """-> now. Raises EngineDeadError where no core is left, also while last words are still waited for."""
+        now = yield from self.look_at_cores()
+        if self.session.dead is None and not self.reachable:
+            yield from self._raise_gone()
         return now
 
-    def _take(self, decided: tuple[list[Delivery], list[list[bytes]]]) -> Loop[None]:
+    @property
+    def reachable(self) -> bool:
+        """Whether there is a core that nothing is known against."""
+        return self.session.dead is None and any(
+            not handle.dead and handle.gone() is None for handle in self.cores.values())
+
+    @property
+    def dead_cores(self) -> dict[str, str]:
+        """By name, with what is known against each: those that are dead, and those whose last words are waited for."""
+        return {handle.name: handle.reason or handle.gone() or "" for handle in self.cores.values()
+                if handle.dead or handle.gone() is not None}
+
+    def _raise_gone(self) -> Loop[None]:
+        """All are dead or gone; one at least has still its last words to be read."""
+        for handle in self.cores.values():
+            gone = handle.gone()
+            if gone is not None and not handle.dead:
+                raise EngineDeadError((yield from handle.in_its_words(gone)))
+
+    def _take(self, decided: tuple[list[Delivery], list[Message]]) -> Loop[None]:
         deliveries, messages = decided
-        for frames in messages:
-            yield from self.send(frames)
+        for index, frames in messages:
+            yield from self.send(frames, index)
         yield from self._hand_over(deliveries)
 
     def _hand_over(self, deliveries: list[Delivery]) -> Loop[None]:
@@ -241,28 +248,29 @@ class ClientLife:
 
     # -- what happens
 
-    def on_message(self, frames: list[Any]) -> Loop[float]:
-        """The core has sent this. -> when it was read"""
+    def on_message(self, frames: list[Any], index: int) -> Loop[float]:
+        """That core has sent this. -> when it was read"""
         now: float = yield Now()
+        handle = self.cores[index]
         try:
-            deliveries = self.session.on_frames(frames, now)
+            deliveries = self.session.on_frames(frames, now, index)
         except BadFrameError as error:
-            edge = Edge(self.core.first_life, self._node.first_life, Channel.OUTPUTS)
+            edge = Edge(handle.node.first_life, self._node.first_life, Channel.OUTPUTS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
             return now
         yield from self._hand_over(deliveries)
-        if self.session.notice_read and self.session.dead is None and self._monitor is not None:
-            yield Observe("dead-notice", {})
-            yield from self._die(self._monitor.on_notice())
+        if index in self.session.notices and not handle.dead and handle.serves:
+            yield Observe("dead-notice", {"core": index})
+            yield from self._die(handle, handle.monitor.on_notice())
         return now
 
     def serve(self, until: float) -> Loop[float]:
         """Wait until something may have happened, at most until then, and take it. -> when that was"""
         next_tick, deadline = self._ticked_at + self.tick_s, self.deadline
-        got = yield Receive((OUTPUTS,), min(until, next_tick, next_tick if deadline is None else deadline),
+        got = yield Receive(self._inboxes, min(until, next_tick, next_tick if deadline is None else deadline),
                             self.watched)
         if got is not None:
-            now: float = yield from self.on_message(got[2])
+            now: float = yield from self.on_message(got[2], got[1])
             if now < next_tick:
                 return now
             yield from self._read_what_is_there()  # nothing is too late that was here in time
@@ -270,69 +278,69 @@ class ClientLife:
         return self._ticked_at
 
     def tick(self) -> Loop[None]:
-        """Let time pass: the core's death, its heartbeat, the end of a death's grace, then time-outs of the living."""
-        now = yield from self.look_at_core()
+        """Let time pass: deaths of cores, heartbeats, the end of a death's grace, then time-outs of the living."""
+        now = yield from self.look_at_cores()
         was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
         if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late
             yield from self._take(self.session.on_tick(now))
-        elif self._workers and (yield from self._core_is_long_dead()):
-            yield from self._end_workers()
+        for handle in self.cores.values():
+            if handle.dead:
+                yield from handle.end_orphans()
 
-    def look_at_core(self) -> Loop[float]:
-        """Notice that the core is gone or stands still. -> now"""
+    def look_at_cores(self) -> Loop[float]:
+        """Notice who is gone or stands still. -> now"""
         now: float = yield Now()
-        monitor = self._monitor
-        if self.session.dead is not None or monitor is None or now == self._looked_at:
+        if self.session.dead is not None or now == self._looked_at:
             return now
         self._looked_at = now
-        gone = yield AwaitEnds(self.watched, 0.0)
-        if gone:
-            self.watched = ()
-            monitor.on_gone(f" (exit code {gone[self.core].exitcode})", now)
-        beat, beaten_at = yield ReadHeartbeat()
-        reason = monitor.on_tick(beat, now, beaten_at)
-        if monitor.gone() is not None:
-            yield from self._read_what_is_there()
-            if reason is None and self.session.dead is None and (yield IsOver(OUTPUTS)):
-                reason = monitor.on_last_word()
-        yield from self._die(reason)
+        if self.watched:
+            gone = yield AwaitEnds(self.watched, _AT_ONCE)
+            for node, end in gone.items():
+                self._by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
+            if gone:
+                self.watched = tuple(node for node in self.watched if node not in gone)
+        for handle in self.cores.values():
+            if handle.serves and not handle.dead:
+                yield from self._look_at(handle, now)
         return now
+
+    def _look_at(self, handle: CoreHandle, now: float) -> Loop[None]:
+        reason = yield from handle.beat(now)
+        if handle.gone() is not None:
+            yield from self._read_what_is_there()
+            if reason is None and not handle.dead:
+                reason = yield from handle.last_word()
+        yield from self._die(handle, reason)
 
     def _read_what_is_there(self) -> Loop[None]:
         """Nobody may have read for a while."""
-        while (got := (yield Receive((OUTPUTS,), _AT_ONCE))) is not None:
-            yield from self.on_message(got[2])
+        while (got := (yield Receive(self._inboxes, _AT_ONCE))) is not None:
+            yield from self.on_message(got[2], got[1])
 
     @property
     def deadline(self) -> float | None:
-        """Until when the last words of a dead core are still waited for; None while it lives."""
-        return None if self._monitor is None else self._monitor.deadline()
+        """Until when the last words of a dead core are still waited for; None while all live."""
+        return min((deadline for handle in self.cores.values() if handle.serves
+                    if (deadline := handle.monitor.deadline()) is not None), default=None)
 
-    def _die(self, reason: str | None) -> Loop[None]:
-        if reason is None:
+    def _die(self, handle: CoreHandle, reason: str | None) -> Loop[None]:
+        if reason is None or handle.dead:
             return
-        reason = yield from self._in_its_words(reason)
-        self._dead_since = yield Now()
-        deliveries = self.session.die(reason)
-        self.watched = ()
-        yield Observe("engine-dead", {"reason": reason})
-        if not self.session.notice_read and not (yield AwaitEnds((self.core,), 0.0)):
-            yield EndChild(self.core, "kill")  # it stands still: nothing else would end it
+        reason = yield from handle.in_its_words(reason)
+        index = handle.node.index
+        self.watched = tuple(node for node in self.watched if node != handle.node)
+        deliveries = self.session.die(reason, index)
+        yield Observe("engine-dead", {"reason": reason, "core": index})
+        yield from handle.bury(reason, index in self.session.notices)
         yield from self._hand_over(deliveries)
 
-    def _in_its_words(self, reason: str) -> Loop[str]:
-        """Of a core that is gone or leaves: with what it told its parent, if it did."""
-        yield from self._listen()
-        return f"{reason}: {self._told.reason}" if isinstance(self._told, Leaving) else reason
-
     def check_health(self) -> Loop[None]:
-        """Raises EngineDeadError where the engine is dead or makes no progress."""
-        yield from self.look_at_core()
+        """Raises EngineDeadError where no core is left that makes progress."""
+        yield from self.look_at_cores()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
-        gone = self._monitor.gone() if self._monitor is not None else None
-        if gone is not None:
-            raise EngineDeadError((yield from self._in_its_words(gone)))
+        if self.watched != self._nodes and not self.reachable:
+            yield from self._raise_gone()
 
     # -- the end
 
@@ -344,35 +352,20 @@ class ClientLife:
         kept = {**self.session.kept(), **self.kept()}
         yield Observe("closing", {"kept": kept, "errors": self.session.check_integrity()})
         if self.session.dead is None:
-            for frames in self.session.free_all():  # or the core would let them run to their end
-                yield from self.send(frames)
+            for index, frames in self.session.free_all():  # or the cores would let them run to their end
+                yield from self.send(frames, index)
         yield from self._hand_over(self.session.die("the engine was shut down"))
-        if self.core_process is not None:
-            yield from self._end_core()
+        for handle in self.cores.values():
+            yield from handle.terminate()
+        deadline = (yield Now()) + self.bounds.terminate_s
+        for handle in self.cores.values():
+            yield from handle.end(deadline)
         yield from self.give_back()
-
-    def _end_core(self) -> Loop[None]:
-        yield EndChild(self.core, "terminate")
-        if not (yield AwaitEnds((self.core,), (yield Now()) + self.bounds.terminate_s)):
-            yield EndChild(self.core, "kill")
-            yield AwaitEnds((self.core,), (yield Now()) + self.bounds.terminate_s)
-        yield from self._listen()
-        yield from self._end_workers()
-
-    def _end_workers(self) -> Loop[None]:
-        """Of a core that is gone: they go by themselves, unless they are stopped."""
-        workers, self._workers = self._workers, ()
-        patience_s = 0.0 if (yield from self._core_is_long_dead()) else self.bounds.orphan_s
-        if workers:
-            yield EndProcesses(workers, patience_s)
-
-    def _core_is_long_dead(self) -> Loop[bool]:
-        return self._dead_since is not None and (yield Now()) - self._dead_since > self.bounds.orphan_s
 
     def break_off(self) -> Loop[None]:
         """`shutdown` was interrupted, by a second Ctrl-C: no more patience."""
-        if self.core_process is not None:
-            yield EndChild(self.core, "kill")
+        for handle in self.cores.values():
+            yield from handle.kill()
         yield from self.give_back()
 
     def give_back(self) -> Loop[None]:

@@ -146,6 +146,11 @@ class LLM:
         """Raises EngineDeadError where the engine is dead or makes no progress."""
         self.client.check_health()
 
+    @property
+    def dead_cores(self) -> dict[str, str]:
+        """Of several cores those that are dead, each with the reason."""
+        return self.client.dead_cores
+
     def shutdown(self) -> None:
         """End the engine. Nothing is left behind."""
         self.client.shutdown()

@@ -10,6 +10,9 @@ Promises
   what arrives late for the old one never touches the new.
 - What is in flight is bounded; beyond it a request is refused by name.
 
+Of several cores each request has one, which is asked for its abort and takes it along when it dies; a utility call is
+put to all that live, and answered when all have answered.
+
 Frames to send are returned, never sent: whoever drives the session does that, and may find out that nobody is
 connected (`unroutable`).
 """
@@ -17,7 +20,7 @@ connected (`unroutable`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -73,14 +76,40 @@ class UtilityResult(msgspec.Struct, frozen=True):
 Delivery = Tokens | RequestEnd | UtilityResult
 
 
+class Message(NamedTuple):
+    """Frames for one core."""
+
+    core: int
+    frames: list[bytes]
+
+
+class _Call:
+    """A utility call that not all of its cores have answered."""
+
+    __slots__ = ("answers", "deadline", "method", "waits_for")
+
+    def __init__(self, method: str, deadline: float, cores: list[int]) -> None:
+        self.method = method
+        self.deadline = deadline
+        self.waits_for = set(cores)
+        self.answers: dict[int, tuple[str | None, Any]] = {}  # (failure, result) by core
+
+    def result(self, call_id: int) -> UtilityResult:
+        """The first failure, else what the first core answered."""
+        failure, result = next((answer for _, answer in sorted(self.answers.items()) if answer[0] is not None),
+                               self.answers[min(self.answers)])
+        return UtilityResult(call_id, failure, result)
+
+
 class _Live:
     """One request in flight."""
 
-    __slots__ = ("early", "encoded_bytes", "gap_since", "have", "heard_at", "internal_id", "request_id")
+    __slots__ = ("core", "early", "encoded_bytes", "gap_since", "have", "heard_at", "internal_id", "request_id")
 
-    def __init__(self, request_id: str, internal_id: str, encoded_bytes: int, now: float) -> None:
+    def __init__(self, request_id: str, internal_id: str, encoded_bytes: int, now: float, core: int) -> None:
         self.request_id = request_id
         self.internal_id = internal_id
+        self.core = core
         self.encoded_bytes = encoded_bytes
         self.have = 0  # tokens delivered
         self.heard_at = now
@@ -89,19 +118,21 @@ class _Live:
 
 
 class ClientSession:
-    """The requests and utility calls of one client of one core."""
+    """The requests and utility calls of one client of these cores."""
 
-    def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0) -> None:
+    def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0,
+                 cores: tuple[int, ...] = (0,)) -> None:
         self.limits = limits
         self.bounds = bounds
         self.client_index = client_index
+        self.alive = list(cores)
         self.dead: EngineDeadError | None = None
-        self.notice_read = False
+        self.notices: set[int] = set()  # cores that have said their last word
         self.bytes_in_flight = 0
         self._suffix = suffix
         self._by_id: dict[str, _Live] = {}
         self._by_internal: dict[str, _Live] = {}
-        self._utilities: dict[int, tuple[str, float]] = {}
+        self._utilities: dict[int, _Call] = {}
         self._next_call = 0
 
     def __len__(self) -> int:
@@ -114,8 +145,8 @@ class ClientSession:
     # -- what the caller asks
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, now: float,
-            eos_token_id: int | None = None, priority: int = 0) -> tuple[str, list[bytes]]:
-        """-> (internal id, frames to send).
+            eos_token_id: int | None = None, priority: int = 0, core: int = 0) -> tuple[str, list[bytes]]:
+        """-> (internal id, frames to send to that core).
 
         Raises EngineDeadError, BadRequestError for an id that is in use, RefusedError beyond the limits.
         """
@@ -132,28 +163,35 @@ class ClientSession:
         if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
             raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "
                                            f"flight, the limit is {self.limits.max_request_bytes}")
-        live = _Live(request_id, internal_id, encoded_bytes, now)
+        live = _Live(request_id, internal_id, encoded_bytes, now, core)
         self._by_id[request_id] = self._by_internal[internal_id] = live
         self.bytes_in_flight += encoded_bytes
         return internal_id, frames
 
-    def abort(self, request_id: str) -> tuple[list[Delivery], list[list[bytes]]]:
+    def in_flight(self) -> dict[int, int]:
+        """How many requests each living core has."""
+        counts = dict.fromkeys(self.alive, 0)
+        for live in self._by_id.values():
+            counts[live.core] += 1
+        return counts
+
+    def abort(self, request_id: str) -> tuple[list[Delivery], list[Message]]:
         """End a request for its caller, now. -> (its end, messages to send). Unknown ids are nobody's business."""
         live = self._by_id.get(request_id)
         if live is None:
             return [], []
-        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]
+        return [self._end(live, FinishReason.ABORT)], _aborts([live])
 
-    def stop(self, request_id: str, stop_reason: str) -> tuple[list[Delivery], list[list[bytes]]]:
+    def stop(self, request_id: str, stop_reason: str) -> tuple[list[Delivery], list[Message]]:
         """The client itself found the end (a stop string): finished for the caller, aborted in the core."""
         live = self._by_id.get(request_id)
         if live is None:
             return [], []
-        return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]
+        return [self._end(live, FinishReason.STOP, stop_reason)], _aborts([live])
 
-    def free_all(self) -> list[list[bytes]]:
-        """-> messages by which the core frees whatever is in flight; for the caller nothing changes."""
-        return [encode_abort(list(self._by_internal))] if self._by_internal else []
+    def free_all(self) -> list[Message]:
+        """-> messages by which the cores free whatever is in flight; for the caller nothing changes."""
+        return _aborts(list(self._by_internal.values()))
 
     def unroutable(self, request_id: str) -> list[Delivery]:
         """The socket said that nobody is connected: this request certainly did not reach the core."""
@@ -162,35 +200,36 @@ class ClientSession:
                                             "retry when the engine is healthy")
         return [self._end(live, FinishReason.ERROR, error=error)]
 
-    def utility(self, method: str, args: list[Any], now: float) -> tuple[int, list[bytes]]:
-        """-> (call id, frames to send). Raises EngineDeadError."""
+    def utility(self, method: str, args: list[Any], now: float) -> tuple[int, list[Message]]:
+        """-> (call id, messages to send). Raises EngineDeadError."""
         self._require_alive()
         call_id = self._next_call
         self._next_call += 1
-        self._utilities[call_id] = (method, now + self.bounds.request_s)
-        return call_id, encode_utility(Utility(self.client_index, call_id, method, args))
+        self._utilities[call_id] = _Call(method, now + self.bounds.request_s, self.alive)
+        frames = encode_utility(Utility(self.client_index, call_id, method, args))
+        return call_id, [Message(core, frames) for core in self.alive]
 
     def unroutable_call(self, call_id: int) -> UnroutableError:
         """The same of a utility call: it is forgotten. -> what its caller is told"""
-        method, _ = self._utilities.pop(call_id)
+        method = self._utilities.pop(call_id).method
         return UnroutableError(f"utility {method}", "the core is not connected, so the call was not sent; "
                                                     "retry when the engine is healthy")
 
     # -- what the core says
 
-    def on_frames(self, frames: list[Any], now: float) -> list[Delivery]:
-        """Take one message of the core. Raises BadFrameError where it is none; nothing is lost but the frame."""
+    def on_frames(self, frames: list[Any], now: float, core: int = 0) -> list[Delivery]:
+        """Take one message of that core. Raises BadFrameError where it is none; nothing is lost but the frame."""
         outputs = decode_outputs(frames)
         if isinstance(outputs, DeadNotice):
-            self.notice_read = True
+            self.notices.add(core)
             return []
-        return self.on_outputs(outputs, now)
+        return self.on_outputs(outputs, now, core)
 
-    def on_outputs(self, outputs: EngineCoreOutputs, now: float) -> list[Delivery]:
+    def on_outputs(self, outputs: EngineCoreOutputs, now: float, core: int = 0) -> list[Delivery]:
         deliveries: list[Delivery] = []
         for output in outputs.outputs:
             live = self._by_internal.get(output.request_id)
-            if live is None:  # it has ended
+            if live is None or live.core != core:  # it has ended, or is not this core's
                 continue
             live.heard_at = now
             if output.num_preceding > live.have:
@@ -203,8 +242,13 @@ class ClientSession:
             if not live.early:
                 live.gap_since = None
         answer = outputs.utility_output
-        if answer is not None and self._utilities.pop(answer.call_id, None) is not None:
-            deliveries.append(UtilityResult(answer.call_id, answer.failure, answer.result))
+        call = self._utilities.get(answer.call_id) if answer is not None else None
+        if answer is not None and call is not None and core in call.waits_for:
+            call.waits_for.discard(core)
+            call.answers[core] = answer.failure, answer.result
+            if not call.waits_for:
+                del self._utilities[answer.call_id]
+                deliveries.append(call.result(answer.call_id))
         return deliveries
 
     def _deliver(self, live: _Live, output: EngineCoreOutput, deliveries: list[Delivery]) -> None:
@@ -231,12 +275,12 @@ class ClientSession:
 
     # -- time and death
 
-    def on_tick(self, now: float) -> tuple[list[Delivery], list[list[bytes]]]:
-        """-> (ends of requests whose time is over, messages that free them in the core)."""
+    def on_tick(self, now: float) -> tuple[list[Delivery], list[Message]]:
+        """-> (ends of requests whose time is over, messages that free them in their cores)."""
         if not self.busy:
             return [], []
         deliveries: list[Delivery] = []
-        late: list[str] = []
+        late: list[_Live] = []
         for live in list(self._by_id.values()):
             gap_s = now - live.gap_since if live.gap_since is not None else 0.0
             silent_s = now - live.heard_at
@@ -248,25 +292,36 @@ class ClientSession:
                         "it may have taken effect")
             else:
                 continue
-            late.append(live.internal_id)
+            late.append(live)
             deliveries.append(self._end(live, FinishReason.ERROR, error=RequestTimeoutError(
                 live.request_id, text, may_have_taken_effect=True)))
-        for call_id, (method, deadline) in list(self._utilities.items()):
-            if now > deadline:
+        for call_id, call in list(self._utilities.items()):
+            if now > call.deadline:
                 del self._utilities[call_id]
                 deliveries.append(UtilityResult(call_id, None, None, RequestTimeoutError(
-                    f"utility {method}", "no answer in time; it may have taken effect", may_have_taken_effect=True)))
-        return deliveries, [encode_abort(late)] if late else []
+                    f"utility {call.method}", "no answer in time; it may have taken effect",
+                    may_have_taken_effect=True)))
+        return deliveries, _aborts(late)
 
-    def die(self, reason: str) -> list[Delivery]:
-        """The engine is dead: everything pending ends, and everything later is refused with the same words."""
+    def die(self, reason: str, core: int | None = None) -> list[Delivery]:
+        """All cores are dead, or this one: what was theirs ends. Where none is left everything later is refused with
+        the same words.
+        """
         if self.dead is not None:
             return []
-        self.dead = EngineDeadError(reason)
+        lost = self.alive if core is None else [core]
+        self.alive = [index for index in self.alive if index not in lost]
+        if not self.alive:
+            self.dead = EngineDeadError(reason)
         deliveries: list[Delivery] = [self._end(live, None, error=EngineDeadError(reason))
-                                      for live in list(self._by_id.values())]
-        deliveries += [UtilityResult(call_id, None, None, EngineDeadError(reason)) for call_id in self._utilities]
-        self._utilities.clear()
+                                      for live in list(self._by_id.values()) if live.core in lost]
+        for call_id, call in list(self._utilities.items()):
+            was_asked = not call.waits_for.isdisjoint(lost)
+            call.waits_for.difference_update(lost)
+            if was_asked and not call.waits_for:
+                del self._utilities[call_id]
+                deliveries.append(call.result(call_id) if call.answers else
+                                  UtilityResult(call_id, None, None, EngineDeadError(reason)))
         return deliveries
 
     def kept(self) -> dict[str, int]:
@@ -292,6 +347,14 @@ class ClientSession:
         del self._by_id[live.request_id], self._by_internal[live.internal_id]
         self.bytes_in_flight -= live.encoded_bytes
         return RequestEnd(live.request_id, reason, stop_reason, error, live.internal_id)
+
+
+def _aborts(some: list[_Live]) -> list[Message]:
+    """A message for each of their cores."""
+    by_core: dict[int, list[str]] = {}
+    for live in some:
+        by_core.setdefault(live.core, []).append(live.internal_id)
+    return [Message(core, encode_abort(ids)) for core, ids in sorted(by_core.items())]
 
 
 def outcome_of_error(error: BaseException) -> Outcome:

@@ -48,6 +48,7 @@ from engine.process.answers.belongings import Belongings
 from engine.process.answers.family import Family
 from engine.process.answers.threads import Threads
 from engine.process.operator_log import OperatorLog
+from engine.topology import Node
 
 logger = logging.getLogger(__name__)
 #: A heartbeat in its shared word: the count, and the host's monotonic clock in nanoseconds when it was written.
@@ -89,6 +90,7 @@ class Process:
         self.rings: dict[str, RingSpec] = {}
         self.worker: Any = None
         self.heartbeat: memoryview | None = None
+        self.beats: dict[Node, memoryview] = {}  # of others
         self.cancelled: Exception | None = None
         self.children = Family(ports, self.left)
         self._tickets: dict[str, int] = {}
@@ -184,9 +186,7 @@ class Process:
             self.heartbeat[:BEAT.size] = BEAT.pack(effect.count, now_ns)
 
     def _read_heartbeat(self, effect: ReadHeartbeat) -> tuple[int, float | None]:
-        if self.heartbeat is None:
-            return 0, None
-        beat, at_ns = BEAT.unpack_from(self.heartbeat)
+        beat, at_ns = BEAT.unpack_from(self.beats[effect.of])
         return beat, at_ns / 1e9 if at_ns else None
 
     # -- waiting

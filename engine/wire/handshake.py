@@ -13,7 +13,7 @@ ignored and reported, never fatal.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -58,14 +58,15 @@ def core_ready(num_gpu_blocks: int) -> Loop[None]:
     yield Send(HANDSHAKE, [msgspec.msgpack.encode(greeting)])
 
 
-def frontend_handshake(metadata: EngineHandshakeMetadata, engines: Collection[int], hello_s: float, startup_s: float,
+def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s: float, startup_s: float,
                        ends: tuple[Node, ...] = ()) -> Loop[dict[int, int]]:
-    """The frontend's side, for these cores. -> num_gpu_blocks of each, by engine.
+    """The frontend's side: what it has to say to each core, by engine. -> num_gpu_blocks of each.
 
     Raises StartupError naming what is still missing: a HELLO within `hello_s` of the start, everything else
     within `startup_s`; ChildGoneError where one of the children `ends` is gone before.
     """
     now = yield Now()
+    engines = metadata.keys()
     hello_deadline, deadline = now + hello_s, now + startup_s
     greeted: set[int] = set()
     ready: dict[int, int] = {}
@@ -84,7 +85,7 @@ def frontend_handshake(metadata: EngineHandshakeMetadata, engines: Collection[in
         elif inbox == REQUESTS:
             announced.add(peer)
         elif frames != [b""]:
-            problem = yield from _greeting(peer, frames, metadata, greeted, ready)
+            problem = yield from _greeting(peer, frames, metadata[peer], greeted, ready)
             if problem:
                 yield Observe("bad-frame", {"edge": inbox, "error": problem})
     return ready

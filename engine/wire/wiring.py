@@ -34,8 +34,18 @@ def identity_of(index: int) -> bytes:
 # -- frontend and core -------------------------------------------------------------------------------------------
 
 
-def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine: int = 0) -> list[SocketSpec]:
-    """ROUTER for handshakes, ROUTER for requests, PULL for outputs; all bound. Its peer is that engine's core."""
+def outputs_of(engine: int) -> str:
+    """A client's socket for the outputs of that engine's core."""
+    return f"{OUTPUTS}.{engine}"
+
+
+def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engines: tuple[int, ...] = (0,),
+                     ) -> list[SocketSpec]:
+    """ROUTER for handshakes, ROUTER for requests, and a PULL for the outputs of each engine's core; all bound.
+
+    A PULL of its own for each core, where vLLM has one for all: so a core's end is known from the end of its
+    connection, and none waits behind another's flood.
+    """
     sockets = config.sockets
     return [
         SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),
@@ -43,9 +53,10 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
         SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("requests"),
                    send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS, send_hwm=sockets.request_hwm,
                    mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes),
-        SocketSpec(name=OUTPUTS, kind="PULL", peer_kind=NodeKind.CORE, bind=True, address=address("outputs"),
-                   receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm, peer=engine,
-                   buffer_bytes=sockets.buffer_bytes, watched=True),
+        *(SocketSpec(name=outputs_of(engine), kind="PULL", peer_kind=NodeKind.CORE, bind=True,
+                     address=address(OUTPUTS if engine == engines[0] else outputs_of(engine)),
+                     receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm, peer=engine,
+                     buffer_bytes=sockets.buffer_bytes, watched=True) for engine in engines),
     ]
 
 

@@ -178,7 +178,7 @@ def _judge_draws(finding: Finding) -> None:
 def _judge_cut_short(finding: Finding, operation: Operation) -> None:
     """A stream that ended by the engine's death is a clean prefix only where something had befallen the engine."""
     history = finding.history
-    end = history.unprovoked_end(history.engine_of(operation.node))
+    end = history.unprovoked_end(history.asked_of(operation))
     if end is not None:
         tell = finding.unclear if history.starved(history.bounds.step_s) else finding.broke
         tell("request {!r} was cut short, and no fault explains the engine's death: {}", operation.request, end[1],

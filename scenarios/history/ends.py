@@ -96,8 +96,7 @@ def killed_as_asked(process: ProcessEnd, play: Play, lab: Lab) -> bool:
 def _was_to_be_killed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
     if not play.options.kill_all_then_restart or process.life or lab.guard_expired:
         return False
-    first = play.topology.engines[0]
-    return process.node in map(str, play.topology.processes_of(first))
+    return process.node in map(str, play.topology.deployments[0].nodes)
 
 
 def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:

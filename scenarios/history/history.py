@@ -39,6 +39,11 @@ __all__ = [
 STARVED_PART = 0.25
 
 
+def is_about(record: Record, engine: EngineLife) -> bool:
+    """Whether what a client says of a core is said of this engine's. A client of one core need not name it."""
+    return bool(record.data.get("core", engine.engine) == engine.engine)
+
+
 class History(Records):
     """One play, ready to be judged: what was written, and what it means."""
 
@@ -92,8 +97,8 @@ class History(Records):
         was lost beside the ring. A core that left by itself may outlive a caller that heard of it and closed at once.
         """
         death = self.ends.first_death(engine)
-        told = next((record for node, record in self.observed("engine-dead")
-                     if self.engine_of(node) == engine and self.before_closing(node, record)), None)
+        told = next((record for node, record in self.heard_of("engine-dead", engine)
+                     if self.before_closing(node, record)), None)
         if death is not None and (told is None or death.at <= told.at):
             at, why = death.at, f"{death.node} died, {death.how}"
         elif told is not None:
@@ -101,7 +106,7 @@ class History(Records):
         else:
             return None
         explained = (death is not None and death.planned) or any(
-            receipt.at <= at and self.engine_of(receipt.node) == engine
+            receipt.at <= at and self.is_of(receipt.node, engine)
             and receipt.may_end_the_engine(self.bounds.step_s) for receipt in self.faults.receipts)
         return None if explained else (at, why)
 
@@ -111,22 +116,38 @@ class History(Records):
     def operations(self) -> list[Operation]:
         return operations_of(self.observations)
 
+    def asked_of(self, operation: Operation) -> EngineLife:
+        """The engine that a request was sent to: where its client has several, the one that it says it chose."""
+        engines = self.engines_of(operation.node)
+        if len(engines) > 1 and operation.accepted is not None:
+            return next((engine for engine in engines if engine.engine == operation.accepted.data.get("core")),
+                        engines[0])
+        return engines[0]
+
+    def is_asked_of(self, operation: Operation, engine: EngineLife) -> bool:
+        return self.asked_of(operation) == engine
+
     @cached_property
     def startups(self) -> list[Startup]:
         return startups_of(self.observations)
 
     def told_at(self, engine: EngineLife, since: float) -> tuple[float, str] | None:
         """(when, where) a caller was first told, at or after `since`, that the engine is dead or never started."""
-        told = [(r.at, node) for name in ("engine-dead", "start-failed") for node, r in self.observed(name)
-                if r.at >= since and self.engine_of(node) == engine]
+        told = [(r.at, node) for name in ("engine-dead", "start-failed") for node, r in self.heard_of(name, engine)
+                if r.at >= since]
         told += [(o.ends[0].at, o.node) for o in self.operations if o.ends and o.outcome == Outcome.ENGINE_DEAD
-                 and o.ends[0].at >= since and self.engine_of(o.node) == engine]
+                 and o.ends[0].at >= since and self.asked_of(o) == engine]
         return min(told, default=None)
 
+    def heard_of(self, name: str, engine: EngineLife, client: str | None = None) -> list[tuple[str, Record]]:
+        """(client, record) of what clients, or that one, wrote under this name of that engine's core, by time."""
+        return [(node, record) for node, record in self.observed(name)
+                if (client is None or node == client) and self.is_of(node, engine) and is_about(record, engine)]
+
     @cached_property
-    def first(self) -> int:
-        """The engine that a play is about."""
-        return self.play.topology.engines[0].index
+    def main(self) -> frozenset[int]:
+        """The engines that a play is about."""
+        return frozenset(engine.index for engine in self.play.topology.deployments[0].engines)
 
     def grid_of(self, node: str) -> Grid:
         """How the ranks of this process's engine stand."""
@@ -147,8 +168,8 @@ class History(Records):
     @cached_property
     def struck(self) -> frozenset[int]:
         """Engines that something befell: a fault, at them or at who follows or calls them, or the lab's own kill."""
-        killed = {self.first} if self.play.options.kill_all_then_restart else set()
-        return frozenset(killed | {self.engine_of(receipt.node).engine for receipt in self.faults.receipts})
+        killed = self.main if self.play.options.kill_all_then_restart else frozenset()
+        return killed | {engine.engine for receipt in self.faults.receipts for engine in self.engines_of(receipt.node)}
 
     @cached_property
     def began_at(self) -> float:

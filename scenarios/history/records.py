@@ -23,7 +23,7 @@ class Records:
 
     def __init__(self, journals: list[JournalFile], topology: Topology) -> None:
         self._topology = topology
-        self._engines: dict[str, EngineLife] = {}
+        self._engines: dict[str, tuple[EngineLife, ...]] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
         self.last: dict[str, Record] = {}
@@ -56,13 +56,22 @@ class Records:
                 observations.setdefault(name, {})[node] = records
 
     def engine_of(self, node: str) -> EngineLife:
-        """The engine that a process is of, that it speaks with, or that it follows."""
+        """The engine that a process is of or follows, or the first that it speaks with."""
+        return self.engines_of(node)[0]
+
+    def engines_of(self, node: str) -> tuple[EngineLife, ...]:
+        """Of a frontend all that it speaks with, of any other process one."""
         found = self._engines.get(node)
         if found is None:
             parsed = Node.parse(node)
             engines = self._topology.engines_of(parsed.first_life)
-            found = self._engines[node] = EngineLife(engines[0].index if engines else 0, parsed.life)
+            found = self._engines[node] = tuple(EngineLife(engine.index, parsed.life) for engine in engines) or (
+                EngineLife(0, parsed.life),)
         return found
+
+    def is_of(self, node: str, engine: EngineLife) -> bool:
+        """Whether a process is of that engine, speaks with it or follows it."""
+        return engine in self.engines_of(node)
 
     def by_node(self, name: str) -> dict[str, list[Record]]:
         """Observations of that name, by node, each list in program order."""
@@ -123,7 +132,7 @@ class Records:
 
     def closing_at(self, engine: EngineLife) -> float:
         """When the frontend of that engine began to shut it down; infinite if it never did."""
-        times = [records[0].at for node, records in self.by_node("closing").items() if self.engine_of(node) == engine]
+        times = [records[0].at for node, records in self.by_node("closing").items() if self.is_of(node, engine)]
         return min(times, default=FOREVER)
 
     def before_closing(self, node: str, record: Record) -> bool:

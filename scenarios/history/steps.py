@@ -90,7 +90,7 @@ def asked_of(history: History, engine: EngineLife) -> dict[str, Asked]:
             if operation.internal is not None and operation.index in recorded
             and recorded[operation.index].get("reference_token_ids") is not None
             and not (recorded[operation.index].get("sampling_params") or {}).get("temperature")
-            and history.engine_of(operation.node) == engine}
+            and history.is_asked_of(operation, engine)}
 
 
 def _asked(operation: Operation, internal: str, recorded: dict[str, Any]) -> Asked:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.config import Bounds
-from engine.topology import Client, Engine, Node, Topology, core
+from engine.topology import Client, Deployment, Engine, Node, Topology
 from scenarios.history.play import Beside, Holdings, Measured, Moment, Options
 from scenarios.lab.settings import listeners_s
 
@@ -57,17 +57,17 @@ class Bench(Protocol):
     def has_ended(self, node: Node) -> bool:
         """Whether this process of the play was seen to end."""
 
-    def kill(self, engine: Engine) -> None:
-        """SIGKILL of every process of the engine, its clients among them, at once: nobody is left to clean up."""
+    def kill(self, deployment: Deployment) -> None:
+        """SIGKILL of every process of its engines, and of its clients, at once: nobody is left to clean up."""
 
-    def living(self, engine: Engine) -> list[str]:
-        """Processes of the engine, its clients among them, that are there."""
+    def living(self, deployment: Deployment) -> list[str]:
+        """Processes of its engines, its clients among them, that are there."""
 
     def measure(self) -> list[tuple[Node, Holdings]]:
         """What each process of the play that is there holds."""
 
-    def files(self, engine: Engine) -> set[str]:
-        """What the engine has in the file system and in shared memory."""
+    def files(self, deployment: Deployment) -> set[str]:
+        """What its engines have in the file system and in shared memory."""
 
     def now(self) -> float: ...
 
@@ -100,19 +100,19 @@ class Rehearsed:
         self._bounds = bounds
         self._options = options
         self._seen = Seen()
-        self._first, *self._others = topology.engines
+        self._first, *self._others = topology.deployments
         self._guard_s = GUARD_FACTOR * (bounds.request_s + bounds.stall_s + bounds.drain_s) + bounds.startup_s
         # Judges want three times the bound before they call a start a hang.
         self._start_s = GUARD_FACTOR * (bounds.startup_s + bounds.heartbeat_s + bounds.detection_s) + 1.0
-        self._clients: dict[int, Actor] = {}  # by engine
-        self._subscribers: dict[int, list[Actor]] = {}  # by engine
+        self._clients: dict[int, Actor] = {}  # by deployment
+        self._subscribers: dict[int, list[Actor]] = {}  # by deployment
         self._rounds = 0  # of workloads that clients were told to begin
 
     def run(self) -> Script:
         files = {}
-        for engine in self._others:
-            yield from self._start(engine, 0)
-            files[engine.index] = self._bench.files(engine)
+        for other in self._others:
+            yield from self._start(other, 0)
+            files[other.index] = self._bench.files(other)
         yield from self._start(self._first, 0)
         main = self._clients[self._first.index]
         if has_said(main, UP):
@@ -127,8 +127,8 @@ class Rehearsed:
         if self._options.kill_all_then_restart:
             self._seen.restarts.append((yield from self._start_again()))
             yield from self._look_for_leftovers(self._first, clean_expected=True)
-        for engine in self._others:
-            yield from self._end(engine, files[engine.index])
+        for other in self._others:
+            yield from self._end(other, files[other.index])
         actors = [actor for some in self._subscribers.values() for actor in some]
         yield Wait(lambda: all(actor.gone for actor in actors if has_said(actor, DONE)), self._bounds.cleanup_s,
                    guards=False)  # who has said its last word still has to end
@@ -136,10 +136,10 @@ class Rehearsed:
 
     # -- clients
 
-    def _start(self, engine: Engine, life: int) -> Steps:
+    def _start(self, deployment: Deployment, life: int) -> Steps:
         """Until it is ready, has failed, or must be called a hang."""
-        (client,) = self._topology.clients_of(engine.index)
-        actor = self._clients[engine.index] = self._bench.start_client(client, life)
+        (client,) = deployment.clients
+        actor = self._clients[deployment.index] = self._bench.start_client(client, life)
         yield Wait(lambda: bool(actor.said) or actor.gone, self._start_s)
 
     def _serve(self) -> Steps:
@@ -148,8 +148,8 @@ class Rehearsed:
             yield from self._start_subscribers()
         self._measure(Moment.READY)
         self._rounds = 1
-        for engine in (*self._others, self._first):
-            self._clients[engine.index].tell(GO)
+        for deployment in (*self._others, self._first):
+            self._clients[deployment.index].tell(GO)
         yield from self._until_done(self._first, 1)
         self._measure(Moment.DONE)
         if self._options.rest_s:
@@ -168,8 +168,8 @@ class Rehearsed:
                      since=since)
             for node, holds in self._bench.measure()]
 
-    def _until_done(self, engine: Engine, times: int) -> Steps:
-        actor = self._clients[engine.index]
+    def _until_done(self, deployment: Deployment, times: int) -> Steps:
+        actor = self._clients[deployment.index]
         yield Wait(lambda: actor.said.count(DONE) >= times or actor.gone, self._guard_s)
 
     def _start_again(self) -> Generator[Wait, bool, dict[str, Any]]:
@@ -188,39 +188,41 @@ class Rehearsed:
         error = next((m.decode()[len(FAILED) + 1:] for m in again.said if m.startswith(FAILED)), "")
         return {"life": 1, "ready": ready, "served": has_said(again, DONE), "removed": removed, "error": error}
 
-    def _end(self, engine: Engine, files: set[str]) -> Steps:
+    def _end(self, deployment: Deployment, files: set[str]) -> Steps:
         """It must still serve, and nobody may have touched what is its own. Its subscribers catch up."""
-        actor, touched = self._clients[engine.index], sorted(files - self._bench.files(engine))
-        yield from self._until_done(engine, self._rounds)
+        actor, touched = self._clients[deployment.index], sorted(files - self._bench.files(deployment))
+        yield from self._until_done(deployment, self._rounds)
         actor.tell(GO)
-        yield from self._until_done(engine, self._rounds + 1)
+        yield from self._until_done(deployment, self._rounds + 1)
         served = actor.said.count(DONE) == self._rounds + 1
-        self._seen.beside.append(Beside(engine=engine.index, served=served, touched=touched))
-        yield from self._stop_subscribers(engine)
+        self._seen.beside.append(Beside(engine=deployment.index, served=served, touched=touched))
+        yield from self._stop_subscribers(deployment)
         actor.tell(CLOSE)
         yield Wait(lambda: actor.gone, self._guard_s)
         of_others = self._seen.leftovers
-        yield from self._look_for_leftovers(engine, clean_expected=True)
+        yield from self._look_for_leftovers(deployment, clean_expected=True)
         self._seen.leftovers += of_others
 
     # -- subscribers
 
     def _start_subscribers(self) -> Steps:
         """Bring them in and let them hear of their publishers, unless those are dead by then."""
-        for engine in self._topology.engines:
-            self._subscribers[engine.index] = [self._bench.start_subscriber(node, engine) for node in engine.followers]
-
-        def heard(engine: Engine) -> bool:
-            return all(actor.said or actor.gone for actor in self._subscribers[engine.index])
+        started: list[tuple[Actor, Engine, Actor]] = []
+        for deployment in self._topology.deployments:
+            client, actors = self._clients[deployment.index], []
+            for node, engine in deployment.followers:
+                actors.append(self._bench.start_subscriber(node, engine))
+                started.append((actors[-1], engine, client))
+            self._subscribers[deployment.index] = actors
 
         def none_to_come() -> bool:
-            return all(heard(engine) or self._clients[engine.index].gone or self._bench.has_ended(core(engine.index))
-                       for engine in self._topology.engines)
+            return all(actor.said or actor.gone or client.gone or self._bench.has_ended(engine.core)
+                       for actor, engine, client in started)
 
         yield Wait(none_to_come, listeners_s(self._bounds), guards=False)
 
-    def _stop_subscribers(self, engine: Engine) -> Steps:
-        actors = self._subscribers.get(engine.index, [])
+    def _stop_subscribers(self, deployment: Deployment) -> Steps:
+        actors = self._subscribers.get(deployment.index, [])
         for actor in actors:
             actor.tell(STOP)
         yield Wait(lambda: all(actor.gone or has_said(actor, DONE) for actor in actors), listeners_s(self._bounds),
@@ -228,10 +230,10 @@ class Rehearsed:
 
     # -- what is left
 
-    def _look_for_leftovers(self, engine: Engine, *, clean_expected: bool) -> Steps:
-        """Give the engine its bound to disappear, then write down what has not."""
+    def _look_for_leftovers(self, deployment: Deployment, *, clean_expected: bool) -> Steps:
+        """Give it its bound to disappear, then write down what has not."""
         def left() -> list[str]:
-            return self._bench.living(engine) + sorted(self._bench.files(engine))
+            return self._bench.living(deployment) + sorted(self._bench.files(deployment))
 
         if clean_expected:
             yield Wait(lambda: not left(), self._bounds.cleanup_s, guards=False)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, RingConfig, SchedulerConfig
-from engine.topology import Engine
+from engine.topology import Client, Engine, Topology
 
 MODEL = Path(__file__).parents[1] / "model"
 
@@ -42,6 +42,13 @@ def with_grid(config: EngineConfig, engine: Engine) -> EngineConfig:
     return msgspec.structs.replace(config, tensor_parallel_size=engine.tp, pipeline_parallel_size=engine.pp)
 
 
+def of_topology(config: EngineConfig, topology: Topology) -> EngineConfig:
+    """What a play records: as its first client is started."""
+    first = topology.engines[0]
+    clients = topology.clients_of(first.index)
+    return msgspec.structs.replace(with_grid(config, first), data_parallel_size=len(clients[0].engines))
+
+
 def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     """The configuration of one engine of a play.
 
@@ -52,6 +59,11 @@ def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     if engine.index and engine.data_parallel_rank is None:
         events = msgspec.structs.replace(events, enable_kv_cache_events=False)
     return msgspec.structs.replace(with_grid(config, engine), data_parallel_rank=rank, kv_events=events)
+
+
+def config_for(config: EngineConfig, client: Client, first: Engine) -> EngineConfig:
+    """What a client is started with: as its first engine, for all that it has."""
+    return msgspec.structs.replace(config_of(config, first), data_parallel_size=len(client.engines))
 
 
 def listeners_s(bounds: Bounds) -> float:

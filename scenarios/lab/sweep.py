@@ -40,7 +40,7 @@ from faults.plan import (
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.lab.queue_play import PLAYS as QUEUE_PLAYS
-from scenarios.lab.settings import lab_config, with_grid
+from scenarios.lab.settings import lab_config, of_topology
 from scenarios.workloads.workload import Workload, abort, add, of_nobody, recorded, utility
 
 #: How long what holds something holds it: shorter than every bound, and longer than each of them.
@@ -68,7 +68,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         return Play(
             scenario=self.scenario, title="", world="sim", topology=self.topology, promises=(),
             workload=msgspec.to_builtins(self.workload.played()), plan=Plan((*self.plan.faults, *faults)),
-            config=with_grid(self.config, self.topology.engines[0]),
+            config=of_topology(self.config, self.topology),
             options=self.options, virtual_time=True)
 
 

@@ -155,9 +155,11 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
     if kind_of(incident.node) != NodeKind.SUBSCRIBER:
         return False
     engine = history.engine_of(incident.node).engine
-    if any(history.engine_of(death.node).engine == engine for death in history.ends.deaths):
-        return True
-    return not any(start.ready for start in history.startups if history.engine_of(start.node).engine == engine)
+    def is_of_it(node: str) -> bool:
+        return any(one.engine == engine for one in history.engines_of(node))
+
+    return any(is_of_it(death.node) for death in history.ends.deaths) or not any(
+        start.ready for start in history.startups if is_of_it(start.node))
 
 
 # -- what the lab did --------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def _killed_by_the_lab(history: History, incident: Incident) -> bool:
     if not history.play.options.kill_all_then_restart or incident.node == LAB:
         return False
     mine = history.engine_of(incident.node)
-    if mine.engine != history.first:
+    if mine.engine not in history.main:
         return False
     ended = (p.ended_at for p in history.lab.processes if p.killed_by_lab and not p.life)
     killed = min((at for at in ended if at is not None), default=FOREVER)

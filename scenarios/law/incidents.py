@@ -244,9 +244,9 @@ def _of_silence(history: History) -> Iterator[Incident]:
     for node, record in history.observed("over"):
         if record.data["unanswered"]:
             yield Incident(Sort.UNHEARD, node, record.at, f"{record.data['unanswered']} calls were never answered")
-        if not record.data.get("errored", True) and any(
-                o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted and o.ended_at <= record.at
-                for o in history.operations):  # who is refused may be told before its last words are read
+        told = {history.asked_of(o) for o in history.operations  # who is refused may be told before last words are read
+                if o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted and o.ended_at <= record.at}
+        if not record.data.get("errored", True) and told.issuperset(history.engines_of(node)):
             yield Incident(Sort.SILENT, node, record.at, "it says its engine lives, whose death its callers were told")
 
 

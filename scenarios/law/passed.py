@@ -179,7 +179,7 @@ def _bereft(history: History) -> Iterator[tuple[str, str]]:
 
 def _cut_off(history: History) -> Iterator[tuple[str, str]]:
     """A core that has said that it leaves is not ended by the client that has read that, unless that is closed."""
-    read = {history.engine_of(node): record for node, record in history.observed("dead-notice")}
+    read = {engine: heard for engine in history.engines if (heard := history.heard_of("dead-notice", engine))}
     for process in history.lab.processes if read else ():
         core = of_life(process.node, process.life)
         engine = history.engine_of(core)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from engine.topology import NodeKind
 from faults.plan import MESSAGE_FATES, Fate
-from scenarios.history.history import History, Receipt, kind_of
+from scenarios.history.history import EngineLife, History, Receipt, kind_of
 from scenarios.history.names import base
 from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.law.carried import carried
@@ -72,8 +72,22 @@ def of_its_engine(history: History, receipt: Receipt, incident: Incident) -> boo
     """The engine's processes and its clients, in the life that was struck; who follows it, in any."""
     if incident.node == LAB:
         return False
-    mine, its = history.engine_of(receipt.node), history.engine_of(incident.node)
-    return mine == its or (kind_of(incident.node) == NodeKind.SUBSCRIBER and mine.engine == its.engine)
+    for mine in history.engines_of(receipt.node):
+        for its in _concerned(history, incident):
+            if mine == its or (kind_of(incident.node) == NodeKind.SUBSCRIBER and mine.engine == its.engine):
+                return True
+    return False
+
+
+def _concerned(history: History, incident: Incident) -> tuple[EngineLife, ...]:
+    """The engines that an incident is about: of several that a client has the one that was asked, or that it names."""
+    engines = history.engines_of(incident.node)
+    if len(engines) == 1:
+        return engines
+    if incident.operation is not None:
+        return (history.asked_of(incident.operation),)
+    named = incident.record.data.get("core") if incident.record is not None else None
+    return tuple(engine for engine in engines if named in (None, engine.engine))
 
 
 def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -100,7 +114,7 @@ def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident)
     if not of_its_engine(history, receipt, incident) or receipt.lasted_s < history.bounds.handshake_s * _MOST:
         return False
     return not any(start.ready_at <= receipt.at for start in history.startups
-                   if history.engine_of(start.node) == history.engine_of(receipt.node))
+                   if history.is_of(start.node, history.engine_of(receipt.node)))
 
 
 def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -126,7 +140,7 @@ def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident:
     if not aborted or not of_its_engine(history, receipt, incident):
         return False
     before = [record.data["action"] for record in history.by_node("request").get(
-        history.engine_of(incident.node).core, ()) if record.at <= incident.at]
+        _concerned(history, incident)[0].core, ()) if record.at <= incident.at]
     return before.count("add") - before.count("abort") >= limit
 
 

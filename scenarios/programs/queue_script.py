@@ -52,10 +52,10 @@ def program_script(bench: QueueBench, topology: Topology, bounds: Bounds) -> Scr
 
 
 def _leftovers(bench: QueueBench, topology: Topology, bounds: Bounds) -> Script:
-    (engine,) = topology.engines
+    (deployment,) = topology.deployments
 
     def left() -> list[str]:
-        return bench.living(engine) + sorted(bench.files(engine))
+        return bench.living(deployment) + sorted(bench.files(deployment))
 
     yield Wait(lambda: not left(), bounds.cleanup_s, guards=False)
     return Seen(leftovers=left(), leftovers_checked_at=bench.now())

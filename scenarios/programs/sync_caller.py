@@ -70,7 +70,7 @@ class AskedLLM:
     """An `LLM` as the caller asks it. What is `wanted` is asked for by `generate`; `answers` are told to the caller."""
 
     def __init__(self, llm: LLM) -> None:
-        self._llm = llm
+        self._llm, self.life = llm, llm.client.life
         self.wanted: list[tuple[str, Prompt, SamplingParams, int]] = []
         self.answers: list[tuple[Command, Any, Exception | None]] = []
         self.looks_back = False

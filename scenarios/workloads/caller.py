@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from engine.effects import Loop, Now, Observe
 from engine.errors import EngineDeadError, RingtwinError, UnroutableError
+from engine.frontend.life import ClientLife
 from engine.frontend.session import outcome_of_error
 from engine.frontend.text.input_processor import Prompt
 from engine.messages import FinishReason, Outcome, RequestOutput, SamplingParams
@@ -36,6 +37,8 @@ class AskedEngine(Protocol):
 
     @property
     def errored(self) -> bool: ...
+    @property
+    def life(self) -> ClientLife: ...
 
 
 class Heard:
@@ -138,14 +141,14 @@ class Caller:
             "finish_reason": finish,
             "error": type(error).__name__ if error is not None else "",
             "may_have_taken_effect": getattr(error, "may_have_taken_effect", False), **_last_words(last)})
-        if isinstance(error, EngineDeadError):
+        if isinstance(error, EngineDeadError) and not self._asked.life.reachable:
             yield from self._learn_of_death()
         yield from self._do(self._driver.ended(heard.name))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> Loop[None]:
         yield Observe("utility", {"method": command.method, "args": command.args, "result": result,
                                   "failure": str(failure or ""), "ticket": command.ticket})
-        if isinstance(failure, EngineDeadError):
+        if isinstance(failure, EngineDeadError) and not self._asked.life.reachable:
             yield from self._learn_of_death()
         yield from self._do(self._driver.answered(command.ticket, failure is not None))
 
@@ -182,7 +185,8 @@ class Caller:
             yield from self._asked.check_health()
         except EngineDeadError as error:
             reason = str(error)
-        yield Observe("health", {"healthy": not reason, "reason": reason})
+        told = {"healthy": not reason, "reason": reason}
+        yield Observe("health", told if reason or not (dead := self._asked.life.dead_cores) else {**told, "dead": dead})
 
 
 def ask_closed(asked: AskedEngine) -> Loop[None]:

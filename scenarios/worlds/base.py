@@ -24,7 +24,7 @@ from scenarios.history.play import Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
-from scenarios.lab.settings import lab_config, with_grid
+from scenarios.lab.settings import lab_config, of_topology
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.provenance import provenance, versions
 
@@ -85,7 +85,7 @@ class World(ABC):
         play = Play(
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
-            config=with_grid(asked, topology.engines[0]), promises=(),
+            config=of_topology(asked, topology), promises=(),
             options=options or Options(), seed=self.seed)
         return self.replay(play, other_topology=topology != written_for)
 

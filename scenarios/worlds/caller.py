@@ -83,6 +83,7 @@ class AskedLLM:
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
+        self.life = llm.client.life
         self.tasks: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
 

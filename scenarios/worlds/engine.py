@@ -28,7 +28,7 @@ from engine.config import EngineConfig
 from engine.process.children import process_name, readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
-from engine.topology import Client, Engine, Node
+from engine.topology import Client, Deployment, Engine, Node
 from faults.plan import PlanError
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
@@ -39,7 +39,7 @@ from scenarios.lab import home
 from scenarios.lab.follower import following
 from scenarios.lab.queue_play import PLAYS
 from scenarios.lab.script import Rehearsed, Seen
-from scenarios.lab.settings import config_of
+from scenarios.lab.settings import config_for, config_of
 from scenarios.programs import program, queue_user, sync_caller
 from scenarios.programs.queue_script import program_script, queue_script
 from scenarios.workloads.workload import Workload, workload_of
@@ -212,13 +212,13 @@ class RealBench:
 
     def start_client(self, client: Client, life: int) -> RealActor:
         engine = self._play.topology.engine(client.engines[0])
-        folder = self._folder_of(engine)
+        folder = self._folder_of(engine.index)
         folder.mkdir(exist_ok=True)
         if self._options.long_runtime_dir:
             folder = folder / ("a-long-directory-name" * 6)
         recipe = caller.CallerRecipe(
             index=client.index, config=msgspec.structs.replace(
-                config_of(self._config, engine), runtime_dir=str(folder)),
+                config_for(self._config, client, engine), runtime_dir=str(folder)),
             workload=workload_of(self._workload, engine), ports_factory=FACTORY, ports_argument=self._argument,
             life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:
@@ -248,16 +248,16 @@ class RealBench:
         watched = self._watched.get(node)
         return watched is not None and watched.ended_at is not None
 
-    def kill(self, engine: Engine) -> None:
+    def kill(self, deployment: Deployment) -> None:
         """All are stopped first, or the last of them would have the time to clean up after the others."""
-        victims = [w for w in self._of(engine) if w.ended_at is None]
+        victims = [w for w in self._of(deployment) if w.ended_at is None]
         for watched in victims:
             watched.signal(signal.SIGSTOP)
         for watched in victims:
             watched.kill()
 
-    def living(self, engine: Engine) -> list[str]:
-        return [f"process {w.node} (pid {w.pid})" for w in self._of(engine) if w.ended_at is None]
+    def living(self, deployment: Deployment) -> list[str]:
+        return [f"process {w.node} (pid {w.pid})" for w in self._of(deployment) if w.ended_at is None]
 
     def measure(self) -> list[tuple[Node, Holdings]]:
         on_cpu = not fork_server.has_gpu(self._config.device)
@@ -265,19 +265,19 @@ class RealBench:
                  if watched.ended_at is None)
         return [(node, holds) for node, holds in found if holds is not None]
 
-    def files(self, engine: Engine) -> set[str]:
-        return set(engine_files(self._folder_of(engine)))
+    def files(self, deployment: Deployment) -> set[str]:
+        return set(engine_files(self._folder_of(deployment.index)))
 
     def now(self) -> float:
         return time.monotonic()
 
-    def _of(self, engine: Engine) -> list[Watched]:
-        nodes = self._play.topology.processes_of(engine)
+    def _of(self, deployment: Deployment) -> list[Watched]:
+        nodes = deployment.nodes
         return [watched for node, watched in self._watched.items() if node.first_life in nodes]
 
-    def _folder_of(self, engine: Engine) -> Path:
-        """An engine beside the first has a directory of its own, so that what each has can be told apart."""
-        return self._scratch / f"e{engine.index}" if engine.index else self._scratch
+    def _folder_of(self, first: int) -> Path:
+        """What is deployed beside the first has a directory of its own, so that what each has can be told apart."""
+        return self._scratch / f"e{first}" if first else self._scratch
 
     def _act(self, target: Any, recipe: msgspec.Struct, name: str) -> RealActor:
         actor = RealActor(target, msgspec.msgpack.encode(recipe), name, self._config.start_method)

@@ -26,13 +26,13 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.frontend.text.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
-from engine.topology import Client, Engine, Node, frontend
+from engine.topology import Client, Deployment, Engine, Node, frontend
 from faults.plan import PlanError
 from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab.follower import follow, following
 from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
-from scenarios.lab.settings import config_of
+from scenarios.lab.settings import config_for, config_of
 from scenarios.workloads.workload import Workload, workload_of
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
@@ -210,7 +210,7 @@ class SimBench:
         self._options = play.options
         self._config = with_events_at(play.config, "", lambda: EVENT_PORTS)
         self._lab = SimProcess(simulation, frontend(), None, 0)  # whose time the script takes
-        self._clients: dict[int, list[SimProcess]] = {}  # by engine, all lives
+        self._clients: dict[int, list[SimProcess]] = {}  # by client, all lives
         self._guard_expired = False
         self._ended_by_lab: set[str] = set()
         simulation.when_any_ends = self._wake
@@ -266,13 +266,13 @@ class SimBench:
 
     def start_client(self, client: Client, life: int) -> SimActor:
         engine = self._play.topology.engine(client.engines[0])
-        config = config_of(self._config, engine)
+        config = config_for(self._config, client, engine)
         workload = workload_of(self._workload, engine)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
                 p, config, workload, actor.say, self._options.await_death_s, partial(self._inputs, config)))
         actor = SimActor(process, self._wake)
-        self._clients.setdefault(engine.index, []).append(process)
+        self._clients.setdefault(client.index, []).append(process)
         return actor
 
     def _inputs(self, config: EngineConfig, model: ModelConfig) -> InputProcessor:
@@ -293,13 +293,13 @@ class SimBench:
         process = self._sim.processes.get(str(node))
         return process is not None and not process.alive
 
-    def kill(self, engine: Engine) -> None:
-        for process in self._of(engine):
+    def kill(self, deployment: Deployment) -> None:
+        for process in self._of(deployment):
             if process.alive:
                 self._end(process)
 
-    def living(self, engine: Engine) -> list[str]:
-        return [f"process {process.label} (pid {process.pid})" for process in self._of(engine) if process.alive]
+    def living(self, deployment: Deployment) -> list[str]:
+        return [f"process {process.label} (pid {process.pid})" for process in self._of(deployment) if process.alive]
 
     def measure(self) -> list[tuple[Node, Holdings]]:
         return [(process.node, Holdings(
@@ -307,14 +307,15 @@ class SimBench:
             descriptors=self._sim.host.network.held_by(process) + len(process.ports.rings), turns=process.turns))
             for process in self._sim.living() if not process.bystander]
 
-    def files(self, engine: Engine) -> set[str]:
+    def files(self, deployment: Deployment) -> set[str]:
         """Also those of its earlier lives, and not the socket files of events, whose addresses the lab chose."""
-        ids = {process.context.get("engine") for process in self._clients.get(engine.index, ())} - {None}
+        ids = {process.context.get("engine") for client in deployment.clients
+               for process in self._clients.get(client.index, ())} - {None}
         return {name for engine_id in ids for name in files_of(self._sim.host, engine_id)}
 
     def now(self) -> float:
         return self._sim.now
 
-    def _of(self, engine: Engine) -> list[SimProcess]:
-        nodes = self._play.topology.processes_of(engine)
+    def _of(self, deployment: Deployment) -> list[SimProcess]:
+        nodes = deployment.nodes
         return [process for process in self._sim.processes.values() if process.node.first_life in nodes]

@@ -225,7 +225,7 @@ def test_the_last_words_of_a_core_that_left_while_nobody_read_are_read_before_it
             return session.dead is not None
 
         until(told)
-        assert session.notice_read
+        assert session.notices
 
 
 def test_a_look_for_last_words_ends_with_the_loop_that_it_waits_on() -> None:
@@ -249,7 +249,7 @@ def test_nothing_is_watched_of_a_core_that_said_goodbye() -> None:
             os.kill(core[0], signal.SIGTERM)
             while not llm.errored:
                 await asyncio.sleep(0)
-            assert client.session.notice_read and sentinel not in client.filenos()
+            assert client.session.notices and sentinel not in client.filenos()
             assert not asyncio.get_running_loop().remove_reader(sentinel)
 
     run(main())

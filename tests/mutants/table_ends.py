@@ -39,11 +39,11 @@ TOLD_BEFORE_OUTPUTS = Mutant(
     bug="A client that hears by the pipe that its core leaves ends all streams, whatever it has still to read.",
     breaks=these("dead-notice/streams"), along=these("hwm0-no-loss", "nothing-left-behind"),
     edits=(Edit("engine/frontend/life.py",
-                "        now: float = yield Now()\n        try:\n            deliveries = self.session.on_frames",
-                "        now: float = yield Now()\n"
-                "        yield from self._listen()\n"
-                "        if isinstance(self._told, Leaving) and self._monitor is not None:\n"
-                "            yield from self._die(self._monitor.on_notice())\n"
+                "        handle = self.cores[index]\n        try:\n            deliveries = self.session.on_frames",
+                "        handle = self.cores[index]\n"
+                "        yield from handle.listen()\n"
+                "        if type(handle._told).__name__ == \"Leaving\" and handle.serves:\n"
+                "            yield from self._die(handle, handle.monitor.on_notice())\n"
                 "        try:\n            deliveries = self.session.on_frames"),))
 
 LATER_CALLS_WAIT = Mutant(
@@ -123,8 +123,9 @@ NAMELESS_START = Mutant(
     id="nameless-start", scenario="test_worker_dies_while_loading",
     bug="A start that fails ends with whatever was met on the way.",
     breaks=these("start-ends/named"),
-    edits=(Edit("engine/frontend/life.py", "            raise (yield from self._why_start_failed()) from None\n",
-                "            raise KeyError(str(self.core)) from None\n"),))
+    edits=(Edit("engine/frontend/life.py",
+                "            raise (yield from self._by_node[min(gone)].why_start_failed()) from None\n",
+                "            raise KeyError(str(min(gone))) from None\n"),))
 
 LEAVES_AT_ONCE = Mutant(
     id="leaves-at-once", scenario="test_core_is_asked_to_leave",
@@ -145,8 +146,8 @@ FIXED_NAMES = Mutant(
     id="fixed-names", scenario="test_two_engines_serve_side_by_side",
     bug="Every engine calls its segments the same.",
     breaks=these("two-on-one-host"), along=these("start-ends"),
-    edits=(Edit("engine/process/files.py", "        return f\"{PREFIX}{self.engine_id}-{name}\"\n",
-                "        return f\"{PREFIX}00000000-{name}\"\n"),
+    edits=(Edit("engine/process/files.py", "        return f\"{PREFIX}{self.engine_id}-{self.part}{name}\"\n",
+                "        return f\"{PREFIX}00000000-{self.part}{name}\"\n"),
            # A real start sweeps up segments that no living engine seems to own: what is mapped works on without a name.
            Edit("engine/process/runtime_dir.py", "        if named and not _lock_path(named[1]).exists():\n",
                 "        if False:\n")))

@@ -11,9 +11,9 @@ ABORT_UNTOLD = Mutant(
     breaks=these("ends-once/forgets"), along=these("lost-request-is-bounded", "nothing-left-behind"),
     edits=(SHORT_GUARD, Edit(
         "engine/frontend/session.py",
-                "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
+                "        return [self._end(live, FinishReason.ABORT)], _aborts([live])\n",
                 "        self._end(live, FinishReason.ABORT)\n"
-                "        return [], [encode_abort([live.internal_id])]\n"),))
+                "        return [], _aborts([live])\n"),))
 
 AS_IT_COMES = Mutant(
     id="as-it-comes", scenario="test_outputs_swap",
@@ -61,7 +61,7 @@ STOP_UNTOLD = Mutant(
     bug="A stop string ends the stream, and the core computes on.",
     breaks=these("text-is-of-tokens/told"), along=these("lost-request-is-bounded"),
     edits=(Edit("engine/frontend/session.py",
-                "return [self._end(live, FinishReason.STOP, stop_reason)], [encode_abort([live.internal_id])]",
+                "return [self._end(live, FinishReason.STOP, stop_reason)], _aborts([live])",
                 "return [self._end(live, FinishReason.STOP, stop_reason)], []"),))
 
 SENT_UNSEEN = Mutant(
@@ -106,7 +106,7 @@ GIVEN_UP_IN_SILENCE = Mutant(
     id="given-up-in-silence", scenario="test_output_is_lost_and_the_core_stands_still",
     bug="A client that gives a request up does not tell the core, which computes it to its end.",
     breaks=these("lost-request-is-bounded/freed"),
-    edits=(Edit("engine/frontend/session.py", "        return deliveries, [encode_abort(late)] if late else []\n",
+    edits=(Edit("engine/frontend/session.py", "        return deliveries, _aborts(late)\n",
                 "        return deliveries, []\n"),))
 
 ABORTED_BY_WORD = Mutant(
@@ -116,7 +116,7 @@ ABORTED_BY_WORD = Mutant(
     not_in={"engine": "a stream that has ended takes nothing more, so its reader gets no token and no second end"},
     edits=(
         Edit("engine/frontend/session.py",
-             "        return [self._end(live, FinishReason.ABORT)], [encode_abort([live.internal_id])]\n",
+             "        return [self._end(live, FinishReason.ABORT)], _aborts([live])\n",
              "        return [RequestEnd(request_id, FinishReason.ABORT, internal_id=live.internal_id)], []\n"),
         Edit("engine/frontend/streams.py",
              "            self._forget(end.request_id)\n            stream.put(output)\n",

@@ -1,4 +1,4 @@
-"""What a real process opens, and gives back: files, sockets, its heartbeat."""
+"""What a real process opens, and gives back: files, sockets, its heartbeat and those of others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSock
 from engine.ports import Ports, Socket
 from engine.process.files import EngineFiles
 from engine.process.runtime_dir import RuntimeDir, sweep
+from engine.topology import Node
 
 
 class Opens(Protocol):
@@ -17,6 +18,7 @@ class Opens(Protocol):
     ports: Ports
     sockets: dict[str, Socket]
     heartbeat: memoryview | None
+    beats: dict[Node, memoryview]
 
     def close(self) -> None: ...
 
@@ -47,7 +49,11 @@ class Belongings:
         return runtime
 
     def _open_heartbeat(self, effect: OpenHeartbeat) -> None:
-        self._process.heartbeat = self._process.ports.shared_word(effect.name, create=effect.create)
+        word = self._process.ports.shared_word(effect.name, create=effect.create)
+        if effect.of is None:
+            self._process.heartbeat = word
+        else:
+            self._process.beats[effect.of] = word
 
     def _open_socket(self, effect: OpenSocket) -> str:
         socket = self._process.sockets[effect.spec.name] = self._process.ports.open_socket(effect.spec)

@@ -85,7 +85,7 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
-    first = [p for p in engine if not p.life and history.engine_of(p.node).engine == history.first]
+    first = [p for p in engine if not p.life and history.engine_of(p.node).engine in history.main]
     killed = {death.node for death in history.ends.values() if has_no_chance(death)}
     told = history.by_node("born")  # a worker that was not born has not been told of anything that it could remove
     all_killed = bool(first) and {p.node for p in first if p.node in told or kind_of(p.node) != "worker"} <= killed
@@ -119,7 +119,7 @@ def check_start_ends(history: History) -> Finding:
     bound = timer_s(bounds, bounds.startup_s)
     for startup in history.startups:
         node, engine, end, began = startup.node, history.engine_of(startup.node), startup.end, startup.began.at
-        hits = [r for r in history.faults.receipts if history.engine_of(r.node) == engine and r.at >= began
+        hits = [r for r in history.faults.receipts if history.is_of(r.node, engine) and r.at >= began
                 and r.at <= (end.at if end else FOREVER)]
         if end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -163,12 +163,12 @@ def check_start_ends(history: History) -> Finding:
 def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | None:
     """Who was not there when the core said that it is ready, with a part in the start that it had not done."""
     said, core = next(((r.at, node) for node, r in history.observed("ready")
-                       if kind_of(node) == "core" and history.engine_of(node) == engine), (at, engine.core))
+                       if kind_of(node) == "core" and history.is_of(node, engine)), (at, engine.core))
     calls = [call.data["call"] for call in history.by_node("rpc-call").get(core, ()) if call.at < said]
     answered = {(r.data["rank"], r.data["call"]) for r in history.by_node("rpc-reply").get(core, ())}
     for death in history.ends.values():
         kind = kind_of(death.node)
-        if death.at >= said or history.engine_of(death.node) != engine or kind not in ("core", "worker"):
+        if death.at >= said or not history.is_of(death.node, engine) or kind not in ("core", "worker"):
             continue
         if kind == "core" or not calls or any((rank_of(death.node), call) not in answered for call in calls):
             return death.node
@@ -183,7 +183,7 @@ def _is_named(data: dict[str, Any]) -> bool:
 def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: EngineLife) -> None:
     """A child that is gone is not waited for: its start fails when the others have been ended."""
     history = finding.history
-    gone = [death for death in history.ends.values() if death.planned and history.engine_of(death.node) == engine
+    gone = [death for death in history.ends.values() if death.planned and history.is_of(death.node, engine)
             and kind_of(death.node) in ("core", "worker") and death.at < end.at]
     for death in gone[:1]:
         finding.took("failing the start after the death of {}", death.node, at=end.at, node=death.node,
@@ -220,7 +220,7 @@ def _judge_unheard(finding: Finding, end: Record, hits: list[Receipt]) -> None:
 def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None:
     history = finding.history
     for process in history.lab.processes:
-        mine = history.engine_of(of_life(process.node, process.life)) == engine
+        mine = history.is_of(of_life(process.node, process.life), engine)
         if not mine or kind_of(process.node) not in ("core", "worker"):
             continue
         if process.ended_at is None or history.overstayed(process):
@@ -240,14 +240,14 @@ def check_drain(history: History) -> Finding:
         since = draining.at if draining else receipt.at
         if history.closing_at(engine) <= since:
             continue
-        if not any(s.ready_at <= since for s in history.startups if history.engine_of(s.node) == engine):
+        if not any(s.ready_at <= since for s in history.startups if history.is_of(s.node, engine)):
             continue
         deadline = since + history.bounds.drain_s
         if draining:
             deadline = min(deadline, draining.data.get("deadline") or deadline)
             _judge_refusals(finding, core, draining)
         for operation in history.operations:
-            if history.engine_of(operation.node) == engine:
+            if history.is_asked_of(operation, engine):
                 _judge_drained(finding, operation, since, deadline, core)
     return finding
 
@@ -316,7 +316,7 @@ def check_two_on_one_host(history: History) -> Finding:
             finding.broke("{} did not survive beside the other engine: {}", death.node, death.how, at=death.at,
                           node=death.node)
     for startup in history.startups if history.lab.beside else ():
-        others = spared - {history.engine_of(startup.node).engine}
+        others = spared - {engine.engine for engine in history.engines_of(startup.node)}
         if startup.ready and others:
             finding.witness("{} was ready beside engine {}, which lived and served", startup.node, min(others),
                             at=startup.ready_at, node=startup.node)

@@ -20,7 +20,7 @@ def has_a_client(history: History, node: str, until: float) -> bool:
     """Whether one is there all the time, who ends what stands still."""
     engine = history.engine_of(node)
     return any(history.ends.at(client) >= until and not history.faults.frozen_s(client, 0.0, until)
-               for client in history.of_kind("frontend") if history.engine_of(client) == engine)
+               for client in history.of_kind("frontend") if history.is_of(client, engine))
 
 
 def judge_closed(finding: Finding) -> None:
@@ -32,22 +32,26 @@ def judge_closed(finding: Finding) -> None:
         return
     late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
     ended = {of_life(p.node, p.life): FOREVER if p.ended_at is None else p.ended_at for p in history.lab.processes}
-    for node, record in history.observed("closed"):
-        core = history.engine_of(node).core
-        if ended.get(core, 0.0) > record.at + late_s:
-            finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
-        _judge_freed(finding, node, record)
-    for node, record in history.observed("engine-dead"):
-        core = history.engine_of(node).core
-        if ended.get(core, 0.0) > record.at + late_s and node not in history.by_node("dead-notice"):
-            finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
+    for engine in history.engines:
+        core = engine.core
+        for node in (client for client in history.of_kind("frontend") if history.is_of(client, engine)):
+            for record in history.by_node("closed").get(node, ()):
+                if ended.get(core, 0.0) > record.at + late_s:
+                    finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
+                _judge_freed(finding, node, engine, record)
+        for node, record in history.heard_of("engine-dead", engine):
+            if ended.get(core, 0.0) > record.at + late_s and not history.heard_of("dead-notice", engine, node):
+                finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
 
 
-def _judge_freed(finding: Finding, node: str, closed: Record) -> None:
+def _judge_freed(finding: Finding, node: str, engine: EngineLife, closed: Record) -> None:
     """Who closes with requests under way says so to a core that lives, or that would compute them to their end."""
-    history, core = finding.history, finding.history.engine_of(node).core
+    history, core = finding.history, engine.core
     for closing in history.by_node("closing").get(node, ()):
-        if closing.data.get("kept", {}).get("requests") and node not in history.by_node("engine-dead") and not any(
+        pending = closing.data.get("kept", {}).get("requests") and (len(history.engines_of(node)) == 1 or any(
+            o.node == node and history.is_asked_of(o, engine) and not (o.ends and o.ends[0].number < closing.number)
+            for o in history.operations))
+        if pending and not history.heard_of("engine-dead", engine, node) and not any(
                 send.number > closing.number for send in history.sends(f"{node}->{core}/{Channel.REQUESTS.value}")):
             finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
 
@@ -55,14 +59,14 @@ def _judge_freed(finding: Finding, node: str, closed: Record) -> None:
 def _died_in_silence(history: History, engine: EngineLife, until: float) -> bool:
     """Whether a worker was gone by then that said nothing: that may be what the start fails by."""
     return any(death.onset <= until and kind_of(death.node) == "worker" and death.node not in history.by_node("bye")
-               and history.engine_of(death.node) == engine for death in history.ends.deaths)
+               and history.is_of(death.node, engine) for death in history.ends.deaths)
 
 
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
     """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
     history = finding.history
     gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
-               and history.engine_of(worker) == engine and worker not in history.by_node("parent-gone")
+               and history.is_of(worker, engine) and worker not in history.by_node("parent-gone")
                and f"{worker}/mark:ready" not in history.crossings]
     told = failed.data["reason"]
     if gave_up and not _died_in_silence(history, engine, gave_up[0].at) and not any(
@@ -102,7 +106,8 @@ def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended:
     if told_at > max(spoken_at, operation.began_at) + SENTINEL_S + LOOK_S:
         finding.broke("request {!r} was told {:.4f} s after {} had died and nothing of it was waited for any more",
                       operation.request, told_at - spoken_at, death.node, at=ended, node=node)
-    if ended < over_at <= death.at + LAST_WORDS_S and not history.by_node("dead-notice").get(node):
+    if ended < over_at <= death.at + LAST_WORDS_S and not history.heard_of(
+            "dead-notice", history.asked_of(operation), node):
         finding.broke("request {!r} was told that {} had died, and an output of it was still to be let go",
                       operation.request, death.node, at=ended, node=node)
 

@@ -31,7 +31,7 @@ _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is 
 
 def _callers(history: History, engine: EngineLife) -> list[str]:
     """Frontends of that engine that could be told."""
-    return [node for node in history.of_kind("frontend") if history.engine_of(node) == engine]
+    return [node for node in history.of_kind("frontend") if history.is_of(node, engine)]
 
 
 def check_death_is_told(history: History) -> Finding:
@@ -40,7 +40,7 @@ def check_death_is_told(history: History) -> Finding:
         death = history.ends.first_death(engine)
         if death is not None and _was_ready(history, engine, death.at):
             for operation in history.operations:
-                if history.engine_of(operation.node) == engine:
+                if history.is_asked_of(operation, engine):
                     _judge_told(finding, operation, death)
                     _judge_reason(finding, operation, death)
             for node in _callers(history, engine):
@@ -89,7 +89,7 @@ def blames(history: History, death: Death, reason: str) -> bool:
 
 def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:
     """Whether start-up was over by then; what dies before that is told by start-up itself."""
-    return any(s.ready_at <= moment for s in history.startups if history.engine_of(s.node) == engine)
+    return any(s.ready_at <= moment for s in history.startups if history.is_of(s.node, engine))
 
 
 def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
@@ -161,14 +161,14 @@ def stall_with_work(history: History, stall: Stall) -> float | None:
     engine = history.engine_of(stall.node)
     if not _was_ready(history, engine, stall.at):
         return None
-    began = [max(stall.at, o.began_at) for o in history.operations if history.engine_of(o.node) == engine
+    began = [max(stall.at, o.began_at) for o in history.operations if history.is_asked_of(o, engine)
              and (o.ended_at is None or o.ended_at > stall.at) and o.began_at < stall.until
              and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED)]  # nobody was kept waiting by those that ended
     since = min(began, default=None)
     if since is None:
         return None
     over = min(stall.until, history.closing_at(engine), *(history.ends.at(node) for node in _callers(history, engine)),
-               *(r.at for r in history.faults.receipts if r.fate in DEATHS and history.engine_of(r.node) == engine))
+               *(r.at for r in history.faults.receipts if r.fate in DEATHS and history.is_of(r.node, engine)))
     told = history.told_at(engine, stall.at)
     if over - since <= stall_bound(history, stall) and (told is None or told[0] > over):
         return None
@@ -196,7 +196,7 @@ def check_stall_is_told(history: History) -> Finding:
         finding.witness("{} stood still with work pending and its callers were told after {:.4f} s", stall.node,
                         at - stall.at, at=at, node=node)
         for operation in history.operations:
-            if history.engine_of(operation.node) == engine and operation.pending_at(at) and operation.ended_at is None:
+            if history.is_asked_of(operation, engine) and operation.pending_at(at) and operation.ended_at is None:
                 finding.hangs("request {!r}, pending when the stall of {} was told,", operation.request, stall.node,
                               bound=history.bounds.detection_s, since=at, node=operation.node)
     return finding
@@ -218,9 +218,9 @@ def check_health_is_true(history: History) -> Finding:
                          stall.until, f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
         for engine, ill, onset, since, until, why in ills:
-            if history.engine_of(node) != engine or not onset < record.at < until:
+            if not history.is_of(node, engine) or not onset < record.at < until:
                 continue
-            if record.data.get("healthy"):
+            if record.data.get("healthy") and base(engine.core) not in record.data.get("dead", ()):
                 # At its core it looks itself, when it is asked; of a worker it has to be told.
                 looks = history.simulated and kind_of(ill) == "core"
                 late = record.at - since - (0.0 if looks else history.faults.frozen_s(node, onset, record.at))
@@ -230,25 +230,27 @@ def check_health_is_true(history: History) -> Finding:
                     else finding.broke
                 tell("reported healthy {:.3f} s after it had to be known that {}", late, why, at=record.at, node=node)
             else:
-                finding.witness("asked after {}, and reported unhealthy: {}", why, record.data.get("reason"),
-                                at=record.at, node=node)
+                says = record.data.get("reason") or record.data.get("dead")
+                finding.witness("asked after {}, and reported: {}", why, says, at=record.at, node=node)
     _judge_told_and_healthy(finding)
     for node, record in history.observed("asked-when-closed"):
-        if not record.data["reason"] or record.data["error"] != "EngineDeadError":
-            finding.broke("{} was closed and asked for its health and an answer, and said {!r} and {!r}", node,
-                          record.data["reason"], record.data["error"], at=record.at, node=node)
+        reason, error = record.data["reason"], record.data["error"]
+        if not reason or error != "EngineDeadError":
+            finding.broke("{} was closed and asked for its health and an answer, and said {!r} and {!r}", node, reason,
+                          error, at=record.at, node=node)
     return finding
 
 
 def _judge_told_and_healthy(finding: Finding) -> None:
     """Whose callers were told that their engine is dead: by program order, however short the time."""
-    told: dict[str, int] = {}
-    for operation in finding.history.operations:
+    history, told = finding.history, dict[tuple[str, str], int]()
+    for operation in history.operations:
         if operation.outcome == Outcome.ENGINE_DEAD:
-            told[operation.node] = min(told.get(operation.node, operation.ends[0].number), operation.ends[0].number)
-    for node, number in told.items():
-        for record in finding.history.by_node("health").get(node, ()):
-            if record.number > number and record.data.get("healthy"):
+            whose = operation.node, base(history.asked_of(operation).core)
+            told[whose] = min(told.get(whose, operation.ends[0].number), operation.ends[0].number)
+    for (node, core), number in told.items():
+        for record in history.by_node("health").get(node, ()):
+            if record.number > number and record.data.get("healthy") and core not in record.data.get("dead", ()):
                 finding.broke("reported healthy when a caller had been told that its engine is dead", at=record.at,
                               node=node)
 
@@ -270,8 +272,7 @@ def check_dead_notice(history: History) -> Finding:
 
 def _leaving_cores(history: History) -> list[tuple[str, float, float, int]]:
     """(core, since when it leaves, how long the notice may take, outputs queued then)."""
-    bounds = history.bounds
-    found = []
+    bounds, found = history.bounds, []
     for node in history.of_kind("core"):
         dying = history.by_node("dying").get(node)
         hit = next((r for r in history.faults.receipts if r.node == node and r.fate in DEATHS - {Fate.KILL}), None)
@@ -287,13 +288,13 @@ def _leaving_cores(history: History) -> list[tuple[str, float, float, int]]:
 
 
 def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound: float, queued: int) -> None:
-    history = finding.history
-    notice = next(iter(history.by_node("dead-notice").get(caller, ())), None)
+    history, engine = finding.history, finding.history.engine_of(node)
+    notice = next((record for _, record in history.heard_of("dead-notice", engine, caller)), None)
     edge = f"{node}->{caller}/{Channel.OUTPUTS.value}"
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
-        told = history.by_node("engine-dead").get(caller)
-        if history.closing_at(history.engine_of(node)) < FOREVER and not told:
+        told = history.heard_of("engine-dead", engine, caller)
+        if history.closing_at(engine) < FOREVER and not told:
             return  # it was leaving itself, and read nothing any more
         if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
@@ -312,7 +313,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         if late:
             finding.broke("{} outputs of {} were read after its notice", len(late), node, at=late[0].at, node=caller)
         received = sum(receive.at >= since for receive in flow.receives)
-        _judge_streams(finding, caller, flow.receives)
+        _judge_streams(finding, engine, caller, flow.receives)
     finding.witness("{} left with {} outputs queued; {} frames and then its notice reached {}", node, queued, received,
                     caller, at=notice.at, node=caller)
 
@@ -321,7 +322,7 @@ def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
     """Who hears of the end by the notice is told why."""
     history = finding.history
     dying = next(iter(history.by_node("dying").get(node, ())), None)
-    told = next(iter(history.by_node("engine-dead").get(caller, ())), None)
+    told = next((record for _, record in history.heard_of("engine-dead", history.engine_of(node), caller)), None)
     if not history.play.says_why or dying is None or told is None or "ENGINE_CORE_DEAD" not in told.data["reason"]:
         return
     if dying.data["reason"] not in told.data["reason"]:
@@ -329,15 +330,13 @@ def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
                       at=told.at, node=caller)
 
 
-def _judge_streams(finding: Finding, caller: str, receives: list[Record]) -> None:
+def _judge_streams(finding: Finding, engine: EngineLife, caller: str, receives: list[Record]) -> None:
     """No stream is told of the death while outputs for it are still to be read."""
-    if not receives:
-        return
-    last = receives[-1]
+    last = receives[-1].number if receives else -1
     for operation in finding.history.operations:
         accepted = operation.internal  # one that was refused because the core is gone has no outputs to read
         if operation.node == caller and accepted and operation.outcome == Outcome.ENGINE_DEAD and \
-                operation.ends[0].number < last.number:
+                finding.history.is_asked_of(operation, engine) and operation.ends[0].number < last:
             finding.broke("request {!r} was told of the death before the outputs queued ahead of it were read",
                           operation.request, at=operation.ended_at, node=caller)
             return

@@ -16,14 +16,15 @@ _GREETINGS = 3
 def check_handshake_order(history: History) -> Finding:
     finding = Finding(history)
     for startup in history.startups:
-        engine, node = history.engine_of(startup.node), startup.node
+        engines, node = history.engines_of(startup.node), startup.node
         _judge_first_work(finding, node)
-        _judge_queues(finding, engine)
-        if startup.ready and startup.end is not None:
-            _judge_agreement(finding, node, startup.end, engine)
-        _judge_sayings(finding, engine.core, node)
-        _judge_damage(finding, engine.core, startup)
-        hits = [r for r in history.faults.at("/handshake:") if history.engine_of(r.node) == engine or r.node == node]
+        for engine in engines:
+            _judge_queues(finding, engine)
+            if startup.ready and startup.end is not None:
+                _judge_agreement(finding, node, startup.end, engine)
+            _judge_sayings(finding, engine.core, node)
+            _judge_damage(finding, engine.core, startup)
+        hits = [r for r in history.faults.at("/handshake:") if not set(history.engines_of(r.node)).isdisjoint(engines)]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the handshake of {}", node, bound=history.bounds.startup_s, since=startup.began.at,
@@ -33,7 +34,8 @@ def check_handshake_order(history: History) -> Finding:
                             bound=timer_s(history.bounds, history.bounds.startup_s),
                             measured=startup.end.at - startup.began.at):
             continue
-        _judge_hello(finding, startup, engine.core)
+        for engine in engines:
+            _judge_hello(finding, startup, engine.core)
         if not startup.ready and not startup.end.data.get("error"):
             finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
         elif hits:
@@ -131,11 +133,11 @@ def _judge_first_request(finding: Finding, frontend: str) -> None:
     first = next(iter(history.by_node("accepted").get(frontend, ())), None)
     if first is None:
         return
-    engine = history.engine_of(frontend)
-    heard = sum(r.number < first.number for r in history.receives(f"{engine.core}->{frontend}/handshake"))
-    if heard < _GREETINGS:
-        finding.broke("request {!r} was taken in after {} of the {} handshake messages of {}", first.data["request"],
-                      heard, _GREETINGS, engine.core, at=first.at, node=frontend)
+    for engine in history.engines_of(frontend):
+        heard = sum(r.number < first.number for r in history.receives(f"{engine.core}->{frontend}/handshake"))
+        if heard < _GREETINGS:
+            finding.broke("request {!r} was taken in after {} of the {} handshake messages of {}",
+                          first.data["request"], heard, _GREETINGS, engine.core, at=first.at, node=frontend)
 
 
 def _judge_queues(finding: Finding, engine: EngineLife) -> None:
@@ -157,20 +159,20 @@ def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: Eng
     if engine.core not in finding.history.by_node("ready"):
         finding.broke("{} was ready and {} never said so", frontend, engine.core, at=ready.at, node=frontend)
     grid = finding.history.grid_of(engine.core)
-    played = {"tensor_parallel_size": grid.tp, "pipeline_parallel_size": grid.pp, "data_parallel_size": 1}
+    played = {"tensor_parallel_size": grid.tp, "pipeline_parallel_size": grid.pp,
+              "data_parallel_size": len(finding.history.engines_of(frontend))}
     told = ready.data.get("parallel_config")
     if {"pipeline_parallel_size": 1, **(told or {})} != played:  # engines did not always have stages
         finding.broke("{} says {}, started was {}", frontend, told, played, at=ready.at, node=frontend)
     for node, records in finding.history.by_node("ready").items():
-        if kind_of(node) != "core" or finding.history.engine_of(node) != engine:
+        if kind_of(node) != "core" or not finding.history.is_of(node, engine):
             continue
-        for name in ("num_gpu_blocks", "parallel_config"):
-            ours, theirs = ready.data.get(name), records[0].data.get(name)
-            if ours != theirs:
-                finding.broke("frontend and core disagree about {}: {} and {}", name, ours, theirs,
+        blocks = ready.data.get("blocks", {}).get(base(node), ready.data.get("num_gpu_blocks"))
+        for name, ours in (("num_gpu_blocks", blocks), ("parallel_config", told)):
+            if ours != records[0].data.get(name):
+                finding.broke("frontend and core disagree about {}: {} and {}", name, ours, records[0].data.get(name),
                               at=ready.at, node=frontend)
-        finding.witness("frontend and core agree on {} blocks", ready.data.get("num_gpu_blocks"), at=ready.at,
-                        node=frontend)
+        finding.witness("frontend and core agree on {} blocks", blocks, at=ready.at, node=frontend)
 
 
 GUARANTEES = (

@@ -27,7 +27,7 @@ _SOCKETS_OF_A_FOLLOWER = 2
 
 def check_nothing_grows(history: History) -> Finding:
     finding = Finding(history)
-    served = {history.engine_of(o.node).engine for o in history.operations if o.ends}
+    served = {history.asked_of(o).engine for o in history.operations if o.ends}
     for before, after in _twice(history, Moment.READY, Moment.DONE, Moment.QUIET):
         node, held, holds = of_life(after.node, after.life), before.holds, after.holds
         if not _was_ready(history, node, before.at) or _leaves(history, node, after.at):
@@ -89,7 +89,7 @@ def _leaves(history: History, node: str, at: float) -> bool:
     mine = history.engine_of(node)
     lost = [(death.node, death.at) for death in history.ends.deaths]
     said = [(name, record.at) for what in ("dying", "parent-gone") for name, record in history.observed(what)]
-    return any(when <= at and history.engine_of(name) == mine for name, when in lost + said)
+    return any(when <= at and history.is_of(name, mine) for name, when in lost + said)
 
 
 def _threads_to_come(history: History, node: str, at: float) -> int:

@@ -116,13 +116,13 @@ def _judge_reuse(finding: Finding, earlier: Operation, operation: Operation) -> 
 
 def _held_up(history: History, operation: Operation) -> bool:
     """Whether a standstill of its engine, or a message that the plan lost, may have run out its own time-out."""
-    engine = history.engine_of(operation.node)
+    engine = history.asked_of(operation)
     lost = history.faults.hit(*(LOSSES | DAMAGE | {Fate.REORDER}))
     if any(r.at >= operation.began_at and ("/requests:" in r.site or "/outputs:" in r.site) and
-           history.engine_of(r.node) == engine for r in lost):
+           history.is_of(r.node, engine) for r in lost):
         return True
     return any(stall.until - stall.at >= history.bounds.request_s / 2 and stall.until >= operation.began_at
-               for stall in history.faults.stalls if history.engine_of(stall.node) == engine)
+               for stall in history.faults.stalls if history.is_of(stall.node, engine))
 
 
 def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
@@ -158,7 +158,7 @@ def _is_unheeded(history: History, operation: Operation, core: str, mine: list[R
     It frees a request by an abort, or says that it does not hold it any more.
     """
     engine, told = history.engine_of(core), operation.over_at
-    if any(record.data.get("action") == "abort" for record in mine) or history.engine_of(operation.node) != engine:
+    if any(record.data.get("action") == "abort" for record in mine) or not history.is_asked_of(operation, engine):
         return False
     held_until = freed.at if freed is not None else FOREVER
     came = next(record.number for record in mine if record.data.get("action") == "add")
@@ -187,7 +187,7 @@ def _steps_since_told(history: History, operation: Operation, core: str, until: 
 def _never_came(history: History, engine: EngineLife) -> bool:
     """Whether the plan has lost, changed or held back what that engine's client sent, or who reads it."""
     fates = LOSSES | DAMAGE | STALLS | {Fate.DELAY, Fate.REORDER}
-    return any("/requests:" in hit.site and history.engine_of(hit.node) == engine for hit in history.faults.hit(*fates))
+    return any("/requests:" in hit.site and history.is_of(hit.node, engine) for hit in history.faults.hit(*fates))
 
 
 def _judge_unservable(finding: Finding) -> None:

@@ -31,7 +31,7 @@ class AskedLife:
     """A client as the caller asks it. Of whom there is news, a stream or an answer, waits in `news`."""
 
     def __init__(self, life: ClientLife, inputs: InputProcessor) -> None:
-        self._life = life
+        self._life = self.life = life
         self._streams = Streams(life, inputs)
         self._news: deque[tuple[Heard, Stream] | tuple[Command, UtilityResult]] = deque()
 

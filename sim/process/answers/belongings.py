@@ -83,12 +83,14 @@ def _open_heartbeat(process: SimProcess, thread: SimThread, effect: OpenHeartbea
     if effect.create:
         process.host.create_segment(effect.name, _BEAT_BYTES)
     memory = process.host.segments[effect.name].memory
-    process.heartbeat = lambda count: _BEAT.pack_into(memory, 0, count, process.kernel.now)
-    process.context["beat"] = memory
+    if effect.of is None:
+        process.heartbeat = lambda count: _BEAT.pack_into(memory, 0, count, process.kernel.now)
+    else:
+        process.context[f"beat of {effect.of}"] = memory
 
 
 def _read_heartbeat(process: SimProcess, thread: SimThread, effect: ReadHeartbeat) -> tuple[int, float | None]:
-    count, at_s = _BEAT.unpack_from(process.context["beat"])
+    count, at_s = _BEAT.unpack_from(process.context[f"beat of {effect.of}"])
     return count, at_s if count else None
 
 

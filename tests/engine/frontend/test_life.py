@@ -27,7 +27,7 @@ from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBor
 from engine.topology import core, frontend
 from engine.wire.codec import encode_outputs
 from engine.wire.handshake import HANDSHAKE, REQUESTS, Greeting
-from engine.wire.wiring import OUTPUTS
+from engine.wire.wiring import outputs_of
 from tests.engine.process.hands import FILES, ME, LifeHand
 
 BOUNDS = Bounds(startup_s=20.0, handshake_s=5.0, heartbeat_s=1.0, stall_s=3.0, request_s=50.0, output_gap_s=1.0,
@@ -81,7 +81,7 @@ class Client:
         return self
 
     def outputs(self, at: float, *outputs: EngineCoreOutput) -> None:
-        self.hand.inboxes[OUTPUTS].append((at, 0, encode_outputs(EngineCoreOutputs(outputs=list(outputs)))))
+        self.hand.inboxes[outputs_of(0)].append((at, 0, encode_outputs(EngineCoreOutputs(outputs=list(outputs)))))
 
     @property
     def reasons(self) -> list[str]:
@@ -146,7 +146,7 @@ def test_its_notice_is_believed_at_once_and_its_reason_told() -> None:
     client = Client().start().beats(3.0)
     client.run(client.life.add("a", [1], PARAMS))
     client.hand.words.append((client.core, Leaving("SIGTERM")))
-    client.hand.inboxes[OUTPUTS].append((2.0, 0, [ENGINE_CORE_DEAD]))
+    client.hand.inboxes[outputs_of(0)].append((2.0, 0, [ENGINE_CORE_DEAD]))
     client.serve(2.0)
     reason = "core.0 said that it is leaving (ENGINE_CORE_DEAD): SIGTERM"
     assert client.reasons == [reason] and [name for name, _ in client.ends] == ["a"] and reason in client.ends[0][1]
@@ -228,7 +228,7 @@ def test_a_heartbeat_that_stands_still_ends_a_core_that_nothing_else_would_end()
     client.serve(6.0)
     (reason,) = client.reasons
     assert "no progress" in reason and client.hand.ending == [(client.core, "kill")]
-    died = client.life._dead_since
+    died = client.life.cores[0]._dead_since
     assert died is not None and 1.9 + BOUNDS.stall_s < died <= 1.9 + BOUNDS.stall_s + 2 * client.life.tick_s
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import BadRequestError, ConfigError
-from engine.frontend import tokenizer
+from engine.frontend.text import tokenizer
 from engine.frontend.text.input_processor import InputProcessor
 from engine.frontend.text.output_processor import OutputProcessor
 from engine.messages import FinishReason, SamplingParams
@@ -96,7 +96,7 @@ def test_a_directory_without_a_tokenizer_is_refused_by_name(tmp_path: Path) -> N
 
 
 def test_the_frontend_needs_no_torch() -> None:
-    code = ("import sys; from engine.frontend import output_processor, tokenizer\n"
+    code = ("import sys; from engine.frontend.text import output_processor, tokenizer\n"
             f"from engine.config import EngineConfig\n"
             f"tokenizer.inputs_of(EngineConfig(model={MODEL!r})).process('r', 'the core')\n"
             "assert not {'torch', 'transformers', 'asyncio'} & set(sys.modules), 'a heavy import'")

@@ -151,7 +151,7 @@ def test_a_lost_output_ends_its_request_after_the_gap_and_frees_it_in_the_core()
     (end,), (frames,) = books.on_tick(1.1 + BOUNDS.output_gap_s)
     assert isinstance(end.error, RequestTimeoutError) and end.error.may_have_taken_effect
     assert "tokens from 0 on are missing" in str(end.error)
-    assert decode_request(frames) == Abort([internal])
+    assert decode_request(frames[1]) == Abort([internal])
 
 
 def test_silence_ends_a_request_and_every_output_begins_its_time_anew() -> None:
@@ -180,7 +180,7 @@ def test_what_comes_late_for_an_aborted_request_never_reaches_the_one_that_took_
     books = session()
     (old,) = begun(books, "same")
     (end,), (frames,) = books.abort("same")
-    assert end == RequestEnd("same", FinishReason.ABORT, internal_id=old) and decode_request(frames) == Abort([old])
+    assert end == RequestEnd("same", FinishReason.ABORT, internal_id=old) and decode_request(frames[1]) == Abort([old])
     (new,) = begun(books, "same")
     assert take(books, output(old, [7], 0), output(old, [], 1, FinishReason.ABORT)) == []
     assert take(books, output(new, [8], 0)) == [Tokens("same", 0, [8], internal_id=new)]
@@ -217,7 +217,7 @@ def test_the_notice_is_no_output() -> None:
     books = session()
     begun(books, "r")
     assert books.on_frames([ENGINE_CORE_DEAD], 0.0) == []
-    assert books.notice_read and len(books) == 1
+    assert books.notices == {0} and len(books) == 1
 
 
 def test_what_was_not_sent_certainly_took_no_effect() -> None:
@@ -241,7 +241,7 @@ def test_a_stop_found_here_is_finished_for_the_caller_and_aborted_in_the_core() 
     (internal,) = begun(books, "r")
     (end,), (frames,) = books.stop("r", "END")
     assert end == RequestEnd("r", FinishReason.STOP, "END", internal_id=internal)
-    assert decode_request(frames) == Abort([internal])
+    assert decode_request(frames[1]) == Abort([internal])
     assert books.stop("r", "END") == books.abort("r") == ([], [])
 
 
@@ -275,6 +275,6 @@ def test_requests_and_bytes_are_limited_and_free_again_after_an_end() -> None:
 def test_all_that_is_in_flight_is_freed_by_one_message() -> None:
     books = session()
     internals = begun(books, "a", "b")
-    assert [decode_request(frames) for frames in books.free_all()] == [Abort(internals)]
+    assert [decode_request(frames) for _, frames in books.free_all()] == [Abort(internals)]
     assert len(books) == 2
     assert session().free_all() == []

@@ -33,7 +33,7 @@ def frontend(messages, engines: int = 1, hello_s: float = 5.0, startup_s: float 
     for message in messages:
         inbox, frames, at, peer = (*message, *(0.0, 0)[len(message) - 2:])
         hand.inboxes[inbox].append((at, peer, frames))
-    return hand, hand.run(frontend_handshake(METADATA, range(engines), hello_s, startup_s))
+    return hand, hand.run(frontend_handshake(dict.fromkeys(range(engines), METADATA), hello_s, startup_s))
 
 
 def test_both_sides_leave_with_the_same_configuration() -> None:
@@ -55,7 +55,7 @@ def test_a_lost_message_ends_in_an_error_that_names_it_at_its_bound(lost: int, m
         if place != lost:
             hand.inboxes[inbox].append((0.0, 0, frames))
     with pytest.raises(StartupError, match=f"core.0 did not {missing}"):
-        hand.run(frontend_handshake(METADATA, range(1), 5.0, 20.0))
+        hand.run(frontend_handshake({0: METADATA}, 5.0, 20.0))
     assert hand.now == (5.0 if lost == 1 else 20.0)
 
 

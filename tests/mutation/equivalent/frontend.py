@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
+_HANDLE = "engine/frontend/core_handle.py"
 _MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/text/detokenizer.py"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
 _STREAMS = "streams refuse an id that is in use, so no client's session is asked for it"
@@ -12,20 +13,19 @@ _LOOKED = "who looks twice at the same instant sees the same: the second look is
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_LIFE, "nobody", "statement-gone", "yield", "makes a generator of it, and is never reached"),
-    Equivalent(_LIFE, "ClientLife.start", "sent-twice", """yield TellChild(self.core, CoreRecipe(
-                config=msgspec.structs.replace(config, start_method=start_method), files=files,
-                handshake_address=addresses[HANDSHAKE], beat=files.segment("beat"), frontend=me,
-                engine_index=self.core.index, clients=(self._node.index,)))""",
+    Equivalent(_HANDLE, "CoreHandle.tell", "sent-twice", """yield TellChild(self.node, CoreRecipe(
+            config=config, files=files, handshake_address=handshake_address, beat=beat, frontend=frontend,
+            engine_index=self.node.index, clients=clients))""",
                "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
     Equivalent(_LIFE, "ClientLife.send", "statement-gone", "return False", "nothing is as false as False",
                "return None"),
     Equivalent(_LIFE, "ClientLife.serve", "off-by-one", "now < next_tick", _INSTANT),
-    Equivalent(_LIFE, "ClientLife._end_core", "no-deadline", "(yield Now()) + self.bounds.terminate_s",
-               "who was killed is gone soon", behind='"kill")\n            yield AwaitEnds((self.core,), '),
+    Equivalent(_HANDLE, "CoreHandle.end", "no-deadline", "(yield Now()) + self._bounds.terminate_s",
+               "who was killed is gone soon", behind='"kill")\n            yield AwaitEnds((self.node,), '),
     Equivalent(_LIFE, "ClientLife.tick", "off-by-one", "now - self._ticked_at > _AWAY * self.tick_s", _INSTANT),
-    Equivalent(_LIFE, "ClientLife.look_at_core", "statement-gone", "self._looked_at = now", _LOOKED),
-    Equivalent(_LIFE, "ClientLife._core_is_long_dead", "off-by-one",
-               "(yield Now()) - self._dead_since > self.bounds.orphan_s", _INSTANT),
+    Equivalent(_LIFE, "ClientLife.look_at_cores", "statement-gone", "self._looked_at = now", _LOOKED),
+    Equivalent(_HANDLE, "CoreHandle._is_long_dead", "off-by-one",
+               "(yield Now()) - self._dead_since > self._bounds.orphan_s", _INSTANT),
     Equivalent(_MONITOR, "CoreMonitor.__init__", "statement-gone", 'self._exit = ""',
                "it is read only where the core is gone, and set by whoever says that"),
     Equivalent(_MONITOR, "CoreMonitor.__init__", "statement-gone", "self._looked_at = now",
@@ -44,7 +44,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "where nothing is open the loops below find nothing"),
     Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "gap_s > self.bounds.output_gap_s", _INSTANT),
     Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "silent_s > self.bounds.request_s", _INSTANT),
-    Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "now > deadline", _INSTANT),
+    Equivalent(_SESSION, "ClientSession.on_tick", "off-by-one", "now > call.deadline", _INSTANT),
     Equivalent(_TEXT, "Detokenizer._grow", "statement-gone",
                "self._search_from = len(self._whole) - self._hidden",
                "what was searched once holds no stop string: it is left out to save time"),

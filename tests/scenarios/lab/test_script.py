@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.config import Bounds
-from engine.topology import Client, Engine, Node, Topology, core, side_by_side, tensor_parallel
+from engine.topology import Client, Deployment, Engine, Node, Topology, core, side_by_side, tensor_parallel
 from scenarios.history.play import Beside, Holdings, Moment, Options
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, GUARD_FACTOR, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import listeners_s
@@ -109,23 +109,23 @@ class Bench:
     def has_ended(self, node: Node) -> bool:
         return node in self.ended
 
-    def kill(self, engine: Engine) -> None:
-        self.killed.append(engine.index)
-        actor = self.actors[f"frontend.{engine.index}"]
+    def kill(self, deployment: Deployment) -> None:
+        self.killed.append(deployment.index)
+        actor = self.actors[f"frontend.{deployment.index}"]
         actor.gone, actor.files, self.stray = True, set(), self.stray | actor.files
         self.dying_until = self.time + self.dies_s
         self.events.append((self.dying_until, lambda: None))
 
-    def living(self, engine: Engine) -> list[str]:
+    def living(self, deployment: Deployment) -> list[str]:
         dying = ["process worker.0"] if self.time < self.dying_until else []
-        return dying + [f"process {name}" for name in self._clients(engine) if not self.actors[name].gone]
+        return dying + [f"process {name}" for name in self._clients(deployment) if not self.actors[name].gone]
 
-    def files(self, engine: Engine) -> set[str]:
-        return {file for name in self._clients(engine) for file in self.actors[name].files} | {
-            file for file in self.stray if file.startswith(f"e{engine.index}-")}
+    def files(self, deployment: Deployment) -> set[str]:
+        return {file for name in self._clients(deployment) for file in self.actors[name].files} | {
+            file for file in self.stray if file.startswith(f"e{deployment.index}-")}
 
-    def _clients(self, engine: Engine) -> list[str]:
-        return [name for name in self.actors if name.partition("@")[0] == f"frontend.{engine.index}"]
+    def _clients(self, deployment: Deployment) -> list[str]:
+        return [name for name in self.actors if name.partition("@")[0] == f"frontend.{deployment.index}"]
 
     def measure(self) -> list[tuple[Node, Holdings]]:
         return [(core(0), Holdings(threads=len(self.told), descriptors=0))]

@@ -27,7 +27,7 @@ def publishes(history: History, engine: EngineLife) -> bool:
     rank = history.play.topology.engine(engine.engine).data_parallel_rank
     events = history.play.config.kv_events
     return events.enable_kv_cache_events and events.publisher != "null" and (
-        engine.engine == history.first or rank is not None)
+        engine.engine == min(history.main) or rank is not None)
 
 
 def _judge_freed(finding: Finding, node: str, idle: Record) -> None:

@@ -91,7 +91,7 @@ def _asked_to_end_at(history: History, core: str) -> float:
     """When the publisher of a core that leaves in order is asked to end: behind everybody else."""
     dying = [record.at for record in history.by_node("dying").get(core, ())]
     engine = history.engine_of(core)
-    workers = [end.at for end in history.ends.values() if history.engine_of(end.node) == engine
+    workers = [end.at for end in history.ends.values() if history.is_of(end.node, engine)
                and kind_of(end.node) == NodeKind.WORKER]
     return max([*dying, *workers]) if dying else FOREVER
 
@@ -117,7 +117,7 @@ def _judge_room(finding: Finding, core: str, record: Record, waiting: int) -> No
 def _left_in_order(history: History, core: str) -> bool:
     """It was asked to leave, and neither it nor who serves it was struck otherwise."""
     engine = history.engine_of(core)
-    struck = [receipt for receipt in history.faults.receipts if history.engine_of(receipt.node) == engine
+    struck = [receipt for receipt in history.faults.receipts if history.is_of(receipt.node, engine)
               and receipt.fate in PROCESS - {Fate.TERMINATE} and receipt.released_at is None
               and not (receipt.fate == Fate.RAISE and receipt.site.endswith(SENDS))  # one message fails, and no more
               and kind_of(receipt.node) != NodeKind.SUBSCRIBER]

@@ -72,7 +72,7 @@ def _judge_heard(finding: Finding, engine: EngineLife) -> None:
     """Each abort that has come is heard once, in whichever step it came."""
     history, core = finding.history, engine.core
     asked = [one for one in history.operations if one.outcome == Outcome.ABORTED and one.internal is not None
-             and history.engine_of(one.node) == engine
+             and history.is_of(one.node, engine)
              and any(record.data["request"] == one.request for record in history.by_node("abort").get(one.node, ()))]
     books, came = history.by_node("blocks").get(core), _arrivals(history, engine)
     if not asked or not books or not came or books[-1].at <= max(came) or any(
@@ -111,7 +111,7 @@ def _arrivals(history: History, engine: EngineLife) -> list[float]:
     late = {(record.data.get("site"), record.data.get("nth")): record.at for record in history.records(engine.core)
             if record.kind == Kind.RELEASE}
     return [late.get((record.site, record.nth), record.at) for client in history.nodes
-            if kind_of(client) == NodeKind.FRONTEND and history.engine_of(client) == engine
+            if kind_of(client) == NodeKind.FRONTEND and history.is_of(client, engine)
             for record in history.receives(f"{client}->{engine.core}/{Channel.REQUESTS.value}")]
 
 
@@ -184,8 +184,7 @@ def check_first_error_told(history: History) -> Finding:
     finding = Finding(history)
     for engine in history.engines:
         failures = _failures(history, engine)
-        told = next((records[0] for node, records in history.by_node("engine-dead").items()
-                     if history.engine_of(node) == engine), None)
+        told = next((record for _, record in history.heard_of("engine-dead", engine)), None)
         if failures and told is not None and not _is_bereft(history, engine, failures[0]):
             _judge_told(finding, engine, failures, str(told.data["reason"]), told.at)
     return finding
@@ -194,7 +193,7 @@ def check_first_error_told(history: History) -> Finding:
 def _failures(history: History, engine: EngineLife) -> list[_Failure]:
     """What ranks raised in calls, the first call's first."""
     found = [_Failure(base(node), record.data["call"], record.at, record.data["error"])
-             for node, records in history.by_node("rpc-raised").items() if history.engine_of(node) == engine
+             for node, records in history.by_node("rpc-raised").items() if history.is_of(node, engine)
              for record in records]
     if history.ranks_of(engine.core) == 1:
         found += [_Failure("worker.0", record.data["call"], record.at, record.data["error"])
@@ -205,7 +204,7 @@ def _failures(history: History, engine: EngineLife) -> list[_Failure]:
 def _is_bereft(history: History, engine: EngineLife, first: _Failure) -> bool:
     """Whether a rank's death came before, which may be why others failed."""
     return any(death.onset <= first.at and base(death.node) != first.rank and death.node != engine.core
-               for death in history.ends.deaths if history.engine_of(death.node) == engine)
+               for death in history.ends.deaths if history.is_of(death.node, engine))
 
 
 def _judge_told(finding: Finding, engine: EngineLife, failures: list[_Failure], reason: str, at: float) -> None:

@@ -57,7 +57,7 @@ def _pauses(history: History, engine: EngineLife) -> Iterator[_Pause]:
     leaves_at = min((record.at for name in ("draining", "dying") for record in
                      history.by_node(name).get(engine.core, ())), default=FOREVER)
     for node, asks in history.by_node("ask").items():
-        if history.engine_of(node) != engine:
+        if not history.is_of(node, engine):
             continue
         answers: dict[int, deque[Record]] = defaultdict(deque)  # who is asked to serve again counts its calls anew
         for record in history.by_node("utility").get(node, ()):

@@ -100,7 +100,7 @@ def _judge_end(finding: Finding, engine: EngineLife, struck: Receipt) -> None:
     history, node = finding.history, struck.node
     since, bound = to_be_told(history, struck)
     if since is None or not any(startup.ready_at <= struck.at for startup in history.startups
-                                if history.engine_of(startup.node) == engine):
+                                if history.is_of(startup.node, engine)):
         return
     told = told_of(history, struck)
     waits = [other for other in _ranks(history, engine) if _waits_in_vain(history, engine, other)]
@@ -121,8 +121,7 @@ def _judge_end(finding: Finding, engine: EngineLife, struck: Receipt) -> None:
 def told_of(history: History, struck: Receipt) -> Record | None:
     """What the first caller of its engine was told from then on."""
     engine = history.engine_of(struck.node)
-    return next((record for reader, record in history.observed("engine-dead") if record.at >= struck.at and
-                 history.engine_of(reader) == engine), None)
+    return next((record for _, record in history.heard_of("engine-dead", engine) if record.at >= struck.at), None)
 
 
 def to_be_told(history: History, struck: Receipt) -> tuple[float | None, float]:

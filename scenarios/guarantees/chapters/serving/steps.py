@@ -47,7 +47,7 @@ def _judge_order_of_requests(finding: Finding, engine: EngineLife) -> None:
             taken.add(record.data["request"])
     if history.faults.hit(*ORDERINGS, Fate.DUPLICATE, channel=Channel.REQUESTS.value):
         return
-    sent = [o.internal for o in history.operations if o.internal is not None and history.engine_of(o.node) == engine]
+    sent = [o.internal for o in history.operations if o.internal is not None and history.is_asked_of(o, engine)]
     place = {internal: number for number, internal in enumerate(sent)}
     last = -1
     for record in history.by_node("request").get(engine.core, ()):
