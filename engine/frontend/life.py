@@ -258,6 +258,8 @@ class ClientLife:
             edge = Edge(handle.node.first_life, self._node.first_life, Channel.OUTPUTS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
             return now
+        while self.session.answers:
+            yield Observe("answer", msgspec.structs.asdict(self.session.answers.pop(0)))
         yield from self._hand_over(deliveries)
         if index in self.session.notices and not handle.dead and handle.serves:
             yield Observe("dead-notice", {"core": index})

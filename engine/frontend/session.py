@@ -73,6 +73,16 @@ class UtilityResult(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
+class CoreAnswer(msgspec.Struct, frozen=True):
+    """What one of several cores answered to a utility call, for whoever records."""
+
+    core: int
+    method: str
+    args: list[Any]
+    failure: str | None
+    result: Any
+
+
 Delivery = Tokens | RequestEnd | UtilityResult
 
 
@@ -86,10 +96,11 @@ class Message(NamedTuple):
 class _Call:
     """A utility call that not all of its cores have answered."""
 
-    __slots__ = ("answers", "deadline", "method", "waits_for")
+    __slots__ = ("answers", "args", "deadline", "method", "waits_for")
 
-    def __init__(self, method: str, deadline: float, cores: list[int]) -> None:
+    def __init__(self, method: str, args: list[Any], deadline: float, cores: list[int]) -> None:
         self.method = method
+        self.args = args
         self.deadline = deadline
         self.waits_for = set(cores)
         self.answers: dict[int, tuple[str | None, Any]] = {}  # (failure, result) by core
@@ -126,6 +137,8 @@ class ClientSession:
         self.bounds = bounds
         self.client_index = client_index
         self.alive = list(cores)
+        self._several = len(cores) > 1
+        self.answers: list[CoreAnswer] = []  # since somebody took them
         self.dead: EngineDeadError | None = None
         self.notices: set[int] = set()  # cores that have said their last word
         self.bytes_in_flight = 0
@@ -205,7 +218,7 @@ class ClientSession:
         self._require_alive()
         call_id = self._next_call
         self._next_call += 1
-        self._utilities[call_id] = _Call(method, now + self.bounds.request_s, self.alive)
+        self._utilities[call_id] = _Call(method, args, now + self.bounds.request_s, self.alive)
         frames = encode_utility(Utility(self.client_index, call_id, method, args))
         return call_id, [Message(core, frames) for core in self.alive]
 
@@ -246,6 +259,8 @@ class ClientSession:
         if answer is not None and call is not None and core in call.waits_for:
             call.waits_for.discard(core)
             call.answers[core] = answer.failure, answer.result
+            if self._several:
+                self.answers.append(CoreAnswer(core, call.method, call.args, answer.failure, answer.result))
             if not call.waits_for:
                 del self._utilities[answer.call_id]
                 deliveries.append(call.result(answer.call_id))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.topology import Engine, Mark, Topology, side_by_side, tensor_parallel
+from engine.topology import Engine, Mark, Topology, data_parallel, side_by_side, tensor_parallel
 from faults.generate import fates_at
 from faults.journal import Kind
 from faults.plan import (
@@ -228,6 +228,9 @@ def phases() -> tuple[Phase, ...]:
             _FEW, steps=4).then(abort(0, 1)), config=lab_config(
                 bounds={"collective_s": 0.6}, scheduler={"async_scheduling": True})),
         Phase(name="two engines", topology=side_by_side(Engine(tp=2), Engine(tp=2)), workload=short),
+        Phase(name="two ranks of one client", topology=data_parallel(2), workload=short),
+        Phase(name="two ranks of two workers, of one client", topology=data_parallel(2, tp=2), workload=pair.then(
+            _FEW, utility("get_stats"), steps=2).then(abort(1), add(1, name="again"), steps=1).then(abort(0, "again"))),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
                 options=Options(queue=name), config=lab_config(ring=asked.ring))
           for name, asked in QUEUE_PLAYS.items()),

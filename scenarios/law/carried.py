@@ -30,6 +30,6 @@ def _subject(history: History, node: str, sent: Record) -> str | None:
             break
         if record.site in _SUBJECTS:
             subject = record.data.get("request")
-        elif record.site == sent.site:
+        elif record.site.endswith(f"/{Channel.REQUESTS.value}:send"):
             subject = None
     return subject

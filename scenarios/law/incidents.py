@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from engine.messages import Outcome
 from engine.topology import NodeKind
-from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
-from scenarios.history.names import PUBLISHER, REPLAYER, of_life
+from scenarios.history.history import FOREVER, History, Operation, Record, kind_of, life_of
+from scenarios.history.names import PUBLISHER, REPLAYER, edge_of, of_life
 from scenarios.law.passed import passed_by
 
 #: Of what the lab finds, which belongs to no process.
@@ -235,8 +235,8 @@ def _of_silence(history: History) -> Iterator[Incident]:
             if len(history.by_node(name).get(node, ())) < least:
                 yield Incident(Sort.SILENT, node, at, f"{node} left and had not said {name!r} {least} times")
     for node, records in history.by_node("not-sent").items():
-        end = history.ends.at(history.engine_of(node).core)
-        stayed = [record for record in records if kind_of(node) == NodeKind.FRONTEND and record.at < end]
+        stayed = [record for record in records if kind_of(node) == NodeKind.FRONTEND
+                  and record.at < history.ends.at(_receiver(node, record))]
         if len(history.by_node("unroutable").get(node, ())) < len(stayed):
             yield Incident(Sort.SILENT, node, stayed[-1].at, f"{node} kept for itself that a message stayed with it")
     for node, text in passed_by(history):
@@ -248,6 +248,12 @@ def _of_silence(history: History) -> Iterator[Incident]:
                 if o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted and o.ended_at <= record.at}
         if not record.data.get("errored", True) and told.issuperset(history.engines_of(node)):
             yield Incident(Sort.SILENT, node, record.at, "it says its engine lives, whose death its callers were told")
+
+
+def _receiver(node: str, not_sent: Record) -> str:
+    """Whom a message was for that stayed with its sender."""
+    edge = edge_of(str(not_sent.data.get("site", "")))
+    return of_life(str(edge[1].target), life_of(node)) if edge is not None else ""
 
 
 def _refused_by_itself(history: History, node: str) -> int:

@@ -84,10 +84,19 @@ def _concerned(history: History, incident: Incident) -> tuple[EngineLife, ...]:
     engines = history.engines_of(incident.node)
     if len(engines) == 1:
         return engines
-    if incident.operation is not None:
+    if incident.operation is not None and not (incident.sort in _LOSS and _awaits_a_call(history, incident)):
         return (history.asked_of(incident.operation),)
     named = incident.record.data.get("core") if incident.record is not None else None
     return tuple(engine for engine in engines if named in (None, engine.engine))
+
+
+def _awaits_a_call(history: History, incident: Incident) -> bool:
+    """Whether its caller has a call open, or one that failed: all cores are asked, and wait for what it asks next."""
+    answers = {record.data["ticket"]: record for record in history.by_node("utility").get(incident.node, ())
+               if "ticket" in record.data}
+    asks = [record for record in history.by_node("ask").get(incident.node, ()) if record.at <= incident.at]
+    return any(answer is None or answer.at >= incident.at or answer.data["failure"]
+               for answer in (answers.get(ask.data.get("ticket")) for ask in asks))
 
 
 def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident: Incident) -> bool:

@@ -100,7 +100,7 @@ class Caller:
             yield from self.ended(Heard(name), error)
 
     def _call(self, command: Command) -> Loop[None]:
-        yield Observe("ask", {"method": command.method, "ticket": command.ticket})
+        yield Observe("ask", {"method": command.method, "ticket": command.ticket, "args": command.args})
         try:
             yield from self._asked.call(command)
         except (EngineDeadError, UnroutableError) as error:

@@ -25,6 +25,7 @@ from scenarios.guarantees.chapters.closing import (
     judge_lone_cores,
     judge_words,
     last_one_was_struck_down,
+    whose_end,
 )
 from scenarios.guarantees.chapters.death import CHAPTER, blames
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
@@ -115,12 +116,12 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 def check_start_ends(history: History) -> Finding:
     finding = Finding(history)
-    bounds = history.bounds
-    bound = timer_s(bounds, bounds.startup_s)
+    bound = timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
-        node, engine, end, began = startup.node, history.engine_of(startup.node), startup.end, startup.began.at
-        hits = [r for r in history.faults.receipts if history.is_of(r.node, engine) and r.at >= began
-                and r.at <= (end.at if end else FOREVER)]
+        node, end, began = startup.node, startup.end, startup.began.at
+        hits = [r for r in history.faults.receipts if began <= r.at <= (end.at if end else FOREVER)
+                and not set(history.engines_of(r.node)).isdisjoint(history.engines_of(node))]
+        engine = whose_end(history, startup, hits)
         if end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the start of {}", node, bound=bound, since=began, node=node)
@@ -128,16 +129,16 @@ def check_start_ends(history: History) -> Finding:
         if not finding.took("the start of {}", node, bound=bound, measured=end.at - began, at=end.at, node=node):
             continue
         if startup.ready:
-            dead = _dead_when_ready(history, engine, end.at)
-            if dead is not None:
-                finding.broke("the engine reported ready although {} had died", dead, at=end.at, node=node)
+            dead = [name for one in history.engines_of(node) if (name := _dead_when_ready(history, one, end.at))]
+            if dead:
+                finding.broke("the engine reported ready although {} had died", dead[0], at=end.at, node=node)
                 continue
         elif not _is_named(end.data):
             finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
                           end.data.get("reason"), at=end.at, node=node)
             continue
         elif not hits and end.data["error"] != "ConfigError":
-            tell = finding.unclear if history.starved(bounds.handshake_s) else finding.broke
+            tell = finding.unclear if history.starved(history.bounds.handshake_s) else finding.broke
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
         else:
@@ -167,8 +168,8 @@ def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | N
     calls = [call.data["call"] for call in history.by_node("rpc-call").get(core, ()) if call.at < said]
     answered = {(r.data["rank"], r.data["call"]) for r in history.by_node("rpc-reply").get(core, ())}
     for death in history.ends.values():
-        kind = kind_of(death.node)
-        if death.at >= said or not history.is_of(death.node, engine) or kind not in ("core", "worker"):
+        if death.at >= said or not history.is_of(death.node, engine) or (
+                kind := kind_of(death.node)) not in ("core", "worker"):
             continue
         if kind == "core" or not calls or any((rank_of(death.node), call) not in answered for call in calls):
             return death.node

@@ -6,7 +6,19 @@ from operator import itemgetter
 
 from engine.topology import Channel
 from scenarios.guarantees.base import ROUNDING_S, Finding
-from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, kind_of
+from scenarios.history.history import (
+    FOREVER,
+    Death,
+    EngineLife,
+    Fate,
+    History,
+    Operation,
+    Receipt,
+    Record,
+    Startup,
+    base,
+    kind_of,
+)
 from scenarios.history.names import of_life
 from scenarios.history.play import ProcessEnd
 
@@ -48,9 +60,10 @@ def _judge_freed(finding: Finding, node: str, engine: EngineLife, closed: Record
     """Who closes with requests under way says so to a core that lives, or that would compute them to their end."""
     history, core = finding.history, engine.core
     for closing in history.by_node("closing").get(node, ()):
-        pending = closing.data.get("kept", {}).get("requests") and (len(history.engines_of(node)) == 1 or any(
-            o.node == node and history.is_asked_of(o, engine) and not (o.ends and o.ends[0].number < closing.number)
-            for o in history.operations))
+        open_then = (o for o in history.operations if o.node == node and o.abort is None
+                     and not (o.ends and o.ends[0].number < closing.number))
+        pending = closing.data.get("kept", {}).get("requests") and (
+            len(history.engines_of(node)) == 1 or any(history.is_asked_of(o, engine) for o in open_then))
         if pending and not history.heard_of("engine-dead", engine, node) and not any(
                 send.number > closing.number for send in history.sends(f"{node}->{core}/{Channel.REQUESTS.value}")):
             finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
@@ -60,6 +73,13 @@ def _died_in_silence(history: History, engine: EngineLife, until: float) -> bool
     """Whether a worker was gone by then that said nothing: that may be what the start fails by."""
     return any(death.onset <= until and kind_of(death.node) == "worker" and death.node not in history.by_node("bye")
                and history.is_of(death.node, engine) for death in history.ends.deaths)
+
+
+def whose_end(history: History, startup: Startup, hits: list[Receipt]) -> EngineLife:
+    """The engine by which a start failed: of several that were struck the one that is named."""
+    reason = startup.end.data.get("reason", "") if startup.end else ""
+    struck = [one for one in history.engines_of(startup.node) if any(history.is_of(hit.node, one) for hit in hits)]
+    return next((one for one in struck if base(one.core) in reason), (*struck, history.engine_of(startup.node))[0])
 
 
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
