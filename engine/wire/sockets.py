@@ -9,6 +9,7 @@ Promises
 - An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
   the next one.
 - A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
+- What an XSUB sends arrives whole: libzmq would tear apart what `engine.wire.subscriptions` refuses.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import zmq
 
 from engine.ports import SocketSpec, Unroutable
+from engine.wire.subscriptions import check_upward, topics_of
 from engine.wire.wiring import IDENTITY_BYTES, identity_of
 
 #: Below this, copying is cheaper than tracking.
@@ -41,6 +43,7 @@ class ZmqSocket:
         #: The same without conveniences that cost as much as sending a short frame does.
         self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
         self._routes = spec.kind == "ROUTER"
+        self._sender_of = spec.sender_of
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
@@ -67,10 +70,11 @@ class ZmqSocket:
             socket.setsockopt(zmq.ROUTER_MANDATORY, int(spec.mandatory))
             socket.setsockopt(zmq.ROUTER_HANDOVER, int(spec.handover))
         if spec.kind == "XPUB":
-            socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+            socket.setsockopt(zmq.XPUB_VERBOSER if spec.verboser else zmq.XPUB_VERBOSE,
+                              int(spec.verbose or spec.verboser))
         if spec.kind == "SUB":
             socket.setsockopt(zmq.CONFLATE, int(spec.conflate))
-            for topic in (spec.topic, *spec.more_topics):
+            for topic in topics_of(spec):
                 socket.setsockopt(zmq.SUBSCRIBE, topic)
         if spec.address.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)
@@ -89,6 +93,8 @@ class ZmqSocket:
             self._forget_sent()
         *parts, last = [frame if type(frame) is bytes and len(frame) < ZERO_COPY_BYTES else self._as_frame(frame)
                         for frame in frames]
+        if parts and self.spec.kind == "XSUB":
+            check_upward(frames)
         send = self._send
         try:
             if self._routes:
@@ -129,7 +135,8 @@ class ZmqSocket:
                     peer = int.from_bytes(identity, "little")
                 else:
                     continue
-            return peer, [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
+            message = [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
+            return peer if self._sender_of is None else self._sender_of(message), message
 
     def fileno(self) -> int:
         return self._fd
