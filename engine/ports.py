@@ -100,9 +100,19 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
     verbose: bool = True  # XPUB: hears every subscription, and not only the first one of a topic
     verboser: bool = False  # XPUB: hears every unsubscription too, and not only the last one of a topic
-    #: Several peers send to an XPUB or PULL, which cannot tell which one did. At both ends: what it answers None to
-    #: crosses no edge.
+    #: Where several peers send to an XPUB or PULL, which cannot tell which one did. Given to both ends: what it answers
+    #: None to crosses no edge.
     sender_of: SenderOf | None = None
+
+    @property
+    def heard_from(self) -> SenderOf | None:
+        """What tells the receiving end who sent a message; None: see `peer`, or the identity on a ROUTER."""
+        return self.sender_of if self.kind in ("XPUB", "PULL") else None
+
+    @property
+    def says_from(self) -> SenderOf | None:
+        """The same of what the other end will make of what this one sends."""
+        return self.sender_of if self.kind in ("XSUB", "PUSH") else None
 
 
 class Socket(Protocol):

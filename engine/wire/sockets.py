@@ -43,7 +43,7 @@ class ZmqSocket:
         #: The same without conveniences that cost as much as sending a short frame does.
         self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
         self._routes = spec.kind == "ROUTER"
-        self._sender_of = spec.sender_of
+        self._heard_from = spec.heard_from
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
@@ -136,7 +136,7 @@ class ZmqSocket:
                 else:
                     continue
             message = [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
-            return peer if self._sender_of is None else self._sender_of(message), message
+            return peer if self._heard_from is None else self._heard_from(message), message
 
     def fileno(self) -> int:
         return self._fd

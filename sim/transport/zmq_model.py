@@ -89,7 +89,7 @@ class SimSocket:
         self.own: dict[bytes, int] | None = {} if spec.kind == "XSUB" else None  # its topics, how often each
         self._owed: list[Link] = []  # XSUB: who has to be told of its topics
         self._heard: deque[Message] = deque()  # XPUB: what its process has not taken yet
-        self._sender_of = spec.sender_of
+        self._heard_from = spec.heard_from
         self._close = close  # the network's, with the linger
         self._turn = 0
         self._routes_by_identity = spec.kind == "ROUTER"
@@ -156,7 +156,7 @@ class SimSocket:
         return None
 
     def _from(self, message: Message) -> tuple[Any, Message]:
-        return self.spec.peer if self._sender_of is None else self._sender_of(message.frames), message
+        return self.spec.peer if self._heard_from is None else self._heard_from(message.frames), message
 
     def try_receive(self) -> tuple[Any, list[Any]] | None:
         """(peer, frames), or None when nothing is there."""
