@@ -88,7 +88,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     send_hwm: int = 0
     receive_hwm: int = 0
     linger_s: float = 0.0
-    buffer_bytes: int = 0
+    buffer_bytes: int | None = 0  # of the system, each way; 0: as it is set; None: by the memory of the machine
     topic: bytes | None = b""  # SUB: what a message has to begin with; None: subscribes to nothing
     more_topics: tuple[bytes, ...] = ()
     conflate: bool = False  # SUB: of what waits, the last message alone is kept

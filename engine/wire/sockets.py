@@ -14,9 +14,11 @@ Promises
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -29,9 +31,32 @@ from engine.wire.wiring import IDENTITY_BYTES, identity_of
 ZERO_COPY_BYTES = 64 << 10
 #: Authenticated connections cross a network: a host that is silent for five of these is gone.
 HEARTBEAT_MS = 1000
+#: The buffers of a machine with more memory than this, and more than this of it to spare.
+LARGE_BUFFER_BYTES, MUCH_MEMORY_BYTES, SPARE_MEMORY_BYTES = 1 << 29, 32 << 30, 16 << 30
 #: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
 _NOW = int(zmq.NOBLOCK)
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+def buffer_bytes_for(total: int, available: int) -> int:
+    """How large the system's buffers of a socket shall be on a machine with so much memory; 0: as they are set.
+
+    A large message then waits for nobody to read it piece by piece. The system gives what its own limits allow.
+    """
+    return LARGE_BUFFER_BYTES if total > MUCH_MEMORY_BYTES and available > SPARE_MEMORY_BYTES else 0
+
+
+def memory_of(meminfo: str) -> tuple[int, int]:
+    """(total, available) in bytes, of the text of /proc/meminfo; 0 for what it does not tell."""
+    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB$", meminfo, re.MULTILINE))
+    return int(found.get("MemTotal", 0)) << 10, int(found.get("MemAvailable", 0)) << 10
+
+
+def _buffer_bytes_here() -> int:
+    try:
+        return buffer_bytes_for(*memory_of(Path("/proc/meminfo").read_text()))
+    except OSError:
+        return 0
 
 
 class ZmqSocket:
@@ -61,9 +86,10 @@ class ZmqSocket:
         socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
         socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
         socket.setsockopt(zmq.LINGER, round(spec.linger_s * 1000))
-        if spec.buffer_bytes:
-            socket.setsockopt(zmq.SNDBUF, spec.buffer_bytes)
-            socket.setsockopt(zmq.RCVBUF, spec.buffer_bytes)
+        buffer_bytes = _buffer_bytes_here() if spec.buffer_bytes is None else spec.buffer_bytes
+        if buffer_bytes:
+            socket.setsockopt(zmq.SNDBUF, buffer_bytes)
+            socket.setsockopt(zmq.RCVBUF, buffer_bytes)
         if spec.identity is not None:
             socket.setsockopt(zmq.IDENTITY, spec.identity)
         if self._routes:

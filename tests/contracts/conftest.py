@@ -1,7 +1,8 @@
-"""Makes real worlds for situations, and ends them."""
+"""Makes worlds for situations and makers of sockets, and ends them."""
 
 import pytest
 
+from tests.contracts.makers import RealMaker, SimMaker
 from tests.contracts.zmq_worlds import RealWorld
 
 
@@ -19,3 +20,10 @@ def real(tmp_path):
     yield make
     for world in worlds:
         world.end()
+
+
+@pytest.fixture(params=[SimMaker, RealMaker], ids=["sim", "real"])
+def maker(request, tmp_path):
+    made = request.param(tmp_path)
+    yield made
+    made.close()
