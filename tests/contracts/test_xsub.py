@@ -38,10 +38,10 @@ def rest(world: Any, node: str) -> list[Any]:
     return [m[0] if len(m) == 1 else m for m in world.hear(node, "s", QUIET_S)]
 
 
-def heard(world: Any, orders: list[tuple[str, bytes]], **spec: Any) -> list[Any]:
+def heard(world: Any, situation: Callable[[Any], Any], orders: list[tuple[str, bytes]], **spec: Any) -> list[Any]:
     """What an XPUB hears after each of these: (who, what it says; nothing: it is gone)."""
     address, found, open_ones = publisher(world, **spec), [], set()
-    for node, what in orders:
+    for (node, what), expected in zip(orders, EXACT[situation], strict=True):
         if node not in open_ones:
             subscriber(world, node, address)
             open_ones.add(node)
@@ -49,7 +49,7 @@ def heard(world: Any, orders: list[tuple[str, bytes]], **spec: Any) -> list[Any]
             world.say(node, "s", what)
         else:
             world.close(node, "s")
-        found.append(rest(world, "a"))
+        found.append(comes(world, "a", len(expected)) + rest(world, "a"))
     return found
 
 
@@ -60,27 +60,27 @@ TWO_LEAVE = [("b", b"\x01t"), ("c", b"\x01t"), ("b", b"\x01own"), ("b", b""), ("
 
 def first_and_last(world: Any) -> Any:
     """Of each topic an XPUB that is not verbose hears the first subscription and the end of the last one."""
-    return heard(world, TWO_SUBSCRIBE, **HEARS_FIRST)
+    return heard(world, first_and_last, TWO_SUBSCRIBE, **HEARS_FIRST)
 
 
 def every_subscription(world: Any) -> Any:
     """A verbose one hears every subscription, also of who has it already; who subscribed twice has to end it twice."""
-    return heard(world, TWO_SUBSCRIBE, **HEARS_ALL)
+    return heard(world, every_subscription, TWO_SUBSCRIBE, **HEARS_ALL)
 
 
 def every_end(world: Any) -> Any:
     """A verboser one hears of every XSUB's end of a topic, too."""
-    return heard(world, TWO_SUBSCRIBE, **HEARS_ENDS)
+    return heard(world, every_end, TWO_SUBSCRIBE, **HEARS_ENDS)
 
 
 def last_one_leaves(world: Any) -> Any:
     """A peer that is gone has ended its subscriptions; the XPUB hears of those that nobody else has."""
-    return heard(world, TWO_LEAVE, **HEARS_ALL)
+    return heard(world, last_one_leaves, TWO_LEAVE, **HEARS_ALL)
 
 
 def each_one_leaves(world: Any) -> Any:
     """A verboser XPUB hears of all of them."""
-    return heard(world, TWO_LEAVE, **HEARS_ENDS)
+    return heard(world, each_one_leaves, TWO_LEAVE, **HEARS_ENDS)
 
 
 def words_go_up(world: Any) -> Any:
