@@ -19,6 +19,8 @@ from engine.ports import SocketSpec
 from engine.wire.wiring import IDENTITY_BYTES, identity_of
 
 SUBSCRIBE, UNSUBSCRIBE = b"\x01", b"\x00"
+#: libzmq's own high-water mark, for each end of a socket that nobody has given another one.
+USUAL_HWM = 1000
 _ABOUT_TOPICS = (SUBSCRIBE, UNSUBSCRIBE)
 #: msgpack: arrays, by the bytes that tell how long they are; unsigned numbers above 127, by theirs.
 _ARRAYS = {0xdc: 2, 0xdd: 4}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from engine.ports import SocketSpec
 from engine.topology import Channel, NodeKind, core, tensor_parallel, worker
 from engine.wire.subscriptions import first_number_of, leaver_of, subscriber_of, subscriptions_of
 from faults.journal import Kind, journal_path, parse_journal, read_journal
-from faults.plan import Fate, Fault, delay, drop, duplicate, plan, reorder, until
+from faults.plan import Fate, Fault, cut, delay, drop, duplicate, plan, reorder, until
 from sim.simulation import Simulation
 from tests.faults.stage import Stage
 
@@ -59,12 +60,12 @@ def hear(found: list[Any], most: int, patience_s: float = PATIENCE_S):
         found.append((message[1], bytes(message[2][0])))
 
 
-def publishing_hub(heard: list[Any]):
-    """Waits for both names, publishes, waits for their words, says that it is over."""
+def publishing_hub(heard: list[Any], most: int = 10):
+    """Waits for both names, publishes, waits for their words, says that it is over. Hears `most` messages."""
     yield from hear(heard, 4)  # everything, and a name, of each
     for number in range(3):
         yield Send("s", [b"\x02%d" % number])
-    yield from hear(heard, 10 - len(heard))
+    yield from hear(heard, most - len(heard))
     yield Send("s", [END])
 
 
@@ -112,8 +113,9 @@ class Played:
         return self
 
 
-def play_sim(tmp_path: Any, kind: str, given: Any) -> Played:
-    other, hub, peer = KINDS[kind]
+def play_sim(tmp_path: Any, kind: str, given: Any, hub: Any) -> Played:
+    other, usual, peer = KINDS[kind]
+    hub = hub or usual
     played, sim, address = Played(), Simulation(TOPOLOGY, given), "ipc:///run/s"
 
     def life(spec: SocketSpec, loop: Any):
@@ -131,12 +133,13 @@ def play_sim(tmp_path: Any, kind: str, given: Any) -> Played:
                         for name in played.heard})
 
 
-def play_real(tmp_path: Any, kind: str, given: Any) -> Played:
+def play_real(tmp_path: Any, kind: str, given: Any, hub: Any) -> Played:
     pytest.importorskip("zmq", reason="plays libzmq's sockets")
     from engine.process.real_ports import RealPorts
     from engine.process.shell import Process
 
-    other, hub, peer = KINDS[kind]
+    other, usual, peer = KINDS[kind]
+    hub = hub or usual
     played, stage, address = Played(), Stage(tmp_path, given, TOPOLOGY), f"ipc://{tmp_path}/s"[:107]
     processes, threads = [], []
     for node, spec, loop in [(core(), hub_spec(kind, address), hub(played.heard["core.0"])), *(
@@ -159,7 +162,7 @@ def play_real(tmp_path: Any, kind: str, given: Any) -> Played:
 
 @pytest.fixture(params=[play_sim, play_real], ids=["sim", "real"])
 def play(request, tmp_path):
-    return lambda kind, *faults: request.param(tmp_path, kind, plan(*faults))
+    return lambda kind, *faults, hub=None: request.param(tmp_path, kind, plan(*faults), hub)
 
 
 def of(heard: list[Any], peer: Any) -> list[bytes]:
@@ -214,22 +217,32 @@ def test_a_name_that_comes_late_holds_up_nobody_else(play) -> None:
 def test_a_hub_can_fail_at_one_peer_s_edge(play) -> None:
     """The publication that it was about to make is nobody's then."""
     fault = Fault(id="", site=f"{DOWN.format(1)}:send", fate=Fate.RAISE, nth=2)
-    other, hub, peer = KINDS["XPUB"]
 
     def failing(heard: list[Any]):
         try:
-            yield from hub(heard)
+            yield from publishing_hub(heard)
         except RuntimeError:
             yield Send("s", [END])
 
-    KINDS["XPUB"] = other, failing, peer
-    try:
-        played = play("XPUB", fault)
-    finally:
-        KINDS["XPUB"] = other, hub, peer
+    played = play("XPUB", fault, hub=failing)
     for index in (0, 1):
         assert [frame for _, frame in played.heard[f"worker.{index}"]] == [b"\x020", END]
         assert played.crossed["core.0"][f"{DOWN.format(index)}:send"] == 3
+
+
+def test_a_cut_is_one_peer_s_and_the_hub_is_told_who_is_gone_and_who_is_back(play) -> None:
+    """What a socket says by itself on a new connection is no message on the wire; at the hub its name arrives again."""
+    never = cut(UP.format(1), nth=9)  # so that what goes up is counted, too
+    played = play("XPUB", cut(DOWN.format(1)), never, hub=partial(publishing_hub, most=20))
+    gone, back = b"\x00\x01\x00", subscriptions_of(1)[1]
+    told = [frame for _, frame in played.heard["core.0"] if frame in (gone, back)]
+    assert told == [back, gone, back] and leaver_of([gone]) == 1
+    assert [frame for _, frame in played.heard["worker.0"]] == [b"\x020", b"\x021", b"\x022", END]
+    assert [frame for _, frame in played.heard["worker.1"]] == [END]
+    assert played.crossed["worker.1"] == {
+        f"{UP.format(1)}:send": 1, f"{UP.format(1)}:wire": 2,
+        f"{DOWN.format(1)}:wire": 2, f"{DOWN.format(1)}:receive": 1}
+    assert played.crossed["core.0"][f"{UP.format(1)}:receive"] == 2
 
 
 def test_a_pull_knows_each_pusher_s_messages(play) -> None:
