@@ -64,7 +64,9 @@ class Doorbell(Protocol):
     def close(self) -> None: ...
 
 
-SocketKind = Literal["ROUTER", "DEALER", "PUSH", "PULL", "PUB", "SUB", "XPUB"]
+SocketKind = Literal["ROUTER", "DEALER", "PUSH", "PULL", "PUB", "SUB", "XPUB", "XSUB"]
+#: Reads off a message who sent it: the index, or None where it does not say. Pure, and never raises.
+SenderOf = Callable[[Sequence[Any]], int | None]
 
 
 class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +88,8 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     send_hwm: int = 0
     receive_hwm: int = 0
     linger_s: float = 0.0
-    buffer_bytes: int = 0
-    topic: bytes = b""
+    buffer_bytes: int | None = 0  # of the system, each way; 0: as it is set; None: by the memory of the machine
+    topic: bytes | None = b""  # SUB: what a message has to begin with; None: subscribes to nothing
     more_topics: tuple[bytes, ...] = ()
     conflate: bool = False  # SUB: of what waits, the last message alone is kept
     #: CURVE keys, Z85: own public, own secret, the other end's public. A connected socket then notices its peer's end.
@@ -96,6 +98,21 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
     watched: bool = False  # `was_cut` of one that connects, and `is_over` of one that is bound, tell of its connections
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
+    verbose: bool = True  # XPUB: hears every subscription, and not only the first one of a topic
+    verboser: bool = False  # XPUB: hears every unsubscription too, and not only the last one of a topic
+    #: Where several peers send to an XPUB or PULL, which cannot tell which one did. Given to both ends: what it answers
+    #: None to crosses no edge.
+    sender_of: SenderOf | None = None
+
+    @property
+    def heard_from(self) -> SenderOf | None:
+        """What tells the receiving end who sent a message; None: see `peer`, or the identity on a ROUTER."""
+        return self.sender_of if self.kind in ("XPUB", "PULL") else None
+
+    @property
+    def says_from(self) -> SenderOf | None:
+        """The same of what the other end will make of what this one sends."""
+        return self.sender_of if self.kind in ("XSUB", "PUSH") else None
 
 
 class Socket(Protocol):
@@ -106,11 +123,15 @@ class Socket(Protocol):
     def send(self, frames: Sequence[Any], peer: int = 0) -> None:
         """Queue one message. Buffers of 64 KiB and more go without a copy and are kept alive until sent.
 
-        Raises Unroutable when the socket knows that the peer is not connected.
+        What a PUB, XPUB or XSUB has no room for is lost to that peer, without a word. Raises Unroutable when the
+        socket knows that the peer is not connected, ValueError for an XSUB's message that would arrive in pieces.
         """
 
-    def try_receive(self) -> tuple[int, list[Any]] | None:
-        """(peer index, frames) or None when nothing is there. Malformed identities never reach the caller."""
+    def try_receive(self) -> tuple[int | None, list[Any]] | None:
+        """(peer index, frames) or None when nothing is there. Malformed identities never reach the caller.
+
+        A peer of None: several may have sent it, and it does not say which one did (`SocketSpec.sender_of`).
+        """
 
     def was_cut(self) -> bool:
         """Whether a connection of a `watched` socket has ended since the last call; known before the next one brings

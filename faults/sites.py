@@ -7,7 +7,7 @@ sites as they are crossed bear no lives, because a sender does not know its peer
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -83,13 +83,17 @@ def edge_site(source: Node, target: Node, channel: Channel, operation: str) -> s
 
 
 class SocketSites:
-    """The sites that messages of one socket of `me` cross. A publisher's edges lead to many nodes."""
+    """The sites that messages of one socket of `me` cross. A publisher's edges lead to many nodes.
+
+    A message that names no sender where a socket cannot tell it, or one that is no node, crosses nothing.
+    """
 
     def __init__(self, spec: SocketSpec, me: Node, topology: Topology) -> None:
         self._spec, self._me = spec, me.first_life
         self._peers = topology.peers(self._me, spec.peer_kind)
         self._to: dict[Any, tuple[str, ...]] = {}
-        self._from: dict[Any, str] = {}
+        self._from: dict[Any, str | None] = {}
+        self._says_from = spec.says_from
 
     def to(self, peer: Any) -> tuple[str, ...]:
         """What a message to `peer` crosses: an index, or an identity of a router of strangers."""
@@ -102,12 +106,19 @@ class SocketSites:
             sites = self._to[peer] = tuple(edge_site(self._me, node, spec.send_channel, "send") for node in peers)
         return sites
 
-    def of(self, peer: Any) -> str:
+    def sent(self, frames: Sequence[Any], peer: Any) -> tuple[str, ...]:
+        """As `to`, for this message."""
+        return () if self._says_from is not None and self._says_from(frames) is None else self.to(peer)
+
+    def of(self, peer: Any) -> str | None:
         """What a message from `peer` crosses."""
-        site = self._from.get(peer)
-        if site is None:
-            assert self._spec.receive_channel is not None
-            site = edge_site(self._node(peer), self._me, self._spec.receive_channel, "receive")
+        if peer in self._from:
+            return self._from[peer]
+        spec, site = self._spec, None
+        assert spec.receive_channel is not None
+        if spec.heard_from is None or any(node.index == peer for node in self._peers):
+            site = edge_site(self._node(peer), self._me, spec.receive_channel, "receive")
+        if site is not None or peer is None:  # a stranger may call itself anything
             self._from[peer] = site
         return site
 

@@ -35,6 +35,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     ports_factory: str
     ports_argument: bytes
     recipe: bytes
+    io_threads: int = 1
 
 
 def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:

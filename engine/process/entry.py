@@ -42,7 +42,7 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
     if message is None:
         os._exit(0)  # the parent went away before this child had anything to do
     bootstrap = msgspec.msgpack.decode(message, type=Bootstrap)
-    ports = open_ports(node, bootstrap.ports_factory, bootstrap.ports_argument, parent)
+    ports = open_ports(node, bootstrap.ports_factory, bootstrap.ports_argument, parent, bootstrap.io_threads)
     named(target)(ports, bootstrap.recipe)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -55,9 +55,9 @@ def live(ports: Any, recipe_bytes: bytes) -> None:
     EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(life_of(ports.node, recipe))
 
 
-def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None) -> Any:
-    """The ports of this process: plain, or wrapped by the named factory."""
+def open_ports(node: Node, factory: str, argument: bytes, parent: PipeParent | None = None, io_threads: int = 1) -> Any:
+    """The ports of this process, and its children's: plain, or wrapped by the named factory."""
     def open_real(node: Node) -> RealPorts:
-        return RealPorts(node, factory, argument, parent)
+        return RealPorts(node, factory, argument, parent, io_threads)
 
     return named(factory)(node, argument, open_real) if factory else open_real(node)

@@ -28,11 +28,13 @@ class RealPorts:
     clock = time
 
     def __init__(self, node: Node, factory: str = "", argument: bytes = b"", parent: PipeParent | None = None,
-                 ) -> None:
+                 io_threads: int = 1) -> None:
+        """`io_threads`: how many carry the messages of all sockets, here and in the children that it starts."""
         self.node = node
         self.parent = parent
         self._factory = factory
         self._argument = argument
+        self._io_threads = io_threads
         self._context: Any = None
         self._segments: list[Any] = []
         self._children: list[RealChild] = []
@@ -51,7 +53,7 @@ class RealPorts:
 
             return GuardedSocket(spec)
         if self._context is None:
-            self._context = zmq.Context()
+            self._context = zmq.Context(self._io_threads)
         return ZmqSocket(self._context, spec)
 
     # -- shared memory
@@ -104,7 +106,7 @@ class RealPorts:
         return child
 
     def _envelope(self, recipe: bytes) -> bytes:
-        return msgspec.msgpack.encode(Bootstrap(self._factory, self._argument, recipe))
+        return msgspec.msgpack.encode(Bootstrap(self._factory, self._argument, recipe, self._io_threads))
 
     # -- what only a fault layer uses
 

@@ -9,27 +9,54 @@ Promises
 - An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
   the next one.
 - A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
+- What an XSUB sends arrives whole: libzmq would tear apart what `engine.wire.subscriptions` refuses.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
 
 from engine.ports import SocketSpec, Unroutable
+from engine.wire.subscriptions import check_upward, topics_of
 from engine.wire.wiring import IDENTITY_BYTES, identity_of
 
 #: Below this, copying is cheaper than tracking.
 ZERO_COPY_BYTES = 64 << 10
 #: Authenticated connections cross a network: a host that is silent for five of these is gone.
 HEARTBEAT_MS = 1000
+#: The buffers of a machine with more memory than this, and more than this of it to spare.
+LARGE_BUFFER_BYTES, MUCH_MEMORY_BYTES, SPARE_MEMORY_BYTES = 1 << 29, 32 << 30, 16 << 30
 #: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
 _NOW = int(zmq.NOBLOCK)
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+def buffer_bytes_for(total: int, available: int) -> int:
+    """How large the system's buffers of a socket shall be on a machine with so much memory; 0: as they are set.
+
+    A large message then waits for nobody to read it piece by piece. The system gives what its own limits allow.
+    """
+    return LARGE_BUFFER_BYTES if total > MUCH_MEMORY_BYTES and available > SPARE_MEMORY_BYTES else 0
+
+
+def memory_of(meminfo: str) -> tuple[int, int]:
+    """(total, available) in bytes, of the text of /proc/meminfo; 0 for what it does not tell."""
+    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB$", meminfo, re.MULTILINE))
+    return int(found.get("MemTotal", 0)) << 10, int(found.get("MemAvailable", 0)) << 10
+
+
+def _buffer_bytes_here() -> int:
+    try:
+        return buffer_bytes_for(*memory_of(Path("/proc/meminfo").read_text()))
+    except OSError:
+        return 0
 
 
 class ZmqSocket:
@@ -41,6 +68,7 @@ class ZmqSocket:
         #: The same without conveniences that cost as much as sending a short frame does.
         self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
         self._routes = spec.kind == "ROUTER"
+        self._heard_from = spec.heard_from
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
@@ -58,19 +86,21 @@ class ZmqSocket:
         socket.setsockopt(zmq.SNDHWM, spec.send_hwm)
         socket.setsockopt(zmq.RCVHWM, spec.receive_hwm)
         socket.setsockopt(zmq.LINGER, round(spec.linger_s * 1000))
-        if spec.buffer_bytes:
-            socket.setsockopt(zmq.SNDBUF, spec.buffer_bytes)
-            socket.setsockopt(zmq.RCVBUF, spec.buffer_bytes)
+        buffer_bytes = _buffer_bytes_here() if spec.buffer_bytes is None else spec.buffer_bytes
+        if buffer_bytes:
+            socket.setsockopt(zmq.SNDBUF, buffer_bytes)
+            socket.setsockopt(zmq.RCVBUF, buffer_bytes)
         if spec.identity is not None:
             socket.setsockopt(zmq.IDENTITY, spec.identity)
         if self._routes:
             socket.setsockopt(zmq.ROUTER_MANDATORY, int(spec.mandatory))
             socket.setsockopt(zmq.ROUTER_HANDOVER, int(spec.handover))
         if spec.kind == "XPUB":
-            socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+            socket.setsockopt(zmq.XPUB_VERBOSER if spec.verboser else zmq.XPUB_VERBOSE,
+                              int(spec.verbose or spec.verboser))
         if spec.kind == "SUB":
             socket.setsockopt(zmq.CONFLATE, int(spec.conflate))
-            for topic in (spec.topic, *spec.more_topics):
+            for topic in topics_of(spec):
                 socket.setsockopt(zmq.SUBSCRIBE, topic)
         if spec.address.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)
@@ -89,6 +119,8 @@ class ZmqSocket:
             self._forget_sent()
         *parts, last = [frame if type(frame) is bytes and len(frame) < ZERO_COPY_BYTES else self._as_frame(frame)
                         for frame in frames]
+        if parts and self.spec.kind == "XSUB":
+            check_upward(frames)
         send = self._send
         try:
             if self._routes:
@@ -129,7 +161,8 @@ class ZmqSocket:
                     peer = int.from_bytes(identity, "little")
                 else:
                     continue
-            return peer, [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
+            message = [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
+            return peer if self._heard_from is None else self._heard_from(message), message
 
     def fileno(self) -> int:
         return self._fd

@@ -87,7 +87,7 @@ class FaultySocket:
     def _cross_sends(self, channel: Channel, frames: Sequence[Any], peer: Any) -> None:
         said = self._says(frames) if self._says is not None else None
         noted = [(site, *self._crossings.note(site, frames=frames, channel=channel, data=said))
-                 for site in self._sites.to(peer)]
+                 for site in self._sites.sent(frames, peer)]
         for site, fault, nth in noted:
             if fault is not None:
                 self._crossings.perform(fault, site, nth)
@@ -115,6 +115,9 @@ class FaultySocket:
 
     def _arrive(self, channel: Channel, arrived: tuple[Any, list[Any]]) -> None:
         site = self._sites.of(arrived[0])
+        if site is None:
+            self._inbox.arrive("", arrived, None, 0, self._crossings.clock.monotonic())
+            return
         said = self._hears(arrived[1]) if self._hears is not None else None
         fault, nth = self._crossings.note(site, frames=arrived[1], channel=channel, data=said)
         hits_process = fault is not None and fault.fate in PROCESS_FATES

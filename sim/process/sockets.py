@@ -53,7 +53,7 @@ class SocketPort:
         digest = digest_of(frames) if self.crossings.recording else ""
         said = self._says(frames) if self._says is not None else None
         met = None
-        for site in self._sites.to(peer):
+        for site in self._sites.sent(frames, peer):
             fault, nth = note(site, thread.name, digest, said, channel, frames)
             if fault is not None:
                 met = [*(met or ()), (fault, site, nth)]
@@ -97,6 +97,11 @@ class SocketPort:
             if channel is None:
                 return arrived
             site = self._sites.of(peer)
+            if site is None:
+                if inbox is None:
+                    return arrived
+                inbox.arrive("", arrived, None, 0, crossings.kernel.now)
+                continue
             digest = message.digest
             if not digest and crossings.recording:
                 digest = digest_of(arrived[1])

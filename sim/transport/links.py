@@ -25,6 +25,8 @@ from sim.kernel.kernel import Kernel
 
 #: Frames from here on take time by their length (and travel without a copy in a real process).
 LARGE_BYTES = 64 << 10
+#: What the system may let the two buffers of a tcp connection grow to, where nobody has set their size.
+TCP_GROWS_TO = 10 << 20
 #: Flags and length of a frame on the wire, about.
 _FRAME_BYTES = 9
 
@@ -41,6 +43,12 @@ class Message:
         for frame in frames:
             size += len(frame) if type(frame) is bytes else memoryview(frame).nbytes
         self.size = size
+
+
+class Command(Message):
+    """What a socket says to its peer by itself: no message on the wire."""
+
+    __slots__ = ()
 
 
 class LinkOwner(Protocol):
@@ -70,8 +78,8 @@ class Link:
     """From `source` to `target`, which is None while there is no connection. `peer` is how the target knows us."""
 
     __slots__ = ("_buffer_full", "_busy_until", "_capacity", "_cut_befalls", "_in_buffer", "_kernel", "_ready_before",
-                 "_reading", "_sent", "_taken", "accepts", "blocked", "buffer", "cut_site", "hwm", "last_words", "peer",
-                 "pipe", "pumping", "read", "source", "target", "topics", "when_empty")
+                 "_reading", "_sent", "_taken", "accepts", "blocked", "buffer", "cut_site", "hwm", "last_words",
+                 "opposite", "peer", "pipe", "pumping", "read", "source", "target", "topics", "when_empty")
 
     def __init__(self, kernel: Kernel, source: Endpoint, cut_befalls: Callable[[Link], bool]) -> None:
         """`cut_befalls` counts a message at the link's `cut_site`. -> whether the connection is cut there"""
@@ -81,6 +89,7 @@ class Link:
         self.target: Endpoint | None = None
         self.peer: Any = 0
         self.hwm = source.spec.send_hwm
+        self.opposite: Link | None = None  # the other way of the same connection
         self.topics: list[bytes] | None = None  # what the target subscribed to; None: takes everything
         self.pipe: deque[tuple[float, Message]] = deque()
         self.buffer: deque[Message] = deque()
@@ -158,7 +167,7 @@ class Link:
                         break
                     pipe.popleft()
                     self._taken += 1
-                if self.cut_site and self._cut_befalls(self):
+                if self.cut_site and type(message) is not Command and self._cut_befalls(self):
                     break
                 self._reading += 1
                 target.arrived.append((self, message))
@@ -194,7 +203,9 @@ class Link:
         if capacity is None:
             bounded = self.hwm or (self.target is not None and self.target.spec.receive_hwm)
             usual = self._kernel.costs.buffer_bytes
-            options = (usual, 0, usual // 4)
+            options = [usual, 0, usual // 4]
+            if self.source.spec.address.startswith("tcp://") and not self.source.spec.buffer_bytes:
+                options.append(TCP_GROWS_TO)
             picked = self._kernel.choose(len(options), f"system buffer of {self}") if bounded else 0
             capacity = self._capacity = options[picked]
         while self.pipe and self.pipe[0][0] <= now:

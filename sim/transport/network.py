@@ -16,8 +16,9 @@ from functools import partial
 
 from engine.ports import SocketSpec
 from engine.topology import Edge, Node, at
+from engine.wire.subscriptions import topics_of
 from sim.kernel.kernel import Kernel
-from sim.transport.links import Link, Message
+from sim.transport.links import Link
 from sim.transport.zmq_model import Connection, SimSocket, SocketOwner
 
 _FIRST_PORT = 49152
@@ -105,6 +106,7 @@ class Network:
             self._names += 1
             identity = b"\x00" + self._names.to_bytes(4, "big")
         back = Link(self._kernel, binder, self._cut_befalls)
+        forth.opposite, back.opposite = back, forth
         connection = Connection(connector, binder, forth, back, identity)
         connector.connections.append(connection)
         binder.connections.append(connection)
@@ -120,6 +122,8 @@ class Network:
             binder.links.append(back)
         elif binder.kind not in ("PULL", "SUB"):
             binder.links.append(back)
+            if binder.own is not None:
+                binder.owe(back)
         if connector.kind == "ROUTER":
             connector.routes[binder.spec.identity or b""] = forth
         if not taken:  # a second holder of an identity speaks to nobody
@@ -137,11 +141,8 @@ class Network:
         if not publisher.owner.running:
             publisher.owner.deliver(lambda: self._subscribe(connection, link, subscriber, publisher))
             return
-        link.topics = [subscriber.spec.topic, *subscriber.spec.more_topics]
-        if publisher.kind == "XPUB":
-            for topic in link.topics:
-                publisher.arrived.append((None, Message([b"\x01" + topic])))
-            publisher.announce()
+        for topic in topics_of(subscriber.spec):
+            publisher.subscribed(link, topic)
 
     # -- ends
 
@@ -239,20 +240,21 @@ class Network:
                                                  len(outgoing.pipe)))
             if outgoing.topics is not None:
                 outgoing.topics = []
+            if socket.own is not None and not socket.closed:
+                socket.owe(outgoing)
             socket.link_is_empty(outgoing)
             self._dial_at_next_try(socket, outgoing, self._kernel.now)
             return
         outgoing.pipe.clear()
         outgoing.buffer.clear()
+        if socket.publishes and not socket.closed:
+            socket.hear()
         if outgoing in socket.links:
             socket.links.remove(outgoing)
         if socket.routes.get(connection.identity) is outgoing:
             del socket.routes[connection.identity]
-        if socket.kind == "XPUB" and outgoing.topics and not socket.closed:
-            for topic in outgoing.topics:
-                if not any(topic in (link.topics or ()) for link in socket.links):
-                    socket.arrived.append((None, Message([b"\x00" + topic])))
-                    socket.announce()
+        if socket.publishes and not socket.closed:
+            socket.left(outgoing)
         socket.link_is_empty(outgoing)
 
     def _unbind(self, socket: SimSocket, *, unlink: bool) -> None:

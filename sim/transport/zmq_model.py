@@ -1,4 +1,4 @@
-"""ROUTER, DEALER, PUSH, PULL, PUB, SUB and XPUB as libzmq behaves, without libzmq.
+"""ROUTER, DEALER, PUSH, PULL, PUB, SUB, XPUB and XSUB as libzmq behaves, without libzmq.
 
 Promises: what happens here may happen there. libzmq is no simple queue: where a death, a cut or a full buffer
 leaves it several outcomes, `Kernel.choose` picks one of them, and tests/contracts/test_zmq_model.py holds the
@@ -9,6 +9,11 @@ allowed ones against the real library. What goes on between two sockets is told 
     ROUTER          routes by identity; unknown: dropped, or `Unroutable` if mandatory; it knows of a death once the
                     closed connection was noticed, and never of a peer that is stopped
     PUB, XPUB       to whom a subscription has arrived from; a full pipe drops, and never blocks; with CURVE it refuses
+    XPUB            takes in all that its subscribers said whenever its process looks at it; tells its process of the
+                    first subscription of a topic, or of every one (verbose), and of the end of the last one, or of
+                    every one (verboser)
+    XSUB            says what its process says: subscriptions are messages; a full pipe drops them as well. Does not
+                    filter what comes. After a lost connection it subscribes again, once its process looks at it
     PUSH, DEALER    to the next peer whose pipe is not full; without one the send fails (a bound PUSH without peers)
     close           linger bounds how long unsent messages are kept; the peer notices the end after them
 """
@@ -22,8 +27,9 @@ from typing import Any, Protocol
 
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Node
+from engine.wire.subscriptions import SUBSCRIBE, UNSUBSCRIBE, check_upward, topic_in
 from faults.plan import Fault
-from sim.transport.links import LARGE_BYTES, Link, LinkOwner, Message
+from sim.transport.links import LARGE_BYTES, Command, Link, LinkOwner, Message
 
 
 class SocketFullError(BlockingIOError):
@@ -80,6 +86,10 @@ class SimSocket:
         self.cut = False  # a connection that it made has ended since somebody last looked
         self.lingering: Callable[[], None] | None = None  # called once nothing is unsent or linger is over
         self.publishes = spec.kind in ("PUB", "XPUB")
+        self.own: dict[bytes, int] | None = {} if spec.kind == "XSUB" else None  # its topics, how often each
+        self._owed: list[Link] = []  # XSUB: who has to be told of its topics
+        self._heard: deque[Message] = deque()  # XPUB: what its process has not taken yet
+        self._heard_from = spec.heard_from
         self._close = close  # the network's, with the linger
         self._turn = 0
         self._routes_by_identity = spec.kind == "ROUTER"
@@ -88,18 +98,25 @@ class SimSocket:
     # -- as the process sees it
 
     def send(self, frames: Sequence[Any], peer: int | bytes = 0, digest: str = "") -> None:
-        """Queue one message. Raises Unroutable or SocketFullError; PUB and XPUB drop where nobody can take it."""
+        """Queue one message. Raises Unroutable or SocketFullError; PUB, XPUB, XSUB drop where nobody can take it."""
         if self.closed:
             raise OSError(errno.ENOTSOCK, f"{self.spec.name} is closed")
         message = Message([frame if type(frame) is bytes else _sent(frame) for frame in frames], digest)
         if self._routes_by_identity:
             self._route(message, peer)
         elif self.publishes:
+            self.hear()
             takers = [link for link in self.links if link.wants(message.frames)]
             if self.spec.curve is not None and any(map(Link.full, takers)):
                 raise Unroutable(f"{self.spec.name}: a reader is {self.spec.send_hwm} messages behind")
             for link in takers:
                 link.offer(message)
+        elif self.own is not None:
+            check_upward(message.frames)
+            self._repay()
+            if _counted(self.own, message.frames):
+                for link in self.links:
+                    link.offer(message)
         else:
             links = self.links
             for _ in range(len(links)):
@@ -119,19 +136,27 @@ class SimSocket:
 
     def take(self) -> tuple[Any, Message] | None:
         """(peer, message), or None."""
+        if self.publishes:
+            self.hear()
+            return self._from(self._heard.popleft()) if self._heard else None
+        if self._owed:
+            self._repay()
         while self.arrived:
             link, message = self.arrived.popleft()
             if link is None:
-                return self.spec.peer, message
+                return self._from(message)
             link.took()
             if not self._routes_by_identity:
-                return self.spec.peer, message
+                return self._from(message)
             identity: bytes = link.peer
             if self._raw:
                 return identity, message
             if len(identity) == 2:
                 return int.from_bytes(identity, "little"), message
         return None
+
+    def _from(self, message: Message) -> tuple[Any, Message]:
+        return self.spec.peer if self._heard_from is None else self._heard_from(message.frames), message
 
     def try_receive(self) -> tuple[Any, list[Any]] | None:
         """(peer, frames), or None when nothing is there."""
@@ -145,7 +170,7 @@ class SimSocket:
 
     def is_over(self) -> bool:
         """Whether somebody was connected to this end, nobody is any more, and all that came was received."""
-        return self.met and not self.connections and not self.arrived
+        return self.met and not self.connections and not self.arrived and not self._heard
 
     def close(self, linger_s: float | None = None) -> None:
         """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None)."""
@@ -168,18 +193,90 @@ class SimSocket:
         if self.waiter is not None:
             self.waiter()
 
+    def owe(self, link: Link) -> None:
+        """XSUB: somebody new is at the other end of the link, or soon will be."""
+        if self.own and link not in self._owed:
+            self._owed.append(link)
+            self.announce()
+
+    def _repay(self) -> None:
+        for link in self._owed:
+            for topic in sorted(self.own or ()):
+                link.offer(Command([SUBSCRIBE + topic]))
+        self._owed.clear()
+
+    def hear(self) -> None:
+        """A publisher takes in what has come: its process sends or receives, or somebody is gone."""
+        while self.arrived:
+            came_by, message = self.arrived.popleft()
+            if came_by is None:
+                self._heard.append(message)
+                continue
+            came_by.took()
+            about = topic_in(message.frames)
+            if about is None:
+                if self.kind == "XPUB":
+                    self._heard.append(message)
+            elif came_by.opposite is not None:
+                told = (self._subscribes if about[0] else self._gives_up)(came_by.opposite, about[1])
+                if told and self.kind == "XPUB":
+                    self._heard.append(message)
+
+    def subscribed(self, link: Link, topic: bytes) -> None:
+        """A SUB's own subscription is here."""
+        if self._subscribes(link, topic) and self.kind == "XPUB":
+            self.arrived.append((None, Message([SUBSCRIBE + topic])))
+            self.announce()
+
+    def left(self, link: Link) -> None:
+        """The subscriber at the other end of the link is gone."""
+        for topic in sorted(link.topics or ()):
+            if self._gives_up(link, topic) and self.kind == "XPUB":
+                self.arrived.append((None, Message([UNSUBSCRIBE + topic])))
+                self.announce()
+
+    def _subscribes(self, link: Link, topic: bytes) -> bool:
+        """-> whether an XPUB's process is told"""
+        first = not any(topic in (other.topics or ()) for other in self.links)
+        if link.topics is None:
+            link.topics = []
+        if topic not in link.topics:
+            link.topics.append(topic)
+        return first or self.spec.verbose or self.spec.verboser
+
+    def _gives_up(self, link: Link, topic: bytes) -> bool:
+        """The same. Where the subscription was lost on its way, its end is told of all the same."""
+        if link.topics is None or topic not in link.topics:
+            return True
+        link.topics.remove(topic)
+        return self.spec.verboser or not any(topic in (other.topics or ()) for other in self.links)
+
     def untie(self) -> None:
         """The play is over."""
         self.links = []
         self.routes.clear()
         self.connections.clear()
         self.arrived.clear()
+        self._heard.clear()
+        self._owed.clear()
         self.waiter = self.lingering = None
 
     def link_is_empty(self, link: Link) -> None:
         if self.lingering is not None and not self.unsent():
             done, self.lingering = self.lingering, None
             done()
+
+
+def _counted(own: dict[bytes, int], frames: list[Any]) -> bool:
+    """Count a subscription, or one less. -> whether an XSUB passes the message on: of a topic's ends only the last"""
+    about = topic_in(frames)
+    if about is None:
+        return True
+    subscribes, topic = about
+    count = own.pop(topic, 0) + (1 if subscribes else -1)
+    if count > 0:
+        own[topic] = count
+    return subscribes or count == 0
 
 
 def _sent(frame: Any) -> Any:

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from sim.kernel.choices import Choices, enumerate_choices
-from tests.contracts.zmq_worlds import RealWorld, SimWorld
+from tests.contracts.zmq_worlds import outcomes
 
 REPEATS = 2
-BOUND = 24
 ROUTER = {"kind": "ROUTER", "bind": True}
 DEALER = {"kind": "DEALER", "bind": False, "identity": b"\x00\x00"}
 PUSH = {"kind": "PUSH", "bind": False}
@@ -206,29 +204,6 @@ EXACT: list[Callable[[Any], Any]] = [
     dealer_dies_and_returns, pull_dies_and_returns, binding_push_loses_its_pull, received_before_the_senders_death,
     last_words, subscriber_that_comes_late, topics, subscriber_returns, publisher_restarts, stopped_subscriber,
 ]
-
-
-def outcomes(situation: Callable[[Any], Any]) -> list[Any]:
-    def play(choices: Choices) -> Any:
-        return situation(SimWorld(choices))
-
-    return [outcome for _, outcome in enumerate_choices(play, BOUND)]
-
-
-@pytest.fixture
-def real(tmp_path):
-    pytest.importorskip("zmq", reason="holds the model against libzmq, which is not installed")
-    worlds = []
-
-    def make() -> RealWorld:
-        folder = tmp_path / str(len(worlds))
-        folder.mkdir()
-        worlds.append(RealWorld(folder))
-        return worlds[-1]
-
-    yield make
-    for world in worlds:
-        world.end()
 
 
 @pytest.mark.parametrize("situation", EXACT, ids=lambda situation: situation.__name__)

@@ -2,92 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from engine.ports import SocketSpec, Unroutable
-from engine.topology import NodeKind, core, frontend, tensor_parallel
-from sim.simulation import Simulation
-
-
-class RealMaker:
-    """ZmqSockets of one process, over ipc in `folder`."""
-
-    def __init__(self, folder):
-        zmq = pytest.importorskip("zmq")
-        self._context, self._folder, self._sockets = zmq.Context(), folder, []
-
-    def open(self, kind, *, bind, address="s", **rest):
-        from engine.wire.sockets import ZmqSocket
-
-        if "://" not in address:
-            address = f"ipc://{self._folder}/{address}"
-        spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
-        self._sockets.append(ZmqSocket(self._context, spec))
-        return self._sockets[-1]
-
-    def receive(self, socket, timeout_s=2.0):
-        until = time.monotonic() + timeout_s
-        while (found := socket.try_receive()) is None and (left_s := until - time.monotonic()) > 0:
-            socket._socket.poll(left_s * 1000)  # what comes may be a stranger's, and dropped
-        return found
-
-    def until(self, comes_about):
-        end = time.monotonic() + 5.0
-        while not comes_about():
-            assert time.monotonic() < end
-            time.sleep(0.001)
-
-    def connected(self, socket):
-        socket.is_over()  # reads what its monitor says
-        return socket._came - socket._went
-
-    def close(self):
-        for socket in self._sockets:
-            socket.close(0)
-        self._context.term()
-
-
-class SimMaker:
-    """SimSockets of two processes."""
-
-    def __init__(self, _folder):
-        self._sim = Simulation(tensor_parallel(2))
-        self._binder, self._connector = (self._sim.start_process(node()) for node in (frontend, core))
-
-    def open(self, kind, *, bind, address="s", **rest):
-        if "://" not in address:
-            address = f"ipc:///run/{address}"
-        spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
-        return self._sim.host.network.open(self._binder if bind else self._connector, spec)
-
-    def receive(self, socket, timeout_s=2.0):
-        until = self._sim.now + timeout_s
-        while not socket.arrived and self._sim.now < until:
-            self._sim.after(0.001, lambda: None)
-            self._sim.kernel.time.advance(self._sim.now + 0.001)
-        return socket.try_receive()
-
-    def until(self, comes_about):
-        end = self._sim.now + 5.0
-        while not comes_about():
-            assert self._sim.now < end
-            self._sim.after(0.001, lambda: None)
-            self._sim.kernel.time.advance(self._sim.now + 0.001)
-
-    def connected(self, socket):
-        return len(socket.connections)
-
-    def close(self):
-        pass
-
-
-@pytest.fixture(params=[SimMaker, RealMaker], ids=["sim", "real"])
-def maker(request, tmp_path):
-    made = request.param(tmp_path)
-    yield made
-    made.close()
+from engine.ports import Unroutable
 
 
 def hello(maker, **rest):

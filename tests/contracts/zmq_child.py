@@ -1,6 +1,6 @@
 """A real node of the socket contracts: does what JSON lines on its standard input say, answers each with a line.
 
-    {"do": "open", "key", "spec"} | send | drain | await | close | exit        ->  {"result": ...} or {"error": ...}
+    {"do": "open", "key", "spec"} | send | say | drain | hear | await | close | exit  ->  {"result": ...} or {"error"}
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Child:
         for name in ("identity", "topic"):
             if spec.get(name) is not None:
                 spec[name] = spec[name].encode("latin-1")
+        spec["more_topics"] = tuple(topic.encode("latin-1") for topic in spec.get("more_topics", ()))
         socket = ZmqSocket(self.context, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
         self.sockets[key] = socket
         self.monitors[key] = socket._socket.get_monitor_socket()
@@ -47,12 +48,26 @@ class Child:
         socket = self.sockets[key]
         for number in range(first, first + count):
             try:
-                socket.send([b"%08d" % number, bytes(size)], peer)
+                socket.send([b"%08d" % number, b"-" * size], peer)
             except Unroutable:
                 return number - first, "unroutable"
             except zmq.Again:
                 return number - first, "full"
         return count, None
+
+    def say(self, key: str, frames: list[str]) -> None:
+        self.sockets[key].send([frame.encode("latin-1") for frame in frames])
+
+    def hear(self, key: str, quiet_s: float, most: int) -> list[list[str]]:
+        """As `drain`, all frames of each message."""
+        socket, found = self.sockets[key], []
+        while len(found) < most:
+            message = socket.try_receive()
+            if message is not None:
+                found.append([bytes(frame).decode("latin-1") for frame in message[1]])
+            elif not socket._socket.poll(quiet_s * 1000):
+                break
+        return found
 
     def drain(self, key: str, quiet_s: float, most: int) -> list[tuple[int, str]]:
         """All that comes until nothing came for `quiet_s`, or `most` are here. -> (peer, first frame)"""

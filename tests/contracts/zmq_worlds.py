@@ -3,7 +3,8 @@
     world.open(node, key, kind=..., bind=..., address=..., ...)      world.send(node, key, count) -> (accepted, why)
     world.drain(node, key) -> [(peer, first frame)]                  world.await_event(node, key, "connected")
     world.kill(node)   world.stop(node)   world.go_on(node)          world.close(node, key, linger_s)
-    world.leave(node)
+    world.leave(node)                                                world.say(node, key, frame, ...)
+    world.bind(node, key, ...) -> address                            world.hear(node, key) -> [frames]
 
 After `kill` or `leave` the node may open sockets again: it is its next life.
 """
@@ -15,23 +16,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.ports import SocketSpec, Unroutable
 from engine.topology import Node, NodeKind, tensor_parallel
-from sim.kernel.choices import Choices
+from sim.kernel.choices import Choices, enumerate_choices
 from sim.simulation import Simulation
 from sim.transport.zmq_model import SimSocket, SocketFullError
 
+#: How many of the model's outcomes of one situation are looked at.
+BOUND = 24
 NODES = {"a": NodeKind.FRONTEND, "b": NodeKind.CORE, "c": NodeKind.WORKER}
 
 
 class RealWorld:
-    """Each node is a process; `folder` holds the sockets of ipc."""
+    """Each node is a process; `folder` holds the sockets of ipc, where `over` is not tcp."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, over: str = "ipc") -> None:
+        self.folder, self._over = folder, over
         self._children: dict[str, subprocess.Popen[str]] = {}
         self._stopped: set[str] = set()
 
@@ -52,10 +56,22 @@ class RealWorld:
             raise OSError(answer["error"], os.strerror(answer["error"]))
         return answer["result"]
 
+    def bind(self, node: str, key: str, **spec: Any) -> str:
+        address = self.address(f"{node}.{key}") if self._over == "ipc" else "tcp://127.0.0.1:*"
+        return self.open(node, key, bind=True, address=address, **spec)
+
+    def say(self, node: str, key: str, *frames: bytes) -> None:
+        self._order(node, "say", key=key, frames=[frame.decode("latin-1") for frame in frames])
+
+    def hear(self, node: str, key: str, quiet_s: float = 0.1, most: int = 1 << 30) -> list[list[bytes]]:
+        return [[frame.encode("latin-1") for frame in frames]
+                for frames in self._order(node, "hear", key=key, quiet_s=quiet_s, most=most)]
+
     def open(self, node: str, key: str, **spec: Any) -> str:
         for name in ("identity", "topic"):
-            if name in spec:
+            if spec.get(name) is not None:
                 spec[name] = spec[name].decode("latin-1")
+        spec["more_topics"] = [topic.decode("latin-1") for topic in spec.get("more_topics", ())]
         return self._order(node, "open", key=key, spec=spec)
 
     def send(self, node: str, key: str, count: int = 1, first: int = 0, size: int = 2, peer: int = 0) -> Any:
@@ -101,7 +117,8 @@ class RealWorld:
 class SimWorld:
     """The same on the twin's model, for one sequence of choices."""
 
-    def __init__(self, choices: Choices | None = None) -> None:
+    def __init__(self, choices: Choices | None = None, over: str = "ipc") -> None:
+        self._over = over
         self.sim = Simulation(tensor_parallel(2), None, 0, choices or Choices())
         self._keeps_up: bool | None = None
         self._known: dict[tuple[str, str], list[Any]] = {}  # connections whose handshake was told
@@ -130,6 +147,23 @@ class SimWorld:
                 return is_over is None or is_over()
         return True
 
+    def bind(self, node: str, key: str, **spec: Any) -> str:
+        address = self.address(f"{node}.{key}") if self._over == "ipc" else "tcp://127.0.0.1:*"
+        return self.open(node, key, bind=True, address=address, **spec)
+
+    def say(self, node: str, key: str, *frames: bytes) -> None:
+        self._sockets[node, key].send(frames)
+
+    def hear(self, node: str, key: str, quiet_s: float = 0.1, most: int = 1 << 30) -> list[list[bytes]]:
+        socket, found = self._sockets[node, key], []
+        while len(found) < most:
+            message = socket.try_receive()
+            if message is not None:
+                found.append(message[1])
+            elif not self._advance(quiet_s, lambda: socket.arrived):
+                break
+        return found
+
     def open(self, node: str, key: str, **spec: Any) -> str:
         process = self._process(node)
         socket = self.sim.host.network.open(process, SocketSpec(name=key, peer_kind=NodeKind.CORE, **spec))
@@ -143,7 +177,7 @@ class SimWorld:
             if self._io_thread_keeps_up(socket, number - first):
                 self._advance(0.001)
             try:
-                socket.send([b"%08d" % number, bytes(size)], peer)
+                socket.send([b"%08d" % number, b"-" * size], peer)
             except Unroutable:
                 return number - first, "unroutable"
             except SocketFullError:
@@ -209,3 +243,11 @@ class SimWorld:
 
     def end(self) -> None:
         pass
+
+
+def outcomes(situation: Callable[[Any], Any], over: str = "ipc") -> list[Any]:
+    """What the model allows."""
+    def play(choices: Choices) -> Any:
+        return situation(SimWorld(choices, over))
+
+    return [outcome for _, outcome in enumerate_choices(play, BOUND)]
