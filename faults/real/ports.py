@@ -250,6 +250,13 @@ class FaultyGroup:
     def barrier(self) -> None:
         self._enter("barrier")
 
+    def meet_engines(self, *arguments: Any) -> None:
+        self._inner.meet_engines(*arguments)
+
+    def keep_step(self, wave: int, step: int) -> None:
+        self._cross(self._enters, data={"operation": "keep_step", "wave": wave, "step": step})
+        self._inner.keep_step(wave, step)
+
     def _enter(self, operation: str, *arguments: Any) -> Any:
         self._cross(self._enters, data={"operation": operation})
         return getattr(self._inner, operation)(*arguments)

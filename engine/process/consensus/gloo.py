@@ -45,14 +45,14 @@ class GlooGroup:
         """Begin to meet the others, and bring this to the first collective."""
         def meet() -> Frames:
             ends = time.monotonic() + timeout_s
-            with _meet(self._rank, self._size, self._where, self._token, ends) as self._group:
-                return _gather(self._group, frame, _left(ends))  # whoever hears of all knows that all have met
+            with joined(self._rank, self._size, self._where, self._token, ends) as self._group:
+                return gather(self._group, frame, _left(ends))  # whoever hears of all knows that all have met
 
         self._begin(meet)
 
     def gather(self, frame: Sequence[int], timeout_s: float) -> None:
         """Begin to bring `frame`, and to hear the others'."""
-        self._begin(lambda: _gather(self._group, frame, timeout_s))
+        self._begin(lambda: gather(self._group, frame, timeout_s))
 
     def outcome(self) -> Frames | None:
         """What each member brought to what was begun last; None: it is not over. Raises what gloo raised."""
@@ -92,8 +92,8 @@ class GlooGroup:
 
 
 @contextlib.contextmanager
-def _meet(rank: int, size: int, where: str, token: str, ends: float) -> Iterator[Any]:
-    """-> the group, once this member is joined with the others"""
+def joined(rank: int, size: int, where: str, token: str, ends: float) -> Iterator[Any]:
+    """-> the group, once this member is joined with the others; what they meet by is there until all of them have."""
     if "torch" not in sys.modules:
         import torch
 
@@ -113,7 +113,8 @@ def _left(ends: float) -> float:
     return max(0.001, ends - time.monotonic())
 
 
-def _gather(group: Any, frame: Sequence[int], timeout_s: float) -> Frames:
+def gather(group: Any, frame: Sequence[int], timeout_s: float) -> Frames:
+    """-> what each member brought, all of one length. Raises RuntimeError where one is gone, or late."""
     import torch
     from torch._C._distributed_c10d import AllgatherOptions
 
