@@ -9,7 +9,7 @@ Promises
 A turn is one collective of the group, numbered from 1: the meeting is the first one. What a member says of itself lies
 in its shared word, behind its heartbeat, and is written by it alone:
 
-    bytes 16-24     turn << 1 | whether it is inside; 0: it never came
+    bytes 16-24     group << 48 | turn << 1 | whether it is inside; 0: it never came. A group is known by where it meets
     bytes 24-32     when it last said that it waits inside, in ns; 0: it does not; `_GAVE_UP`: it never will again
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -33,6 +34,8 @@ MOST_VALUES = 8
 
 _WORD = slice(16, 32)
 _GAVE_UP = 1 << 63
+_GROUP_BITS = 48
+_TURN = (1 << _GROUP_BITS) - 1
 _OPS: Mapping[str, Any] = {"meeting": max, "sum": sum, "max": max}
 _HEAD = 4
 FRAME_WORDS = _HEAD + MOST_VALUES
@@ -41,10 +44,11 @@ FRAME_WORDS = _HEAD + MOST_VALUES
 class Told(msgspec.Struct, frozen=True):
     """What a member says of itself."""
 
-    turn: int
-    inside: bool
-    waited_at: float | None  # when it last said that it waits
+    turn: int = 0
+    inside: bool = False
+    waited_at: float | None = None  # when it last said that it waits
     gave_up: bool = False
+    group: int = 0
 
     def has_answer(self, turn: int) -> bool:
         """Whether it came out of that turn: then all that the others need of it is on its way."""
@@ -58,7 +62,8 @@ def told_in(memory: Any) -> Told:
     """By the 64 bytes of its heartbeat."""
     where, at = memoryview(memory).cast("B")[_WORD].cast("Q")
     gave_up = at == _GAVE_UP
-    return Told(where >> 1, bool(where & 1), None if gave_up or not at else at / 1e9, gave_up)
+    return Told((where & _TURN) >> 1, bool(where & 1), None if gave_up or not at else at / 1e9, gave_up,
+                where >> _GROUP_BITS)
 
 
 def frame(turn: int, op: str, values: Sequence[int], size: int) -> list[int]:
@@ -88,13 +93,16 @@ class Seat:
     `memories`: of each member the bytes of its shared word; None where that is on another host.
     """
 
-    def __init__(self, group: str, rank: int, names: Sequence[str], memories: Sequence[Any]) -> None:
+    def __init__(self, group: str, where: str, rank: int, names: Sequence[str], memories: Sequence[Any]) -> None:
         self.rank, self.names, self.turn = rank, tuple(names), 0
         self._group = group
         self._memories = list(memories)
         mine = self._memories[rank]
         self._word: Any = memoryview(bytearray(16)).cast("Q") if mine is None else memoryview(
             mine).cast("B")[_WORD].cast("Q")
+        self._tag = crc32(where.encode()) & 0xFFFF
+        self._word[1] = 0
+        self._at(0)
         self._entered_at = 0.0
         self._op = self._failure = ""
 
@@ -115,14 +123,14 @@ class Seat:
         self.turn += 1
         self._op, self._entered_at = op, now
         self._word[1] = _ns(now)
-        self._word[0] = self.turn << 1 | 1
+        self._at(self.turn << 1 | 1)
 
     def waits(self, now: float) -> None:
         """It still does; who is stopped does not say so."""
         self._word[1] = _ns(now)
 
     def come_out(self) -> None:
-        self._word[0] = self.turn << 1
+        self._at(self.turn << 1)
         self._word[1] = 0
 
     def give_up(self, why: object) -> None:
@@ -135,6 +143,9 @@ class Seat:
         self.give_up("it was left")
         self._word = memoryview(bytearray(16)).cast("Q")
         self._memories.clear()
+
+    def _at(self, turn: int) -> None:
+        self._word[0] = self._tag << _GROUP_BITS | turn
 
     # -- what the others say
 
@@ -164,8 +175,10 @@ class Seat:
         return self._error(str(reason))
 
     def _told(self) -> dict[int, Told]:
-        return {rank: told_in(memory) for rank, memory in enumerate(self._memories)
-                if memory is not None and rank != self.rank}
+        """Who still says where it was in another group has not come to this one."""
+        found = {rank: told_in(memory) for rank, memory in enumerate(self._memories)
+                 if memory is not None and rank != self.rank}
+        return {rank: told if told.group == self._tag else Told() for rank, told in found.items()}
 
     def _guilty(self, told: Mapping[int, Told], now: float) -> str:
         """Who keeps the others waiting, and how; "": nobody does."""

@@ -34,7 +34,7 @@ class ConsensusGroup:
         self._dead: dict[int, float] = {}
         self._sentinels: dict[int, int] = {}  # by the descriptor
         self._watch(rank, members)
-        self._seat = Seat(name, rank, [member.name for member in members],
+        self._seat = Seat(name, where, rank, [member.name for member in members],
                           [open_word(member.word) if member.word else None for member in members])
         self._gloo = GlooGroup(rank, len(members), where, f"{name} of {len(members)}, {members[0].process}")
 

@@ -18,7 +18,7 @@ class Place:
 
     def __init__(self, process: SimProcess, effect: JoinGroup) -> None:
         segments = process.host.segments
-        self.seat = Seat(effect.group, effect.rank, [member.name for member in effect.members],
+        self.seat = Seat(effect.group, effect.where, effect.rank, [member.name for member in effect.members],
                          [segments[member.word].memory if member.word else None for member in effect.members])
         self.gathering: Gathering = process.host.gathering(effect.where, len(effect.members))
         self.dead: dict[int, float] = {}

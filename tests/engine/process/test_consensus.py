@@ -41,7 +41,7 @@ class Table:
     def __init__(self, size: int) -> None:
         self.words = [bytearray(64) for _ in range(size)]
         names = [f"core.{rank}" for rank in range(size)]
-        self.seats = [Seat("dp", rank, names, self.words) for rank in range(size)]
+        self.seats = [Seat("dp", "file:///dp", rank, names, self.words) for rank in range(size)]
 
     def all_enter(self, now: float, *ranks: int) -> None:
         for rank in ranks or range(len(self.seats)):
@@ -112,9 +112,20 @@ def test_who_left_with_its_answer_is_no_trouble_and_who_left_before_is() -> None
     assert str(table.seats[0].trouble(0.7, 2.0, {})) == "sum, turn 2 of dp: core.1 gave up"
 
 
+def test_what_a_member_said_in_another_group_is_nothing_to_this_one() -> None:
+    """A group is made anew, under another store, and one of the old members has not come yet."""
+    table = Table(2)
+    table.all_enter(0.0)
+    table.seats[1].give_up("it was late")
+    again = Seat("dp", "file:///dp.1", 0, ["core.0", "core.1"], table.words)
+    again.enter("meeting", 2.0)
+    assert again.trouble(2.5, 3.0, {}) is None
+    assert str(again.trouble(3.0, 3.0, {})) == "meeting, turn 1 of dp: core.1 did not enter within 1 s"
+
+
 def test_a_heartbeat_tells_a_monitor_where_its_process_waits() -> None:
     memory = bytearray(64)
-    seat = Seat("dp", 0, ["core.0"], [memory])
+    seat = Seat("dp", "file:///dp", 0, ["core.0"], [memory])
     assert told_in(memory).turn == 0 and not told_in(memory).waits(0.0)
     seat.enter("sum", 5.0)
     assert told_in(memory).turn == 1 and told_in(memory).waits(5.0) and not told_in(memory).waits(5.1 + SILENT_S)
