@@ -11,6 +11,7 @@ Names are frozen: plans on disk refer to them.
              core.0/rpc:doorbell                                     the wake-up after publishing
              core.0/mark:scheduled                                   a mark in the process
              worker.1/collective:enter                               a collective, counted per node
+             core.1/consensus:enter                                  what cores decide together, likewise
              worker.2/pipe:receive                                   what a stage takes from the one before it
 
 An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
@@ -46,6 +47,7 @@ class Channel(StrEnum):
     RESPONSE = "response"
     OVERFLOW = "overflow"  # the ZMQ by-pass of the rpc ring, for messages of at least a chunk
     COLLECTIVE = "collective"
+    CONSENSUS = "consensus"  # what cores decide together
     PIPE = "pipe"  # hidden states to the next stage, sampled tokens back to the first
     KV = "kv"
     REPLAY = "replay"
@@ -79,7 +81,7 @@ MESSAGE_CHANNELS = (
 )
 
 #: Their crossings are counted by the process, whoever is at the other end.
-UNCOUNTED = (Channel.COLLECTIVE, Channel.PIPE)
+UNCOUNTED = (Channel.COLLECTIVE, Channel.CONSENSUS, Channel.PIPE)
 
 #: The stores of one ring write, in order, and the one store of a read.
 WRITER_STORES = ("reset", "data", "readers", "written")

@@ -6,6 +6,7 @@ Names of nodes, edges and places are those of `engine.names`, and may be importe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
@@ -31,8 +32,8 @@ from engine.names import (
 
 __all__ = [
     "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Deployment", "Edge",
-    "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "core", "data_parallel", "frontend", "is_site",
-    "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
+    "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "consensus_sites", "core", "data_parallel",
+    "frontend", "is_site", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
 ]
 
 
@@ -263,6 +264,11 @@ def _ring_sites(engine: Engine) -> list[str]:
         names += [at(f"{w}/pipe", operation) for operation in ("send", "receive") if engine.pp > 1]
         names += [at(f"{c}/response.{w.index}", f"store.{s}") for s in READER_STORES]
     return names
+
+
+def consensus_sites(cores: Iterable[Node]) -> list[str]:
+    """Where cores that step together enter what they decide together."""
+    return [at(f"{c}/{Channel.CONSENSUS.value}", "enter") for c in cores]
 
 
 _LIFE_RE = re.compile(r"@\d+")

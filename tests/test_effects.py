@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import engine.effects
+import engine.process.consensus.effects
 import sim.process.effects
 from engine.effects import Describe, Effect, Now, Observe
 from engine.process.living import EngineProcess
@@ -18,8 +19,11 @@ from sim.simulation import Simulation
 
 #: The twin's threads answer these themselves: they never wait, and are asked for most.
 BY_THE_THREAD = {Now, Observe}
-#: What only a process of an engine does: it has rings and a model.
-OF_AN_ENGINE = {engine.effects.CreateRing, engine.effects.OpenRing, engine.effects.MakeWorker, engine.effects.ReadModel}
+#: What only a process of an engine does: it has rings and a model, and decides together with others.
+OF_GROUPS = {kind for kind in vars(engine.process.consensus.effects).values()
+             if isinstance(kind, type) and issubclass(kind, Effect) and kind is not Effect}
+OF_AN_ENGINE = OF_GROUPS | {engine.effects.CreateRing, engine.effects.OpenRing, engine.effects.MakeWorker,
+                            engine.effects.ReadModel}
 
 
 def effects_of(module: object) -> set[type[Effect]]:
@@ -39,7 +43,7 @@ def test_a_process_of_an_engine_answers_every_effect_and_nothing_else(ports: Rea
     process = EngineProcess(ports)
     answered = set(process.answers)
     process.close()
-    assert answered == effects_of(engine.effects)
+    assert answered == effects_of(engine.effects) | OF_GROUPS
 
 
 def test_any_other_process_answers_all_but_those_of_an_engine(ports: RealPorts) -> None:
@@ -50,13 +54,13 @@ def test_any_other_process_answers_all_but_those_of_an_engine(ports: RealPorts) 
 
 
 def test_the_twin_answers_every_effect_and_those_of_its_own() -> None:
-    assert set(ANSWERS) | BY_THE_THREAD == effects_of(engine.effects) | effects_of(sim.process.effects)
+    assert set(ANSWERS) | BY_THE_THREAD == effects_of(engine.effects) | OF_GROUPS | effects_of(sim.process.effects)
     assert not set(ANSWERS) & BY_THE_THREAD
 
 
 def test_each_effect_says_what_it_is_answered_with() -> None:
     """Its answer is the promise between the worlds."""
-    silent = [kind.__name__ for kind in effects_of(engine.effects) | effects_of(sim.process.effects)
+    silent = [kind.__name__ for kind in effects_of(engine.effects) | OF_GROUPS | effects_of(sim.process.effects)
               if "->" not in (kind.__doc__ or "") and "Does not return" not in (kind.__doc__ or "")]
     assert not silent
 

@@ -60,7 +60,7 @@ from engine.kv_events.publisher.log import KVEventLog
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.model_config import max_model_len
 from engine.process.beside import beside
-from engine.process.birth import birth_certificate
+from engine.process.files import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
 from engine.wire.handshake import REQUESTS, core_hello, core_ready

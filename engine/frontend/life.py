@@ -41,8 +41,7 @@ from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
-from engine.process.birth import birth_certificate
-from engine.process.files import EngineFiles
+from engine.process.files import EngineFiles, birth_certificate
 from engine.topology import Channel, Edge, Mark, Node, core
 from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
 from engine.wire.wiring import frontend_sockets

@@ -1,8 +1,15 @@
-"""How an engine's files and segments are called (pure). All bear its id, so whoever finds one knows whose it is."""
+"""How an engine's files and segments are called (pure). All bear its id, so whoever finds one knows whose it is.
+
+So does a judge, who is told by each process's first record.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+
+from engine.effects import Identity
 
 PREFIX = "ringtwin-"
 
@@ -26,3 +33,9 @@ class EngineFiles(msgspec.Struct, frozen=True):
 
     def file(self, name: str) -> str:
         return f"{self.path}/{self.part}{name}"
+
+
+def birth_certificate(me: Identity, *files: EngineFiles) -> dict[str, Any]:
+    """The data of a process's first record: what a judge needs to find it and its files later."""
+    return {"pid": me.pid, "ppid": me.ppid, "start_time": me.start_time,
+            "segments": [one.segment("") for one in files], "paths": [one.path for one in files]}

@@ -1,4 +1,4 @@
-"""A process of an engine: beside what every process does, it opens ring ends and runs a rank of the model."""
+"""A process of an engine: beside what every process does it opens ring ends, runs a rank of the model, joins groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from engine.effects import CreateRing, MakeWorker, OpenRing, ReadModel
 from engine.kv_events.publisher.handover import NappingQueue
 from engine.ports import Ports
+from engine.process.answers.consensus import Groups
 from engine.process.shell import LOOK_UP_S, Process
 from engine.wire.wiring import KV
 
@@ -20,16 +21,19 @@ class EngineProcess(Process):
         super().__init__(ports, recheck_s)
         self._ends: dict[str, Any] = {}  # MessageQueue, by the ring's name
         self.queues[KV] = NappingQueue()
+        self._groups = Groups(self)
         self.answers.update({
             CreateRing: self._create_ring,
             OpenRing: self._open_ring,
             MakeWorker: self._make_worker,
             ReadModel: self._read_model,
+            **self._groups.answers,
         })
 
     def close(self) -> None:
         for end in self._ends.values():
             end.shutdown()
+        self._groups.close()
         super().close()
 
     def _create_ring(self, effect: CreateRing) -> tuple[Any, bytes]:

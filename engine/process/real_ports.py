@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -99,6 +100,11 @@ class RealPorts:
         from engine.worker.parallel.distributed import ProcessGroup
 
         return ProcessGroup(rank, world_size, init_method, device, timeout_s, communicator, tp)
+
+    def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> Any:
+        from engine.process.consensus.group import ConsensusGroup
+
+        return ConsensusGroup(name, rank, members, where, partial(self.shared_word, create=False), self.clock.monotonic)
 
     def start_child(self, node: Node, target: str, start_method: str) -> RealChild:
         child = start_child(node, target, start_method, self._envelope)

@@ -47,6 +47,7 @@ from engine.ports import Doorbell, Ports, RingSpec, Socket
 from engine.process.answers.belongings import Belongings
 from engine.process.answers.family import Family
 from engine.process.answers.threads import Threads
+from engine.process.children import readable
 from engine.process.operator_log import OperatorLog
 from engine.topology import Node
 
@@ -197,6 +198,17 @@ class Process:
             return most_s
         return min(most_s, max(0.0, deadline - self.ports.clock.monotonic()))
 
+    def await_any(self, descriptors: list[int], timeout_s: float) -> None:
+        """Wait until one is readable, at most so long. Raises QueueCancelledError once the process is cancelled."""
+        self._check()
+        readable([self._wake_read, *descriptors], timeout_s)
+        self._check()
+
+    def _check(self) -> None:
+        error = self.cancelled
+        if error is not None:
+            raise error if isinstance(error, QueueCancelledError) else QueueCancelledError(str(error))
+
     def _receive(self, effect: Receive) -> Any:
         sockets = [(name, self.sockets[name]) for name in effect.inboxes]
         poller = None
@@ -229,9 +241,7 @@ class Process:
 
     def _wait_bell(self, effect: WaitBell) -> bool:
         """Sleeps on the ticket taken before the loop last looked, so a ring in between is not lost."""
-        if self.cancelled is not None:
-            raise self.cancelled if isinstance(self.cancelled, QueueCancelledError) else QueueCancelledError(
-                str(self.cancelled))
+        self._check()
         bell = self.bells[effect.bell]
         rang = bell.wait(self._tickets[effect.bell], self.left(effect.deadline, self.recheck_s))
         self._tickets[effect.bell] = bell.seen()

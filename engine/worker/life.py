@@ -28,7 +28,7 @@ from engine.effects import (
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.beside import beside, needed
-from engine.process.birth import birth_certificate
+from engine.process.files import birth_certificate
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import Mark, Node
 from engine.wire.wiring import response_ring, rpc_ring

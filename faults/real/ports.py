@@ -10,6 +10,7 @@ plan the wrapper only records. Nothing of this is loaded where no play asked for
     doorbell          the writer's bell for its readers: drop, or a process fate
     ring_crossing     edge:send per reader before the write, edge:receive after the read
     process_group     node/collective:enter before each collective
+    consensus_group   node/consensus:enter before each all-reduce
     mark              node/mark:name
     observe           into the journal
 """
@@ -183,6 +184,9 @@ class FaultyPorts:
             return group
         return FaultyGroup(group, self._name, self.crossings)
 
+    def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> FaultyConsensus:
+        return FaultyConsensus(self.inner.consensus_group(name, rank, members, where), self._name, self.crossings)
+
     def start_child(self, node: Node, target: str, start_method: str) -> Child:
         child: Child = self.inner.start_child(node, target, start_method)  # its own ports count what it does
         return child
@@ -246,6 +250,13 @@ class FaultyGroup:
     def barrier(self) -> None:
         self._enter("barrier")
 
+    def meet_engines(self, *arguments: Any) -> None:
+        self._inner.meet_engines(*arguments)
+
+    def keep_step(self, wave: int, step: int) -> None:
+        self._cross(self._enters, data={"operation": "keep_step", "wave": wave, "step": step})
+        self._inner.keep_step(wave, step)
+
     def _enter(self, operation: str, *arguments: Any) -> Any:
         self._cross(self._enters, data={"operation": operation})
         return getattr(self._inner, operation)(*arguments)
@@ -257,3 +268,17 @@ class FaultyGroup:
     def receive(self, what: str, step: int, tensor: Any) -> Any:
         self._cross(self._receives, data={"what": what, "step": step})
         return self._inner.receive(what, step, tensor)
+
+
+class FaultyConsensus:
+    """Processes that decide together: each all-reduce is a crossing, before it begins. Others are an error."""
+
+    def __init__(self, inner: Any, node: str, crossings: Crossings) -> None:
+        self._inner, self._cross = inner, crossings.cross
+        self._enters = at(f"{node}/{Channel.CONSENSUS.value}", "enter")
+        self.name, self.meet, self.close = inner.name, inner.meet, inner.close
+
+    def reduce(self, op: str, *arguments: Any) -> list[int]:
+        self._cross(self._enters, data={"group": self.name, "operation": op})
+        answer: list[int] = self._inner.reduce(op, *arguments)
+        return answer

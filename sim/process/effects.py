@@ -19,7 +19,7 @@ class Sleep(Effect):
 class Enter(Effect):
     """Take part in `count` collectives of a group, one after the other. -> None
 
-    `operation` is what they are called in the journal.
+    `operation` is what they are called in the journal. `at`: the wave and step that the others have to be at, too.
 
     Raises CollectiveError where a peer is dead or does not come.
     """
@@ -27,6 +27,7 @@ class Enter(Effect):
     group: CollectiveGroup
     count: int = 1
     operation: str = "all_reduce"
+    at: tuple[int, int] | None = None
 
 
 class Hand(Effect):

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from engine.errors import QueueCancelledError
-from engine.topology import Mark, Node, Topology, at, mark_site
+from engine.topology import Channel, Mark, Node, Topology, at, mark_site
 from faults.fates import Hold, Release, Step, Strike, steps
 from faults.plan import Fate, Fault
 from sim.kernel.kernel import Kernel
@@ -83,6 +83,7 @@ class SimProcess:
         self.ports = SimPorts(self, sim.host, sim.topology, self.crossings)
         self.mark_sites = mark_sites(self.name)
         self.collective_site = at(f"{self.name}/collective", "enter")
+        self.consensus_site = at(f"{self.name}/{Channel.CONSENSUS.value}", "enter")
         self.recheck_s = 1.0
         self.heartbeat: Callable[[int], None] | None = None
         #: (thread, method, args, kwargs) -> result, or a loop of effects that returns it: answers `Call`

@@ -12,7 +12,10 @@ Promises
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.errors import CollectiveError
+from engine.worker.parallel.lockstep import check, contribution
 from sim.kernel.kernel import Kernel, Sleeper
 from sim.transport.waits import LOOK_S, Waits
 
@@ -20,13 +23,17 @@ from sim.transport.waits import LOOK_S, Waits
 class Part:
     """One rank's part in several collectives, one after the other: `entered` until the one it is in is over for it."""
 
-    __slots__ = ("data", "entered", "error", "group", "left", "thread")
+    __slots__ = ("at", "data", "entered", "error", "group", "left", "thread")
 
-    def __init__(self, thread: Sleeper, group: CollectiveGroup, count: int, operation: str) -> None:
+    def __init__(self, thread: Sleeper, group: CollectiveGroup, count: int, operation: str,
+                 at: tuple[int, int] | None = None) -> None:
         self.thread = thread
         self.group = group
         self.left = count
-        self.data = {"operation": operation}  # what each crossing says
+        self.data: dict[str, Any] = {"operation": operation}  # what each crossing says
+        self.at = at
+        if at is not None:
+            self.data["wave"], self.data["step"] = at
         self.entered = False
         self.error: Exception | None = None  # what the last collective failed with
 
@@ -65,7 +72,9 @@ class CollectiveGroup:
             inside = self._inside[number] = {}
         inside[rank] = part
         if len(inside) == self._size:
-            kernel.after(self._cost_s, self._all_come_out if self._agree(inside) else self._all_fail, number)
+            error = self._disagreement(number, inside)
+            kernel.after(self._cost_s, *((self._all_come_out, number) if error is None else
+                                         (self._all_fail, number, error)))
             return
         until = kernel.time._now + self.timeout_s
         self._waits[rank] = number, until
@@ -91,10 +100,19 @@ class CollectiveGroup:
         part = self._inside.get(self._entered.get(rank, 0) - 1, {}).get(rank)
         return None if part is None else part.thread
 
-    def _agree(self, inside: dict[str, Part]) -> bool:
-        """Gloo does not look."""
-        first, *others = (part.data["operation"] for part in inside.values())
-        return not self._shared or all(other == first for other in others)
+    def _disagreement(self, number: int, inside: dict[str, Part]) -> CollectiveError | None:
+        """What they are told if nobody brought what the others wait for. Gloo does not look at what they enter."""
+        first, *others = inside.values()
+        operation = first.data["operation"]
+        if self._shared and any(other.data["operation"] != operation for other in others):
+            entered = ", ".join(f"{rank} enters {part.data['operation']}" for rank, part in inside.items())
+            return CollectiveError(f"{self.name} collective {number}: the ranks do not agree: {entered}")
+        if first.at is not None:
+            try:
+                check(self.ranks, [contribution(*(inside[rank].at or (0, 0))) for rank in self.ranks])
+            except CollectiveError as error:
+                return error
+        return None
 
     def _told_of_death(self, number: int, rank: str, dead: str) -> None:
         size = len(self.ranks)
@@ -132,12 +150,8 @@ class CollectiveGroup:
             part.entered = False
             part.thread.wake()
 
-    def _all_fail(self, number: int) -> None:
-        """Nobody brought what the others wait for."""
-        inside = self._inside.get(number, {})
-        entered = ", ".join(f"{rank} enters {part.data['operation']}" for rank, part in inside.items())
-        error = CollectiveError(f"{self.name} collective {number}: the ranks do not agree: {entered}")
-        for rank in list(inside):
+    def _all_fail(self, number: int, error: CollectiveError) -> None:
+        for rank in list(self._inside.get(number, ())):
             self._fail(number, rank, error)
 
     def _fail(self, number: int, rank: str, error: Exception) -> None:

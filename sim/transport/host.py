@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from engine.topology import Node
 from sim.kernel.kernel import Kernel
 from sim.transport.collectives import CollectiveGroup
+from sim.transport.consensus import Gathering
 from sim.transport.network import Network
 from sim.transport.pipes import Pipe
 from sim.transport.ring_memory import Bells, Segment
@@ -26,6 +27,7 @@ class Host:
         self.network = Network(kernel, self.paths)
         self._groups: dict[str, CollectiveGroup] = {}
         self._pipes: dict[str, Pipe] = {}
+        self._gatherings: dict[str, Gathering] = {}
         self._waits = Waits()
 
     def create_segment(self, name: str, size: int) -> Segment:
@@ -55,12 +57,21 @@ class Host:
                                            waits=self._waits)
         return pipe
 
+    def gathering(self, where: str, size: int) -> Gathering:
+        """What the members of a group that meets there bring."""
+        gathering = self._gatherings.get(where)
+        if gathering is None:
+            gathering = self._gatherings[where] = Gathering(self._kernel, where, size)
+        return gathering
+
     def rank_died(self, rank: str) -> None:
         """Its process is gone: every group and pipe that it belongs to learns of it."""
         for group in self._groups.values():
             group.died(rank)
         for pipe in self._pipes.values():
             pipe.died(rank)
+        for gathering in self._gatherings.values():
+            gathering.died(rank)
 
     def leftovers(self) -> list[str]:
         """Segments and files that exist now."""
@@ -72,3 +83,4 @@ class Host:
         self.bells.untie()
         self._groups.clear()
         self._pipes.clear()
+        self._gatherings.clear()

@@ -102,6 +102,28 @@ class FakeGroup:
     def barrier(self) -> None:
         self.calls.append("barrier")
 
+    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float) -> None:
+        self.calls.append("meet_engines")
+
+    def keep_step(self, wave: int, step: int) -> None:
+        self.calls.append(f"keep_step {wave} {step}")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class FakeConsensus:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[str] = []
+
+    def meet(self, deadline: float, wait: Any) -> None:
+        self.calls.append("meet")
+
+    def reduce(self, op: str, values: Sequence[int], deadline: float, wait: Any) -> list[int]:
+        self.calls.append(op)
+        return list(values)
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -141,6 +163,10 @@ class FakePorts:
 
     def process_group(self, *args: Any) -> FakeGroup:
         return self.group
+
+    def consensus_group(self, name: str, rank: int, members: Any, where: str) -> FakeConsensus:
+        self.consensus = FakeConsensus(name)
+        return self.consensus
 
     def start_child(self, node: Node, target: str, start_method: str) -> str:
         return f"child {node}"

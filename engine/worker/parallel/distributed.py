@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from engine.errors import ConfigError
 from engine.topology import Grid
+from engine.worker.parallel.across import AcrossEngines
 from engine.worker.parallel.coordinator import GroupCoordinator
 from engine.worker.parallel.shared_memory import Waits
 
@@ -64,6 +66,8 @@ class ProcessGroup:
         self._staged = False
         self._made: list[GroupCoordinator] = []
         self._waits = Waits()
+        self._shares = communicator != "gloo"
+        self.dp: AcrossEngines | None = None
         if world_size > 1:
             self._meet(rank, world_size, init_method, device, timeout_s)
             logger.info("rank %d of %d joined by %s on %s", rank, world_size, self.backend, device)
@@ -107,6 +111,15 @@ class ProcessGroup:
         self._made.append(made)
         return made
 
+    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float) -> None:
+        """Join the ranks of the same place in the engines that step together with this one; all of them call it."""
+        self.dp = AcrossEngines(place, names, where, timeout_s, self._waits, shares=self._shares)
+
+    def keep_step(self, wave: int, step: int) -> None:
+        """See `AcrossEngines`: once in each forward."""
+        assert self.dp is not None, "meet_engines comes first"
+        self.dp.keep_step(wave, step)
+
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `GroupCoordinator`; of the ranks of a stage, as the other collectives."""
         return self.tp.all_reduce(tensor)
@@ -133,6 +146,8 @@ class ProcessGroup:
         self._waits.close()
         for group in self._made:
             group.close()
+        if self.dp is not None:
+            self.dp.close()
         if self.backend != "none" and dist.is_initialized():
             dist.destroy_process_group()
 

@@ -159,6 +159,8 @@ def _open_socket(process: SimProcess, thread: SimThread, effect: OpenSocket) -> 
 
 
 def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
+    for place in process.context.pop("groups", {}).values():
+        place.seat.close()
     process.context.pop("beat", None)  # who reads it all the same fails, as one does whose memory is unmapped
     for port in process.ports.sockets.values():
         if not port.socket.closed:

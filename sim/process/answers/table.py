@@ -11,7 +11,7 @@ group of effects and says so in a table `ANSWERS`; a new group is a new file and
 
 from __future__ import annotations
 
-from sim.process.answers import belongings, family, messages, rings, threads, work
+from sim.process.answers import belongings, consensus, family, messages, rings, threads, work
 from sim.process.thread import Answers
 
 ANSWERS: Answers = {
@@ -21,4 +21,5 @@ ANSWERS: Answers = {
     **threads.ANSWERS,
     **family.ANSWERS,
     **belongings.ANSWERS,
+    **consensus.ANSWERS,
 }

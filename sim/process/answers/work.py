@@ -58,7 +58,8 @@ def _slept(process: SimProcess, thread: SimThread) -> Any:
 
 
 def _enter(process: SimProcess, thread: SimThread, effect: Enter) -> Any:
-    return _enter_next(process, thread, Part(thread, effect.group, effect.count, effect.operation))
+    return _enter_next(process, thread, Part(
+        thread, effect.group, effect.count, effect.operation, effect.at))
 
 
 def _enter_next(process: SimProcess, thread: SimThread, part: Part) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from engine import effects as e
 from engine.errors import QueueCancelledError
 from engine.model_config import ModelConfig
+from engine.process.consensus.effects import JoinGroup, LeaveGroup, Reduce
 from engine.process.files import EngineFiles
 from engine.topology import Node
 from tests.engine.core.loops import Hand
@@ -140,8 +141,10 @@ class LifeHand(Hand):
                 if self.obey or how == "kill":
                     self.ended.setdefault(node, e.Gone({"terminate": 0, "hang-up": 0, "kill": -9}[how]))
             case (e.AwaitParent() | e.OpenHeartbeat() | e.SweepFiles() | e.HoldFiles() | e.RemoveFiles() | e.Close()
-                  | e.LogLine() | e.EndProcesses() | e.MakeWorker()):
+                  | e.LogLine() | e.EndProcesses() | e.MakeWorker() | JoinGroup() | LeaveGroup()):
                 pass
+            case Reduce(values=values):  # of a group in which it is alone
+                return list(values)
             case _:
                 return super().answer(effect)
         return None

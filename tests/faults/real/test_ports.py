@@ -1,6 +1,8 @@
 """Wrapped ports, over fakes: each kind of site is counted, recorded and met with its fate."""
 
+import os
 import threading
+import time
 
 import msgspec
 import pytest
@@ -12,12 +14,16 @@ from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.ports import Ports, SocketSpec, Unroutable
 from engine.process.real_ports import RealPorts
 from engine.topology import Channel, Mark, NodeKind
-from faults.journal import Kind, digest_of
+from faults.journal import Kind, digest_of, journal_path, open_journal, read_journal
 from faults.plan import Fate, Fault, Plan, corrupt, delay, drop, duplicate, plan, raises, reorder, truncate, until
+from faults.real.board import create_board
 from faults.real.ports import FaultyGroup, FaultyPorts
+from faults.real.processes import start_ticks
 from tests.faults.stage import (
     OUTPUTS,
     REQUESTS,
+    TOPOLOGY,
+    FakeNetwork,
     FakePorts,
     Stage,
     core,
@@ -228,6 +234,41 @@ def test_a_collective_is_counted_and_may_raise(stage):
     assert ports.inner.group.calls == ["all_reduce"]
     assert [(r.nth, r.data["operation"]) for r in play.records("worker.1", Kind.CROSSING)] == [
         (1, "all_reduce"), (2, "barrier")]
+
+
+def test_keeping_step_with_other_engines_is_a_collective_and_meeting_them_is_none(stage):
+    play = stage(raises("worker.1", at="worker.1/collective:enter", nth=2))
+    ports = play.ports(worker(1))
+    group = ports.process_group(1, 2, "file:///x", "cpu", 1.0, "gloo")
+    group.meet_engines(0, ["worker.1", "worker.1.1"], "file:///y", 1.0)
+    group.keep_step(2, 7)
+    with pytest.raises(RuntimeError):
+        group.keep_step(2, 8)
+    assert ports.inner.group.calls == ["meet_engines", "keep_step 2 7"]
+    assert [r.data for r in play.records("worker.1", Kind.CROSSING)][0] == {
+        "operation": "keep_step", "wave": 2, "step": 7}
+
+
+def test_what_cores_decide_together_is_counted_before_it_is_entered(tmp_path):
+    """The topology of a play names this site once it has such cores: here the plan is its own."""
+    the_plan = plan(raises("core.0", at="core.0/consensus:enter", nth=2))
+    (tmp_path / "journals").mkdir()
+    board = create_board(tmp_path, the_plan, TOPOLOGY)
+    board.seat("core.0").enter(os.getpid(), start_ticks(os.getpid()))
+    network = FakeNetwork()
+    inner = FakePorts(core(), network)
+    ports = FaultyPorts(inner, the_plan, board, open_journal(tmp_path / "journals", "core.0", 0, time.monotonic))
+    group = ports.consensus_group("dp", 0, (), "file:///x")
+    group.meet(1.0, None)
+    assert group.reduce("sum", [1, 2], 1.0, None) == [1, 2]
+    with pytest.raises(RuntimeError):
+        group.reduce("max", [3], 1.0, None)
+    group.close()
+    assert inner.consensus.calls == ["meet", "sum", "close"]
+    crossings = [r for r in read_journal(journal_path(tmp_path / "journals", "core.0", 0)).records
+                 if r.kind is Kind.CROSSING]
+    assert [(r.site, r.nth, r.data["group"], r.data["operation"]) for r in crossings] == [
+        ("core.0/consensus:enter", 1, "dp", "sum"), ("core.0/consensus:enter", 2, "dp", "max")]
 
 
 def ring_of(ports, spec):

@@ -1,0 +1,94 @@
+"""Answers to effects of processes that decide together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.process.consensus.agreement import LOOK_S, Seat, agreed, frame
+from engine.process.consensus.effects import JoinGroup, LeaveGroup, Reduce
+from sim.process.process import SimProcess
+from sim.process.thread import Answers, SimThread
+from sim.transport.consensus import Gathering
+
+_MEETING = "meeting"
+
+
+class Place:
+    """Of a process in one group."""
+
+    def __init__(self, process: SimProcess, effect: JoinGroup) -> None:
+        segments = process.host.segments
+        self.seat = Seat(effect.group, effect.where, effect.rank, [member.name for member in effect.members],
+                         [segments[member.word].memory if member.word else None for member in effect.members])
+        self.gathering: Gathering = process.host.gathering(effect.where, len(effect.members))
+        self.dead: dict[int, float] = {}
+        for rank, member in enumerate(effect.members):
+            if member.process is not None and rank != effect.rank:
+                self._watch(process, rank, process.sim.process_of(member.process.pid))
+
+    def _watch(self, process: SimProcess, rank: int, other: SimProcess | None) -> None:
+        def ended() -> None:
+            self.dead[rank] = process.kernel.now
+            process.look_again()
+
+        if other is None:
+            ended()
+        else:
+            process.watch(other, ended)
+
+
+def places_of(process: SimProcess) -> dict[str, Place]:
+    places: dict[str, Place] = process.context.setdefault("groups", {})
+    return places
+
+
+def _join(process: SimProcess, thread: SimThread, effect: JoinGroup) -> Any:
+    place = places_of(process)[effect.group] = Place(process, effect)
+    return _enter(process, thread, place, _MEETING, [], effect.deadline)
+
+
+def _reduce(process: SimProcess, thread: SimThread, effect: Reduce) -> Any:
+    arguments = process, thread, places_of(process)[effect.group], effect.op, effect.values, effect.deadline
+    site = process.consensus_site
+    fault, nth = process.note(site, thread.name, "", {"group": effect.group, "operation": effect.op})
+    if fault is not None and thread.befall(fault, site, nth):
+        return thread.go_on_with(_enter, *arguments)
+    return _enter(*arguments)
+
+
+def _enter(process: SimProcess, thread: SimThread, place: Place, op: str, values: list[int], deadline: float) -> Any:
+    seat = place.seat
+    seat.enter(op, process.kernel.now)
+    place.gathering.bring(process.name, seat.rank, seat.turn, frame(seat.turn, op, values, seat.size), thread)
+    return _look(process, thread, place, op, deadline)
+
+
+def _look(process: SimProcess, thread: SimThread, place: Place, op: str, deadline: float) -> Any:
+    """Each time that the thread is woken, and every `LOOK_S`."""
+    seat, now = place.seat, process.kernel.now
+    if process.cancelled is not None:
+        seat.give_up(process.cancelled)
+        raise process.cancellation()
+    frames = place.gathering.answer(seat.turn)
+    if frames is not None:
+        seat.come_out()
+        answer = agreed(seat.title, seat.names, frames)
+        return None if op == _MEETING else answer
+    trouble = seat.trouble(now, deadline, place.dead)
+    if trouble is not None:
+        seat.give_up(trouble)
+        raise trouble
+    seat.waits(now)
+    process.attend(thread)
+    return thread.ask_again(_look, (process, thread, place, op, deadline), min(deadline, now + LOOK_S))
+
+
+def _leave(process: SimProcess, thread: SimThread, effect: LeaveGroup) -> None:
+    places_of(process).pop(effect.group).seat.close()
+
+
+ANSWERS: Answers = {
+    JoinGroup: _join,
+    Reduce: _reduce,
+    LeaveGroup: _leave,
+}
