@@ -64,6 +64,8 @@ class Balance:
         if self.in_flight[rank] < 1:
             raise ValueError(f"no request is in flight at rank {rank}")
         self.in_flight[rank] -= 1
+        if not self._old:  # where no counts come, what was sent is what is in flight
+            self._sent[rank] = max(0, self._sent[rank] - self._clients)
 
     def died(self, rank: int) -> None:
         """All that was in flight there has ended."""
