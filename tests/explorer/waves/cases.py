@@ -10,7 +10,8 @@ from tests.explorer.waves.nodes import Case
 
 #: Small enough to be searched twice, with and without what makes a search smaller.
 TWICE = (Case(requests=3), Case(requests=2, pauses=1), Case(requests=2, faults=1, repeats=1),
-         Case(requests=2, aborts=1), Case(requests=2, client=True, faults=1), Case(ranks=3, requests=2))
+         Case(requests=2, aborts=1), Case(requests=1, pauses=1, faults=1),
+         Case(requests=2, client=True, faults=1), Case(ranks=3, requests=2), Case(ranks=3, requests=1, pauses=1))
 
 #: In full, then three waves with a pause, a message that is lost or doubled, and two repeats; aborts; a front end.
 SHORT = (Case(requests=3, aborts=1), Case(requests=2, pauses=1, aborts=1), Case(requests=2, faults=1, repeats=2),
@@ -27,6 +28,5 @@ FULL = (*SHORT,
         Case(requests=3, pauses=1, faults=1, client=True, reduced=True),
         Case(ranks=3, requests=3, faults=1, repeats=2, aborts=1, reduced=True),
         Case(ranks=3, requests=3, pauses=1, aborts=1, reduced=True),
-        Case(ranks=3, requests=2, pauses=1, faults=1, repeats=2, reduced=True),
-        Case(ranks=3, requests=3, pauses=1, faults=1, reduced=True),
+        Case(ranks=3, requests=3, pauses=1, faults=1, repeats=2, reduced=True),
         Case(ranks=4, requests=3, faults=1, repeats=1, reduced=True))

@@ -29,9 +29,9 @@ class Crossings:
     def rank(self, before: Any, after: Any, event: tuple[Any, ...]) -> None:
         if event[0] != "start":
             return
-        wave, excluded = event[1] >> 1, event[1] & 1
+        wave, excluded = event[1] // 3, event[1] % 3 == 1
         self.counts["D"] += wave < before.wave
-        self.counts["F"] += bool(excluded and wave == before.wave and after.rank.waves.running)
+        self.counts["F"] += excluded and wave == before.wave and after.rank.waves.running
         self.counts["H"] += bool(wave >= before.wave and before.rank.waves.paused)
 
     def reports(self, state: int, k: int, sends: tuple[int, ...]) -> None:
@@ -60,4 +60,4 @@ class Crossings:
             _, k, start = move
             explorer = self._explorer
             rank = explorer.info(k, (state >> explorer.at_rank[k]) & 0xFFFF).rank.waves
-            self.counts["I"] += not start & 1 and start >> 1 >= rank.wave and not rank.running
+            self.counts["I"] += start % 3 != 1 and start // 3 >= rank.wave and not rank.running

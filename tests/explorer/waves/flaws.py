@@ -62,6 +62,8 @@ FLAWS = (
     Flaw("a START is taken for one of the wave before it, too", "waves", (("exclude != self.rank and wave >= self.wave",
                                                 "exclude != self.rank and wave >= self.wave - 1"),), TWO, _WAITS),
     Flaw("the sender is left out and does not run itself", "waves", ((_OWN, ""),), ABORT, _WAITS),
+    Flaw("a START that leaves anybody out is heeded by nobody", "waves",
+         (("exclude != self.rank and wave", "exclude is None and wave"),), ONE._replace(repair=False), _WAITS),
     Flaw("no ignore flag at pause", "waves", ((_FLAG, ""),), PAUSE, "executes a step, and not all have resumed"),
     Flaw("wave_complete by every rank, with a coordinator", "waves", ((_ENDS, "[WaveComplete(ended)]"),), ONE,
          "rank 1: of no wave it is to report the end"),

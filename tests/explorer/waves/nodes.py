@@ -89,7 +89,8 @@ class After(NamedTuple):
     broken: str = ""
 
 
-#: Messages as small numbers: twice the wave, and one more for the second meaning.
+#: Messages as small numbers: twice the wave, and one more for the second meaning. A START is three times its wave, and
+#: one more for the rank that is left out, two more where it is another one.
 def report(message: Any) -> int:
     return 2 * message.wave + (type(message).__name__ == "WaveComplete")
 
@@ -167,7 +168,7 @@ class Ranks(Table):
         return rank._replace(fresh=rank.fresh - 1)
 
     def _start(self, rank: Rank, own: Any, sends: list[Any], start: int) -> Rank:
-        own.on_start(start >> 1, self.index if start & 1 else None)
+        own.on_start(start // 3, (None, self.index, self.index ^ 1)[start % 3])
         return rank
 
     def _pause(self, rank: Rank, own: Any, sends: list[Any]) -> Rank:

@@ -23,7 +23,8 @@ What keeps it small
 - `reduced`: where a move commutes with all that others can do, and its party can do nothing else, no other order is
   looked at. Those are a rank's leaving of an all-reduce (its messages go behind what is on the way already) and the
   arrival of a message that can never change its receiver again, now or later, since waves only grow. And ranks above 0
-  are alike: states that differ by an exchange of them are one.
+  are alike: states that differ by an exchange of them are one. Nor is told apart whether a START leaves out somebody
+  else or nobody.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class Explorer(States):
         for k, info in enumerate(infos):
             if (down := (state >> self.at_down[k]) & MASK):
                 start = messages[down][0]
-                if start < info.dead_below or (start & 1 and not info.speaks):
+                if start < 3 * info.dead_below or (start % 3 == 1 and not info.speaks):
                     return ("start", k, start), self.take(state, self.at_down[k]), ""
             if (up := (state >> self.at_up[k]) & MASK):
                 said = messages[up][0]

@@ -43,7 +43,7 @@ class Info(NamedTuple):
     due: bool
     abort: bool
     speaks: bool  # has a report that nobody may have heard
-    dead_below: int  # a START whose code is below this can never change it
+    dead_below: int  # a START of a wave below this can never change it
 
 
 class _Known(dict[int, Info]):
@@ -59,7 +59,7 @@ class _Known(dict[int, Info]):
         steps = ((True, False) if rank.works and rank.fresh else (True,)) if waves.may_step(rank.unfinished) else ()
         found = self[number] = Info(rank, rank.stage, waves.wave, rank.phase, steps if between else (),
                                     waves.due and between, rank.fresh > 0 and between, waves.unheard is not None,
-                                    2 * (waves.wave + (waves.running and waves.unheard is None)))
+                                    waves.wave + (waves.running and waves.unheard is None))
         return found
 
 
@@ -123,7 +123,8 @@ class States:
         for wave, exclude in come.starts:
             for k in range(self.n):
                 self.crossed.sent(self.info(k, (state >> self.at_rank[k]) & MASK), wave)
-                after = self.put(after, self.at_down[k], 2 * wave + (k == exclude))
+                whom = 1 if k == exclude else 2 if exclude is not None and not self.case.reduced else 0
+                after = self.put(after, self.at_down[k], 3 * wave + whom)
         if self.case.client:
             for notice in come.notices:
                 after = self.put(after, self.at_notice, notice)

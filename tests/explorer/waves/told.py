@@ -31,10 +31,9 @@ def does(move: Any) -> str:
         return f"{'LOST' if what == 'lost' else 'AND IT WILL COME AGAIN'}: {does(rest)}"
     if what in ("start", "report"):
         k, message = rest
-        number, second = message >> 1, message & 1
         if what == "start":
-            return f"rank {k} gets START of wave {number}{', which leaves it out' * second}"
-        return f"the coordinator hears rank {k} {'end' if second else 'start'} wave {number}"
+            return f"rank {k} gets START of wave {message // 3}{', which leaves it out' * (message % 3 == 1)}"
+        return f"the coordinator hears rank {k} {'end' if message & 1 else 'start'} wave {message >> 1}"
     if what == "notice":
         return f"the client hears that wave {rest[0] >> 1} {'runs' if rest[0] & 1 else 'rests'}"
     texts = {
