@@ -157,6 +157,8 @@ class Ranks(Table):
     def _check(self, before: Rank, after: Rank) -> None:
         if after.waves.wave < before.waves.wave:
             raise Broken(f"its wave falls from {before.waves.wave} to {after.waves.wave}")
+        if after.waves.wave == before.waves.wave and before.waves.running and not after.waves.running:
+            raise Broken(f"it rests, and its wave {after.waves.wave} is not over")
 
     # -- events
 
@@ -240,6 +242,8 @@ class Boards(Table):
             said = made.publish(0.0)
         if made.wave < before.wave:
             return AfterBoard(self.number(before), broken=f"its wave falls from {before.wave} to {made.wave}")
+        if made.wave == before.wave and before.running and not made.running:
+            return AfterBoard(self.number(before), broken=f"wave {made.wave} rests, and it is not over")
         starts = tuple((it.wave, it.exclude) for it in said if type(it).__name__ == "Start")
         notices = tuple(2 * it.wave + it.running for it in said if type(it).__name__ == "Notice")
         return AfterBoard(self.number(made), starts, notices)

@@ -22,7 +22,8 @@ What keeps it small
 - A party is worked out once per state of it (`nodes.py`). A whole state is one integer: a number for each part.
 - `reduced`: where a move commutes with all that others can do, and its party can do nothing else, no other order is
   looked at. Those are a rank's leaving of an all-reduce (its messages go behind what is on the way already) and the
-  arrival of a message that can never change its receiver again, now or later, since waves only grow. And ranks above 0
+  arrival of a message that can never change its receiver again, now or later, since waves only grow and end before
+  they rest; that such a message changes nothing is looked up for each state in the end (`revived`). And ranks above 0
   are alike: states that differ by an exchange of them are one. Nor is told apart whether a START leaves out somebody
   else or nobody.
 """
@@ -34,7 +35,19 @@ from collections import Counter, deque
 from typing import Any
 
 from tests.explorer.waves.nodes import BETWEEN, OUT, PAUSED, RESUMED, UNASKED, Case, Code
-from tests.explorer.waves.states import ABORT, FAULT, LEFT, MASK, REPEAT, REQUEST, SHIPPED, Move, States
+from tests.explorer.waves.states import (
+    ABORT,
+    FAULT,
+    LEFT,
+    MASK,
+    REPEAT,
+    REQUEST,
+    SHIPPED,
+    Move,
+    States,
+    alive,
+    dead_below,
+)
 from tests.explorer.waves.told import Counterexample, told
 
 
@@ -66,6 +79,8 @@ class Explorer(States):
                         todo.append(after)
                 if len(seen) > most:
                     raise RuntimeError(f"more than {most} states: {self.case}")
+            if broken := self.case.reduced and self.revived():
+                return Counterexample(str(self.case), broken, ())
         finally:
             self.states, self.seconds = len(seen), time.perf_counter() - began
             self.crossings = self.crossed.counts
@@ -101,6 +116,20 @@ class Explorer(States):
                 return others, self.stuck(state)
             self.ends += not others
         return system + others, ""
+
+    def revived(self) -> str:
+        """What `reduced` rests on: whether a message that is taken for dead changes a party in any state it was in."""
+        for table in self.ranks:
+            for number, rank in enumerate(table.states):
+                for start in range(3 * rank.waves.wave + 3 * alive(rank) if rank.stage == BETWEEN else 0):
+                    come = table.after(number, "start", start)
+                    if come.state != number or come.broken:
+                        return f"START of wave {start // 3} changes rank {table.index} in wave {rank.waves.wave}"
+        for number, board in enumerate(self.boards.states):
+            for said in range(dead_below(board)):
+                if any(self.boards.after(number, "report", k, said) != (number, (), (), "") for k in range(self.n)):
+                    return f"what wave {said >> 1} was told of changes the coordinator in wave {board.wave}"
+        return ""
 
     def stuck(self, state: int) -> str:
         """Where nothing moves: what is wrong with that."""
@@ -245,12 +274,12 @@ class Explorer(States):
         for k, info in enumerate(infos):
             if (down := (state >> self.at_down[k]) & MASK):
                 start = messages[down][0]
-                if start < 3 * info.dead_below or (start % 3 == 1 and not info.speaks):
+                if start < 3 * info.dead_below:
                     return ("start", k, start), self.take(state, self.at_down[k]), ""
             if (up := (state >> self.at_up[k]) & MASK):
                 said = messages[up][0]
                 board = self.boards.states[(state >> self.at_board) & MASK]
-                if said >> 1 < board.wave or (said == 2 * board.wave and board.running):
+                if said < dead_below(board):
                     return ("report", k, said), self.take(state, self.at_up[k]), ""
         return None
 

@@ -46,6 +46,16 @@ class Info(NamedTuple):
     dead_below: int  # a START of a wave below this can never change it
 
 
+def alive(rank: Rank) -> bool:
+    """Whether no START of its own wave can do anything for it any more."""
+    return rank.waves.running and rank.waves.unheard is None
+
+
+def dead_below(board: Any) -> int:
+    """A report whose code is below this can never change the coordinator."""
+    return 2 * board.wave + board.running
+
+
 class _Known(dict[int, Info]):
     """By the number of a rank's state."""
 
@@ -59,7 +69,7 @@ class _Known(dict[int, Info]):
         steps = ((True, False) if rank.works and rank.fresh else (True,)) if waves.may_step(rank.unfinished) else ()
         found = self[number] = Info(rank, rank.stage, waves.wave, rank.phase, steps if between else (),
                                     waves.due and between, rank.fresh > 0 and between, waves.unheard is not None,
-                                    waves.wave + (waves.running and waves.unheard is None))
+                                    waves.wave + alive(rank))
         return found
 
 
