@@ -21,11 +21,11 @@ What keeps it small
   know by then; with `client` the front end is there, and what it believes.
 - A party is worked out once per state of it (`nodes.py`). A whole state is one integer: a number for each part.
 - `reduced`: where a move commutes with all that others can do, and its party can do nothing else, no other order is
-  looked at. Those are a rank's leaving of an all-reduce (its messages go behind what is on the way already) and the
-  arrival of a message that can never change its receiver again, now or later, since waves only grow and end before
-  they rest; that such a message changes nothing is looked up for each state in the end (`revived`). And ranks above 0
-  are alike: states that differ by an exchange of them are one. Nor is told apart whether a START leaves out somebody
-  else or nobody.
+  looked at. Those are a rank's leaving of an all-reduce, which is part of the last one's entering (its messages go
+  behind what is on the way already), and the arrival of a message that can never change its receiver again, now or
+  later, since waves only grow and end before they rest; that such a message changes nothing is looked up for each
+  state in the end (`revived`). And ranks above 0 are alike: states that differ by an exchange of them are one. Nor is
+  told apart whether a START leaves out somebody else or nobody.
 """
 
 from __future__ import annotations
@@ -267,9 +267,6 @@ class Explorer(States):
     def _first_alone(self, state: int) -> tuple[Move, int, str] | None:
         """A move that commutes with all others and is all that its party can do."""
         infos = self.infos(state)
-        for k, info in enumerate(infos):
-            if info.stage == OUT:
-                return ("leave", k), *self.rank_event(state, k, "leave")
         messages = self.channels.states
         for k, info in enumerate(infos):
             if (down := (state >> self.at_down[k]) & MASK):

@@ -112,16 +112,16 @@ class States:
         after = state + ((come.state - number) << self.at_rank[k])
         if come.sends:
             self.crossed.reports(after, k, come.sends)
+            dead = dead_below(self.boards.states[(state >> self.at_board) & MASK]) if self.case.reduced else 0
             for message in come.sends:
-                if self.case.coordinated:
+                if self.case.coordinated and message >= dead:
                     after = self.put(after, self.at_up[k], message)
-        before, info = self.info(k, number), self.info(k, come.state)
-        self.crossed.rank(before, info, event)
-        if info.stage == IN and before.stage != IN:
+        before, info = self._known[k][number], self._known[k][come.state]
+        if event[0] == "start":
+            self.crossed.rank(before, info, event)
+        elif info.stage == IN and before.stage != IN:
             return self._meet(after)
-        if info.wave != before.wave:
-            return after, self._apart(after)
-        return self._canonical(after), ""
+        return self._canonical(after), self._apart(after) if info.wave != before.wave else ""
 
     def board_event(self, state: int, *event: Any) -> tuple[int, str]:
         number = (state >> self.at_board) & MASK
@@ -131,8 +131,10 @@ class States:
         after = state + ((come.state - number) << self.at_board)
         self.crossed.board(self.boards.states[number], event)
         for wave, exclude in come.starts:
-            for k in range(self.n):
-                self.crossed.sent(self.info(k, (state >> self.at_rank[k]) & MASK), wave)
+            for k, info in enumerate(self.infos(state)):
+                self.crossed.sent(info, wave)
+                if self.case.reduced and wave < info.dead_below:
+                    continue
                 whom = 1 if k == exclude else 2 if exclude is not None and not self.case.reduced else 0
                 after = self.put(after, self.at_down[k], 3 * wave + whom)
         if self.case.client:
@@ -143,7 +145,7 @@ class States:
     def _meet(self, state: int) -> tuple[int, str]:
         """Once all ranks are in the all-reduce, it has a sum."""
         infos = self.infos(state)
-        if any(info.stage != IN for info in infos):
+        if any([info.stage != IN for info in infos]):
             return self._canonical(state), ""
         positions = [info.rank.position for info in infos]
         if len(set(positions)) > 1:
@@ -158,7 +160,17 @@ class States:
         for k in range(self.n):
             number = (state >> self.at_rank[k]) & MASK
             state += (self.ranks[k].after(number, "join", sums, wanted).state - number) << self.at_rank[k]
-        return self._canonical(state), ""
+        return self._left(state) if self.case.reduced else (state, "")
+
+    def _left(self, state: int) -> tuple[int, str]:
+        """All ranks take their answers, in any order."""
+        while True:
+            k = next((k for k, info in enumerate(self.infos(state)) if info.stage == OUT), None)
+            if k is None:
+                return self._canonical(state), ""
+            state, broken = self.rank_event(state, k, "leave")
+            if broken:
+                return state, broken
 
     def _apart(self, state: int) -> str:
         infos = self.infos(state)
