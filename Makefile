@@ -4,7 +4,7 @@
 #   make test     lint, types, tests, and the scenarios as tests
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
-#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings explored,
+#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings and waves explored,
 #                 every fault at every crossing
 #   make mutation plant small bugs into the engine and count those that the lab sees -> out/mutation.json
 #   make picture  docs/report.png from the last report (needs Chromium)
