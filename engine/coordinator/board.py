@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from engine.core.waves import WaveProtocol
+from engine.coordinator.waves import WaveProtocol
 
 #: First byte of a subscription; behind it the rank's index in two bytes, the lower one first.
 SUBSCRIBE = 0x01

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.waves import Report, StartWave, WaveComplete, Waves
+from engine.coordinator.waves import Report, StartWave, WaveComplete, Waves
 
 
 def waves(rank: int = 0, size: int = 2, **kwargs) -> Waves:
