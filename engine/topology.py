@@ -297,7 +297,13 @@ def side_by_side(*engines: Engine) -> Topology:
     return Topology(engines=numbered, clients=tuple(Client(index=e.index, engines=(e.index,)) for e in numbered))
 
 
-def with_ranks(topology: Topology, *, tp: int | None = None, pp: int | None = None) -> Topology:
-    """The same play with engines of `pp` stages of `tp` ranks; None: as they were."""
+def with_ranks(topology: Topology, *, tp: int | None = None, pp: int | None = None, dp: int | None = None) -> Topology:
+    """The same play with engines of `pp` stages of `tp` ranks, `dp` of them where there is one; None: as they were."""
+    if dp is not None and dp > 1 and len(topology.engines) == 1:
+        (one,) = topology.engines
+        spread = data_parallel(dp, tp=one.tp, pp=one.pp)
+        topology = msgspec.structs.replace(spread, engines=tuple(
+            msgspec.structs.replace(engine, subscribers=one.subscribers if engine.index == 0 else ())
+            for engine in spread.engines))
     return msgspec.structs.replace(topology, engines=tuple(
         msgspec.structs.replace(engine, tp=tp or engine.tp, pp=pp or engine.pp) for engine in topology.engines))

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="who plays: sim, engine or both (default: both where torch and pyzmq are installed)")
     group.addoption("--tp", type=int, default=None, help="play every scenario with so many ranks")
     group.addoption("--pp", type=int, default=None, help="play every scenario with so many pipeline stages")
+    group.addoption("--dp", type=int, default=None, help="play every scenario of one engine with so many")
     group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the real engine computes")
     group.addoption("--seed", type=int, default=0, help="seed of the plays")
     group.addoption("--out", default="out/pytest", help="folder for the runs")
@@ -85,7 +86,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Worlds]:
         except TakenError as error:
             pytest.exit(str(error), returncode=3)
         yield stack.enter_context(closing(Worlds(Settings(
-            out=mine, tp=option("--tp"), pp=option("--pp"), seed=option("--seed"), device=option("--device")))))
+            out=mine, tp=option("--tp"), pp=option("--pp"), dp=option("--dp"), seed=option("--seed"),
+            device=option("--device")))))
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_burst_each_way_with_pausing_readers(world):
     run = world.play(
         topology=tensor_parallel(2),
         workload=recorded("single").then(add(0), utility("ping", 7, times=20_500)),
-        config=lab_config(bounds={"request_s": 60.0}),
+        config=lab_config(bounds={"request_s": 60.0, "stall_s": 20.0}),
         plan=plan(
             hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 15_000)),
             hang("frontend.0", at=f"{OUTPUTS}:receive", nth=100, until=until(f"{OUTPUTS}:send", 15_000))))

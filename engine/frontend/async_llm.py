@@ -76,18 +76,20 @@ class AsyncLLM:
     # -- requests
 
     def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
-              priority: int = 0) -> AsyncStream:
-        """Send a request now; its outputs are iterated later. `priority`: the lowest is served first.
+              priority: int = 0, data_parallel_rank: int | None = None) -> AsyncStream:
+        """Send a request now; its outputs are iterated later. `priority`: the lowest is served first. Of several cores
+        the one is asked that has the least to do, or `data_parallel_rank`.
 
         Raises BadRequestError, RefusedError, EngineDeadError.
         """
         self._attach()
-        return AsyncStream(self, self._service.start(request_id, prompt, params, priority))
+        return AsyncStream(self, self._service.start(
+            request_id, prompt, params, priority, data_parallel_rank))
 
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None, request_id: str, *,
-                       priority: int = 0) -> AsyncIterator[RequestOutput]:
+                       priority: int = 0, data_parallel_rank: int | None = None) -> AsyncIterator[RequestOutput]:
         """vLLM's call: yields cumulative outputs, the last one finished."""
-        stream = self.start(request_id, prompt, sampling_params, priority)
+        stream = self.start(request_id, prompt, sampling_params, priority, data_parallel_rank)
         try:
             async for output in stream:
                 yield output

@@ -155,13 +155,12 @@ class ClientLife:
     # -- requests
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams,
-            eos_token_id: int | None = None, priority: int = 0) -> Loop[str]:
+            eos_token_id: int | None = None, priority: int = 0, data_parallel_rank: int | None = None) -> Loop[str]:
         """-> the id it has inside. Raises EngineDeadError, BadRequestError, RefusedError; the rest is delivered."""
         now = yield from self._require_core()
-        chosen = self._choose()
         try:
-            internal, frames = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id, priority,
-                                                chosen)
+            internal, (chosen, frames) = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id,
+                                                          priority, data_parallel_rank)
         except RefusedError:
             limits = self.config.limits
             yield Observe("load", {
@@ -172,14 +171,6 @@ class ClientLife:
         if not (yield from self.send(frames, chosen, request=request_id)):
             yield from self._hand_over(self.session.unroutable(request_id))
         return internal
-
-    def _choose(self) -> int:
-        """The core that has the fewest of this client's requests, among those that can be reached."""
-        if len(self.cores) == 1:
-            return self._nodes[0].index
-        counts = self.session.in_flight()
-        return min((index for index in counts if self.cores[index].gone() is None), key=counts.__getitem__,
-                   default=self._nodes[0].index)
 
     def abort(self, request_id: str) -> Loop[None]:
         yield from self._take(self.session.abort(request_id))
@@ -298,6 +289,7 @@ class ClientLife:
             gone = yield AwaitEnds(self.watched, _AT_ONCE)
             for node, end in gone.items():
                 self._by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
+                self.session.shun(node.index)
             if gone:
                 self.watched = tuple(node for node in self.watched if node not in gone)
         for handle in self.cores.values():

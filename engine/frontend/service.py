@@ -32,9 +32,9 @@ class Service:
         return self.client.session.dead
 
     def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
-              priority: int = 0) -> Stream:
+              priority: int = 0, data_parallel_rank: int | None = None) -> Stream:
         """Send a request. Raises BadRequestError, RefusedError, EngineDeadError; all else comes by the stream."""
-        return self.client.run(self.streams.start(request_id, prompt, params, priority))
+        return self.client.run(self.streams.start(request_id, prompt, params, priority, data_parallel_rank))
 
     def abort(self, request_id: str) -> None:
         """End a request for its caller now. An id that is not in use is nobody's business."""

@@ -33,6 +33,7 @@ from engine.errors import (
     RequestTimeoutError,
     UnroutableError,
 )
+from engine.frontend.balance import Balance
 from engine.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -136,7 +137,8 @@ class ClientSession:
         self.limits = limits
         self.bounds = bounds
         self.client_index = client_index
-        self.alive = list(cores)
+        self._cores, self.alive = cores, list(cores)
+        self.balance = Balance(len(cores))
         self._several = len(cores) > 1
         self.answers: list[CoreAnswer] = []  # since somebody took them
         self.dead: EngineDeadError | None = None
@@ -158,8 +160,8 @@ class ClientSession:
     # -- what the caller asks
 
     def add(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, now: float,
-            eos_token_id: int | None = None, priority: int = 0, core: int = 0) -> tuple[str, list[bytes]]:
-        """-> (internal id, frames to send to that core).
+            eos_token_id: int | None = None, priority: int = 0, rank: int | None = None) -> tuple[str, Message]:
+        """Of the rank that is asked for, or of the one that the balance chooses. -> (internal id, message to send)
 
         Raises EngineDeadError, BadRequestError for an id that is in use, RefusedError beyond the limits.
         """
@@ -176,17 +178,18 @@ class ClientSession:
         if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
             raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "
                                            f"flight, the limit is {self.limits.max_request_bytes}")
+        try:
+            core = self._cores[self.balance.choose(rank)]
+        except ValueError as error:
+            raise BadRequestError(request_id, str(error)) from None
         live = _Live(request_id, internal_id, encoded_bytes, now, core)
         self._by_id[request_id] = self._by_internal[internal_id] = live
         self.bytes_in_flight += encoded_bytes
-        return internal_id, frames
+        return internal_id, Message(core, frames)
 
-    def in_flight(self) -> dict[int, int]:
-        """How many requests each living core has."""
-        counts = dict.fromkeys(self.alive, 0)
-        for live in self._by_id.values():
-            counts[live.core] += 1
-        return counts
+    def shun(self, core: int) -> None:
+        """It is gone; what it has said may still have to be read. Nothing more is sent to it."""
+        self.balance.dead.add(self._cores.index(core))
 
     def abort(self, request_id: str) -> tuple[list[Delivery], list[Message]]:
         """End a request for its caller, now. -> (its end, messages to send). Unknown ids are nobody's business."""
@@ -325,6 +328,8 @@ class ClientSession:
         if self.dead is not None:
             return []
         lost = self.alive if core is None else [core]
+        for index in lost:
+            self.balance.died(self._cores.index(index))
         self.alive = [index for index in self.alive if index not in lost]
         if not self.alive:
             self.dead = EngineDeadError(reason)
@@ -361,6 +366,9 @@ class ClientSession:
              error: Exception | None = None) -> RequestEnd:
         del self._by_id[live.request_id], self._by_internal[live.internal_id]
         self.bytes_in_flight -= live.encoded_bytes
+        rank = self._cores.index(live.core)
+        if rank not in self.balance.dead:
+            self.balance.ended(rank)
         return RequestEnd(live.request_id, reason, stop_reason, error, live.internal_id)
 
 

@@ -65,7 +65,7 @@ class Streams:
         life.kept = self._kept
 
     def start(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None,
-              priority: int = 0) -> Loop[Stream]:
+              priority: int = 0, data_parallel_rank: int | None = None) -> Loop[Stream]:
         """Send a request. Raises BadRequestError, RefusedError, EngineDeadError; all else comes by the stream."""
         if request_id in self._streams:
             raise BadRequestError(request_id, "this id is in use by a request that has not ended")
@@ -74,7 +74,8 @@ class Streams:
         self._outputs.add(inputs)
         try:
             stream.internal_id = yield from self._life.add(
-                request_id, inputs.prompt_token_ids, inputs.sampling_params, inputs.eos_token_id, inputs.priority)
+                request_id, inputs.prompt_token_ids, inputs.sampling_params, inputs.eos_token_id, inputs.priority,
+                data_parallel_rank)
         except Exception:  # what an interruption leaves ends as it would
             self._forget(request_id)
             raise

@@ -52,11 +52,6 @@ def guarantees(given: Sequence[str]) -> list[str]:
     return found
 
 
-def no_data_parallel(dp: int) -> None:
-    if dp != 1:
-        raise BadInputError(f"--dp {dp}: no scenario has data-parallel ranks that step together yet; --dp 1")
-
-
 def servable(config: EngineConfig) -> None:
     """Raises ConfigError for a directory that holds no Llama with weights, or a tp or a length that does not fit it."""
     read_servable_model(config)
@@ -65,9 +60,9 @@ def servable(config: EngineConfig) -> None:
 
 def enough_gpus(ranks: int, device: str) -> None:
     if device == "cuda" and ranks > (count := gpus()):
-        raise BadInputError(f"--device cuda with {ranks} rank{'s' * (ranks != 1)} (--tp times --pp): this machine has "
-                            f"{count} GPU{'s' * (count != 1)}; use --device auto, which lets ranks share one, "
-                            "or --device cpu")
+        raise BadInputError(f"--device cuda with {ranks} rank{'s' * (ranks != 1)} (--tp times --pp times --dp): this "
+                            f"machine has {count} GPU{'s' * (count != 1)}; use --device auto, which lets ranks share "
+                            "one, or --device cpu")
 
 
 def gpus() -> int:

@@ -72,7 +72,8 @@ def cli() -> None:
 @scenarios_option
 @click.option("--tp", type=click.IntRange(1), default=None, help="Ranks of a stage. Default: as each scenario says.")
 @click.option("--pp", type=click.IntRange(1), default=None, help="Pipeline stages. Default: as each scenario says.")
-@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data-parallel ranks of each engine.")
+@click.option("--dp", type=click.IntRange(1), default=None,
+              help="Engines for one client. Default: as each scenario says.")
 @device_option
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
@@ -80,10 +81,9 @@ def cli() -> None:
               help="Of plays in which something is drawn by lot: the same seed draws the same.")
 @out_option
 @json_option
-def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None, dp: int,
-        device: str, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
+def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None,
+        dp: int | None, device: str, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html."""
-    checks.no_data_parallel(dp)
     names = playable(world)
     chosen = selected(catalogue(*folders), globs)
     asked = EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2, pipeline_parallel_size=pp or 1,
@@ -91,11 +91,11 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
     if model is not None or tp is not None or pp is not None:
         checks.servable(asked)
     if real(names):
-        checks.enough_shared_memory(lab_config().ring, asked.grid.size, engines=2)
-        checks.enough_gpus(asked.grid.size, device)
+        checks.enough_shared_memory(lab_config().ring, asked.grid.size, engines=max(2, dp or 1))
+        checks.enough_gpus(asked.grid.size * (dp or 1), device)
     checks.writable(out)
     with claimed(out):
-        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, seed=seed, device=device), model, json_file)
+        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, dp=dp, seed=seed, device=device), model, json_file)
 
 
 def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
@@ -239,6 +239,7 @@ def convert(plan_file: Path, calls: int) -> int:
 @click.option("--prompt", required=True)
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Ranks of a stage.")
 @click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline stages.")
+@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Engines, each with all of the model.")
 @click.option("--max-model-len", type=click.IntRange(2), default=None,
               help="Tokens of prompt and answer together. Default: what the model was built for.")
 @click.option("--cache-mib", type=click.IntRange(1), default=None,
@@ -254,7 +255,7 @@ def convert(plan_file: Path, calls: int) -> int:
 @click.option("--seed", type=int, default=None, help="Of this request, where tokens are drawn by lot.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated.")
 @device_option
-def generate(model: Path, prompt: str, tp: int, pp: int, device: str, max_model_len: int | None,
+def generate(model: Path, prompt: str, tp: int, pp: int, dp: int, device: str, max_model_len: int | None,
              cache_mib: int | None, gpu_memory_utilization: float, dtype: str, **sampling: Any) -> int:
     """Stream what a model says."""
     if (reason := no_real_processes()) is not None:
@@ -262,7 +263,7 @@ def generate(model: Path, prompt: str, tp: int, pp: int, device: str, max_model_
     from scenarios.command.generate import stream
 
     stream(prompt, sampling, sys.stdout.write, EngineConfig(
-        model=str(model), tensor_parallel_size=tp, pipeline_parallel_size=pp,
+        model=str(model), tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp,
         device=device, dtype=dtype,  # type: ignore[arg-type]
         scheduler=SchedulerConfig(max_model_len=max_model_len), cache=CacheConfig(
             cpu_cache_bytes=None if cache_mib is None else cache_mib << 20, memory_fraction=gpu_memory_utilization)))

@@ -70,6 +70,10 @@ DECIDERS: dict[str, Decider] = {
                                    (_P, _C, _L)),
     "pp-no-stale-slot": Decider("tokens, against those that transformers chose; whose blocks, as the rank that answers "
                                 "read it", (_C, _P, _I)),
+    "dp-dead-never-chosen": Decider("what the client told of the core, and then sent", (_C, _L)),
+    "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
+    "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
+                                "than it sends to"),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),

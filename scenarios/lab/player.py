@@ -30,11 +30,12 @@ from scenarios.worlds.registry import WORLDS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how scenarios are played. `tp`, `pp` None: as each scenario says."""
+    """Where and how scenarios are played. `tp`, `pp`, `dp` None: as each scenario says."""
 
     out: Path
     tp: int | None = None
     pp: int | None = None
+    dp: int | None = None
     seed: int = 0
     device: str = "auto"
 
@@ -64,7 +65,8 @@ class Worlds:
         if world is None:
             settings = self.settings
             world = self._made[name] = WORLDS[name].make(
-                settings.out, tp=settings.tp, pp=settings.pp, seed=settings.seed, device=settings.device)
+                settings.out, tp=settings.tp, pp=settings.pp, dp=settings.dp, seed=settings.seed,
+                device=settings.device)
         world.played = []
         if scenario is not None:
             world.scenario, world.title = scenario.name, scenario.title
@@ -140,7 +142,7 @@ def why(error: Exception) -> str:
 
 def fits(world: World, error: BaseException) -> str | None:
     """Why a plan cannot be played with the ranks that were asked for, or None where the scenario itself is wrong."""
-    asked = {"ranks": world.tp, "stages": world.pp}
+    asked = {"ranks": world.tp, "stages": world.pp, "engines": world.dp}
     if isinstance(error, PlanError) and any(asked.values()):
         of = " and ".join(f"{count} {name}" for name, count in asked.items() if count)
         return f"does not fit a topology of {of}: {error}"

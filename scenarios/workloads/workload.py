@@ -222,7 +222,7 @@ class Driver:
         self._awaited.discard(ticket)
         if ticket == self._steps_ticket:
             self._steps_ticket = None
-            if not self._dead:
+            if not self._dead and self._phase + 1 < len(self.workload.phases):
                 return self._next_phase()
         return self._maybe_finish()
 

@@ -63,10 +63,10 @@ class World(ABC):
     #: Whether it keeps its own time: then a machine that starves changes nothing.
     virtual_time = False
 
-    def __init__(self, out: Path, *, tp: int | None = None, pp: int | None = None, seed: int = 0,
-                 device: str = "auto") -> None:
+    def __init__(self, out: Path, *, tp: int | None = None, pp: int | None = None, dp: int | None = None,
+                 seed: int = 0, device: str = "auto") -> None:
         self.out = out
-        self.tp, self.pp = tp, pp
+        self.tp, self.pp, self.dp = tp, pp, dp
         self.seed = seed
         self.device = device
         self.scenario = "play"
@@ -77,9 +77,9 @@ class World(ABC):
              config: EngineConfig | None = None, options: Options | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
         written_for = topology
-        if self.tp is not None or self.pp is not None:
+        if self.tp is not None or self.pp is not None or self.dp is not None:
             staged = options is None or not options.without_engine  # a queue alone has readers, and no stages
-            topology = with_ranks(topology, tp=self.tp, pp=self.pp if staged else None)
+            topology = with_ranks(topology, tp=self.tp, pp=self.pp if staged else None, dp=self.dp if staged else None)
         plan.check(topology)
         asked = config or lab_config()
         play = Play(

@@ -174,7 +174,8 @@ class Builder:
     def started(self, life: int = 0, blocks: int = 8, core_blocks: int | None = None) -> Builder:
         """An ordinary start: HELLO, metadata, READY, the announcement, ready on both sides."""
         suffix = f"@{life}" if life else ""
-        config = {"tensor_parallel_size": self.tp, "pipeline_parallel_size": self.pp, "data_parallel_size": 1}
+        config = {"tensor_parallel_size": self.tp, "pipeline_parallel_size": self.pp,
+                  "data_parallel_size": self.config.data_parallel_size}
         up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
         announce = "core.0->frontend.0/requests"
         self.observes(f"frontend.0{suffix}", "starting")

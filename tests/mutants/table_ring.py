@@ -25,9 +25,8 @@ WAITS_FOR_THE_DEAD = Mutant(
         Edit("engine/ipc/queue.py", "self._look, self._sleep, deadline, self.no_room, self.stats)",
              "self._look, self._sleep, None, self.no_room, self.stats)"),
         Edit("engine/process/shell.py",
-             "        if self.cancelled is not None:\n            raise self.cancelled if isinstance",
-             "        if self.cancelled is not None and effect.deadline is not None:\n"
-             "            raise self.cancelled if isinstance"),
+             "        self._check()\n        bell = self.bells",
+             "        if effect.deadline is not None:\n            self._check()\n        bell = self.bells"),
         Edit("sim/process/answers/rings.py",
              "    if process.cancelled is not None:\n        raise process.cancellation()",
              "    if process.cancelled is not None and effect.deadline is not None:\n"

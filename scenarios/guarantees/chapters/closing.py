@@ -64,7 +64,9 @@ def _judge_freed(finding: Finding, node: str, engine: EngineLife, closed: Record
                      and not (o.ends and o.ends[0].number < closing.number))
         pending = closing.data.get("kept", {}).get("requests") and (
             len(history.engines_of(node)) == 1 or any(history.is_asked_of(o, engine) for o in open_then))
-        if pending and not history.heard_of("engine-dead", engine, node) and not any(
+        interrupted = len(history.engines_of(node)) > 1 and any(
+            receipt.node == node and receipt.at >= closing.at for receipt in history.faults.receipts)
+        if pending and not interrupted and not history.heard_of("engine-dead", engine, node) and not any(
                 send.number > closing.number for send in history.sends(f"{node}->{core}/{Channel.REQUESTS.value}")):
             finding.broke("{} closed with requests under way, and did not tell {}", node, core, at=closed.at, node=node)
 

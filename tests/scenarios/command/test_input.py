@@ -118,8 +118,10 @@ def test_more_stages_than_layers_are_refused(capsys, command):
     refused(ringtwin(capsys, *command, "--pp", 3), "pipeline_parallel_size", "2 layers", "got 3")
 
 
-def test_more_than_one_core_is_refused(capsys):
-    refused(ringtwin(capsys, "run", "--dp", 2), "--dp 2", "--dp 1")
+@pytest.mark.parametrize("command", [["run"], ["generate", "--model", MODEL, "--prompt", "Once"]],
+                         ids=["run", "generate"])
+def test_fewer_engines_than_one_are_refused(capsys, command):
+    refused(ringtwin(capsys, *command, "--dp", 0), "--dp", "0")
 
 
 # -- requests

@@ -72,7 +72,7 @@ def _judge_heard(finding: Finding, engine: EngineLife) -> None:
     """Each abort that has come is heard once, in whichever step it came."""
     history, core = finding.history, engine.core
     asked = [one for one in history.operations if one.outcome == Outcome.ABORTED and one.internal is not None
-             and history.is_of(one.node, engine)
+             and history.is_asked_of(one, engine)
              and any(record.data["request"] == one.request for record in history.by_node("abort").get(one.node, ()))]
     books, came = history.by_node("blocks").get(core), _arrivals(history, engine)
     if not asked or not books or not came or books[-1].at <= max(came) or any(

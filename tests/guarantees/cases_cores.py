@@ -1,0 +1,102 @@
+"""Histories of several cores that one client spreads its requests over."""
+
+from engine.topology import data_parallel
+from tests.guarantees.build import REQUESTS, Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+DEAD, GROUP, BURST = "dp-dead-never-chosen", "dp-death-ends-group", "dp-burst-spreads"
+TO = {0: REQUESTS, 1: "frontend.0->core.1/requests"}
+
+
+def two() -> Builder:
+    return history(tp=1, topology=data_parallel(2), data_parallel_size=2)
+
+
+def asks(h: Builder, request: str, core: int) -> Builder:
+    """It is called, accepted, and sent to that core."""
+    h.observes("frontend.0", "call", request=request, index=0, prompt=2, max_tokens=3)
+    h.observes("frontend.0", "accepted", request=request, internal=f"{request}-0", core=core)
+    return h.sends(TO[core], request)
+
+
+def ends_by(h: Builder, request: str, core: int) -> Builder:
+    return h.dies(request, reason=f"core.{core} died (exit code -9)")
+
+
+def one_dies(*later: str) -> Builder:
+    """"a" is at core 0, "b" at core 1, and that one dies; then more is asked, of core 0."""
+    h = asks(asks(two(), "a", 0), "b", 1).fires("kill", "core.1/mark:executed").wait(.01)
+    h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=1)
+    h = ends_by(h, "b", 1)
+    for request in later:
+        asks(h, request, 0).ended(request)
+    return h
+
+
+@accepts(DEAD)
+def what_is_asked_later_goes_to_who_lives() -> Builder:
+    return one_dies("c").ended("a")
+
+
+@rejects(DEAD)
+def a_dead_core_is_sent_something() -> Builder:
+    return one_dies("c").sends(TO[1], "again").ended("a")
+
+
+@silent(DEAD)
+def nothing_is_asked_later() -> Builder:
+    return one_dies().ended("a")
+
+
+@accepts(GROUP)
+def who_is_elsewhere_is_served_to_its_end() -> Builder:
+    return one_dies().ended("a")
+
+
+@rejects(GROUP)
+def who_is_elsewhere_ends_with_it() -> Builder:
+    return ends_by(one_dies(), "a", 1)
+
+
+@rejects(GROUP)
+def the_wrong_core_is_named() -> Builder:
+    h = asks(asks(two(), "a", 0), "b", 1).fires("kill", "core.1/mark:executed").wait(.01)
+    h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=1)
+    return ends_by(h, "b", 0).ended("a")
+
+
+@silent(GROUP)
+def nobody_is_elsewhere() -> Builder:
+    h = asks(two(), "b", 1).fires("kill", "core.1/mark:executed").wait(.01)
+    h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=1)
+    return ends_by(h, "b", 1)
+
+
+def burst(*cores: int) -> Builder:
+    h = two()
+    names = [f"r{place}" for place in range(len(cores))]
+    for name, core in zip(names, cores, strict=True):
+        asks(h, name, core)
+    for name in names:
+        h.ended(name)
+    return h
+
+
+@accepts(BURST)
+def four_requests_go_to_two_cores() -> Builder:
+    return burst(0, 1, 1, 0)
+
+
+@accepts(BURST)
+def one_gets_one_more_than_its_share() -> Builder:
+    return burst(0, 1, 0, 0)
+
+
+@rejects(BURST)
+def one_gets_all_of_them() -> Builder:
+    return burst(1, 1, 1, 1)
+
+
+@silent(BURST)
+def there_are_too_few_to_tell() -> Builder:
+    return burst(0, 1)
