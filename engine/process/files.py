@@ -12,6 +12,8 @@ import msgspec
 from engine.effects import Identity
 
 PREFIX = "ringtwin-"
+#: What who comes too late is told: others of the engine have left, and taken its files along.
+GONE = "the engine's files are gone: whoever started it has left"
 
 
 class EngineFiles(msgspec.Struct, frozen=True):

@@ -170,6 +170,14 @@ def _after_closing(history: History, incident: Incident) -> bool:
     return incident.at >= history.closing_at(history.engine_of(incident.node))
 
 
+def _given_up_with_another(history: History, incident: Incident) -> bool:
+    """Of several cores of a client one could not start, and the client ends the others, which may not hear yet."""
+    mine = history.engine_of(incident.node)
+    return _after_closing(history, incident) and any(
+        startup.end is not None and not startup.ready and len(history.engines_of(startup.node)) > 1
+        and history.is_of(startup.node, mine) for startup in history.startups)
+
+
 def _asked_to_leave(history: History, incident: Incident) -> bool:
     """A core says why it leaves."""
     return incident.record is not None and incident.record.site == "dying" and _after_closing(history, incident)
@@ -238,6 +246,7 @@ CAUSES: tuple[Cause, ...] = (
           _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
+    Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
     Cause("its reader is slower than it waits", frozenset({Sort.WAIT}), _reader_is_slow),
     Cause("the lab killed its engine", frozenset({Sort.DEATH, Sort.ORPHAN, Sort.LEFTOVER, Sort.KV_READER}),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
+from engine.topology import data_parallel
 from scenarios.history.play import Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
@@ -49,6 +50,14 @@ def _wait(closing: bool) -> Builder:
     h = history().request("a")
     h = h.observes("frontend.0", "closing") if closing else h
     return h.observes("worker.1", "parent-gone")
+
+
+def _ended_with_another(closing: bool) -> Builder:
+    """One of two cores cannot start; the other one, which does not hear yet, is ended, by its client if that closes."""
+    h = history(tp=1, topology=data_parallel(2), data_parallel_size=2).observes("frontend.0", "starting")
+    h.fires("exit", "core.0/mark:born").ends("core.0", exitcode=1)
+    h.observes("frontend.0", "start-failed", error="StartupError", reason="core.0 died")
+    return (h.observes("frontend.0", "closing", kept={}) if closing else h).ends("core.1", exitcode=-15)
 
 
 def _leaves(why: str) -> Builder:
@@ -142,6 +151,8 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
+    "another core of its client could not start": (lambda: _ended_with_another(True),
+                                                   lambda: _ended_with_another(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
     "its reader is slower than it waits": (lambda: _full("slow"), lambda: _full("few")),
     "the lab killed its engine": (lambda: _killed(True), lambda: _killed(False)),

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSocket, RemoveFiles, SweepFiles
+from engine.errors import StartupError
 from engine.ports import Ports, Socket
-from engine.process.files import EngineFiles
+from engine.process.files import GONE, EngineFiles
 from engine.process.runtime_dir import RuntimeDir, sweep
 from engine.topology import Node
 
@@ -49,7 +50,10 @@ class Belongings:
         return runtime
 
     def _open_heartbeat(self, effect: OpenHeartbeat) -> None:
-        word = self._process.ports.shared_word(effect.name, create=effect.create)
+        try:
+            word = self._process.ports.shared_word(effect.name, create=effect.create)
+        except FileNotFoundError:
+            raise StartupError(GONE) from None
         if effect.of is None:
             self._process.heartbeat = word
         else:

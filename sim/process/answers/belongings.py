@@ -22,12 +22,13 @@ from engine.effects import (
     RemoveFiles,
     SweepFiles,
 )
+from engine.errors import StartupError
 from engine.ipc.presence import TOPIC, LocalReaders, Presence
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.model_config import check_servable
 from engine.ports import RingSpec
-from engine.process.files import PREFIX, EngineFiles
+from engine.process.files import GONE, PREFIX, EngineFiles
 from engine.topology import at
 from engine.wire.wiring import overflow_socket
 from faults.sites import store_place
@@ -82,7 +83,10 @@ def files_of(host: Host, engine_id: str) -> set[str]:
 def _open_heartbeat(process: SimProcess, thread: SimThread, effect: OpenHeartbeat) -> None:
     if effect.create:
         process.host.create_segment(effect.name, _BEAT_BYTES)
-    memory = process.host.segments[effect.name].memory
+    segment = process.host.segments.get(effect.name)
+    if segment is None:
+        raise StartupError(GONE)
+    memory = segment.memory
     if effect.of is None:
         process.heartbeat = lambda count: _BEAT.pack_into(memory, 0, count, process.kernel.now)
     else:

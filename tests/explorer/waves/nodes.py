@@ -10,8 +10,7 @@ import copy
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from engine.coordinator import board
-from engine.core import waves
+from engine.coordinator import board, waves
 from engine.frontend import balance
 
 

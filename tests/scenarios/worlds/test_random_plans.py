@@ -13,7 +13,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from engine.topology import Engine, Topology, side_by_side, tensor_parallel
+from engine.topology import Engine, Topology, data_parallel, side_by_side, tensor_parallel
 from faults.generate import generate_plan
 from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
@@ -28,6 +28,7 @@ TOPOLOGIES = {
     "two workers": tensor_parallel(2), "a subscriber": tensor_parallel(2, subscribers=1),
     "four workers": tensor_parallel(4), "one process": tensor_parallel(1),
     "two stages": tensor_parallel(1, pp=2), "two stages of two ranks": tensor_parallel(2, pp=2),
+    "two cores": data_parallel(2), "two cores of two workers": data_parallel(2, tp=2),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }
@@ -37,6 +38,7 @@ def played(topology: Topology, plan: Plan) -> tuple:
     """-> (play, simulation, lab)"""
     first = topology.engines[0]
     config = lab_config(tensor_parallel_size=first.tp, pipeline_parallel_size=first.pp, bounds={"request_s": 2.0},
+                        data_parallel_size=len(topology.clients[0].engines),
                         scheduler={"async_scheduling": first.pp > 1},
                         kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0})
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
