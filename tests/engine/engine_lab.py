@@ -89,7 +89,7 @@ def descendants(pid: int | None = None) -> list[Identity]:
 
 
 def core_of(llm: Any) -> Identity:
-    process = llm.client.life.core_process
+    process = llm.client.life.cores[0].process
     return process.pid, process.start_time
 
 

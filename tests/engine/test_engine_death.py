@@ -245,7 +245,7 @@ def test_nothing_is_watched_of_a_core_that_said_goodbye() -> None:
         with async_llm(config(1)) as llm:
             await llm.call_utility("ping")
             client, core = llm.client, engine_processes(llm)[0]
-            sentinel = client.process.children.sentinel(client.life.core)
+            sentinel = client.process.children.sentinel(client.life.cores[0].node)
             os.kill(core[0], signal.SIGTERM)
             while not llm.errored:
                 await asyncio.sleep(0)
