@@ -231,7 +231,7 @@ def check_health_is_true(history: History) -> Finding:
                 tell("reported healthy {:.3f} s after it had to be known that {}", late, why, at=record.at, node=node)
             else:
                 says = record.data.get("reason") or record.data.get("dead")
-                finding.witness("asked after {}, and reported: {}", why, says, at=record.at, node=node)
+                finding.witness("asked after {}, and reported unhealthy: {}", why, says, at=record.at, node=node)
     _judge_told_and_healthy(finding)
     for node, record in history.observed("asked-when-closed"):
         reason, error = record.data["reason"], record.data["error"]
