@@ -52,7 +52,10 @@ LATER_CALLS_WAIT = Mutant(
     breaks=these("death-is-told/later"), along=these("ends-once", "lost-request-is-bounded"),
     edits=(Edit("engine/frontend/session.py",
                 "        if self.dead is not None:\n            raise EngineDeadError(self.dead.reason)\n",
-                "        if self.dead is not None:\n            pass\n"),))
+                "        if self.dead is not None:\n            pass\n"),
+           Edit("engine/frontend/balance.py",
+                "        if not living:\n            raise EngineDeadError(\"all data-parallel ranks are dead\")\n",
+                "        living = living or scan\n")))
 
 PULSE_UNHEARD = Mutant(
     id="pulse-unheard", scenario="test_core_is_stopped",
