@@ -110,6 +110,29 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool = True
 
 
+class DataParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cores of one client belong together, where there are several."""
+
+    #: Each of them executes as many steps as every other one, dummy batches where it has no work: what a mixture of
+    #: experts needs that is spread over them.
+    lockstep: bool = False
+    #: A process of its own carries their counts to all clients. Cores in lockstep have it always: it wakes them.
+    coordinator: bool = False
+    wave_protocol: Literal["old", "new"] = "new"  # see engine/coordinator/waves.py
+    sync_interval: int = 16  # steps from one all-reduce of what is left to do to the next
+    repair: bool = True  # START is repeated: one that is lost costs time, and hangs nobody
+    changed_s: float = 0.1  # counts that have changed are told so long after the last ones
+    unchanged_s: float = 5.0  # and those that have not
+    settle_s: float = 0.05  # in lockstep: so much later while the cores still report a step
+
+    def __post_init__(self) -> None:
+        if self.sync_interval < 1:
+            raise ValueError(f"sync_interval must be 1 step or more, got {self.sync_interval}")
+        if not 0.0 < self.changed_s <= self.unchanged_s or self.settle_s < 0.0:
+            raise ValueError(f"changed_s must be above 0 and at most unchanged_s, and settle_s not below 0, got "
+                             f"{self.changed_s}, {self.unchanged_s}, {self.settle_s}")
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One engine. `model` is an ordinary Hugging Face directory."""
 
@@ -123,6 +146,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_size: int = 1
     #: Which of several engines this is that share the base endpoints of `kv_events`: it publishes beside them.
     data_parallel_rank: int = 0
+    data_parallel: DataParallelConfig = DataParallelConfig()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: What carries the ranks' collectives where it is not nccl; auto: shared memory where there is any, else gloo.
     device_communicator: Literal["auto", "shm", "gloo"] = "auto"
@@ -145,6 +169,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """How deep the core's queue of steps is."""
         ahead = 1 if self.scheduler.async_scheduling else 0
         return self.max_concurrent_batches or self.pipeline_parallel_size + ahead
+
+    @property
+    def has_coordinator(self) -> bool:
+        return self.data_parallel_size > 1 and (self.data_parallel.coordinator or self.is_lockstep)
+
+    @property
+    def is_lockstep(self) -> bool:
+        return self.data_parallel_size > 1 and self.data_parallel.lockstep
 
     @property
     def grid(self) -> Grid:

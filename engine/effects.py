@@ -1,9 +1,8 @@
 """What a pure loop may ask of the world.
 
-Lives of processes, and all that they do meanwhile, are generators: they decide, yield one of these effects, and are
-sent its result, or an exception of `engine.errors`. `engine/process/shell.py` answers them with the ports of a real
-process, `sim/process/answers/` on SimPy. So each loop is written once, and can be stopped exactly between two effects.
-"""
+Lives of processes, and all that they do meanwhile, are generators: they yield one of these effects, and are sent its
+result, or an exception of `engine.errors`. `engine/process/shell.py` answers with the ports of a real process,
+`sim/process/answers/` on SimPy. So each loop is written once, and can be stopped exactly between two effects."""
 
 from __future__ import annotations
 
@@ -398,3 +397,4 @@ class MakeWorker(Effect):
     rank: int
     world_size: int
     init_method: str
+    across: Any = None  # engine.process.consensus.effects.Across

@@ -138,6 +138,7 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, omit_defau
     wave_complete: int | None = None
     start_wave: int | None = None
     step: int = 0  # steps the core has executed when it sent this
+    counted_at: tuple[int, int] | None = None  # to a coordinator: wave, and step of it, at which the stats were taken
 
 
 # -- handshake ----------------------------------------------------------------------------------------
@@ -195,6 +196,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, array_like=True):
     num_scheduled_tokens: dict[str, int]
     finished: list[str]  # the workers forget these
     preempted: list[str]  # the workers forget these; they come again as `new`
+    at: tuple[int, int] | None = None  # wave and step of engines that step together: all have to be there
 
     @property
     def total_num_scheduled_tokens(self) -> int:

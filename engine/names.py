@@ -3,6 +3,7 @@
 Names are frozen: plans on disk refer to them.
 
     node     frontend.0   core.0   worker.1   subscriber.0          with @life after a restart: core.0@1
+             coordinator.0                                          of cores 0, 1, ..., for all of their clients
              core.1   worker.1.0                                    engine 1: its core, its rank 0
     edge     core.0->worker.1/rpc                                    directed, one per peer
     site     core.0->worker.1/rpc:receive                            an operation on an edge
@@ -15,7 +16,8 @@ Names are frozen: plans on disk refer to them.
              worker.2/pipe:receive                                   what a stage takes from the one before it
 
 An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
-ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers.
+ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers; cores of one
+client may have a coordinator.
 
 Sends, arrivals, stores, marks, collectives and what goes from stage to stage are counted. Polls and flag reads never
 are, because their number is not reproducible.
@@ -35,6 +37,7 @@ class NodeKind(StrEnum):
     CORE = "core"
     WORKER = "worker"
     SUBSCRIBER = "subscriber"
+    COORDINATOR = "coordinator"
 
 
 class Channel(StrEnum):
@@ -51,6 +54,9 @@ class Channel(StrEnum):
     PIPE = "pipe"  # hidden states to the next stage, sampled tokens back to the first
     KV = "kv"
     REPLAY = "replay"
+    STATS = "stats"  # what a coordinator tells its clients, and how they ask for it
+    WAVE = "wave"  # the same of its cores
+    REPORT = "report"  # what cores tell the coordinator
 
 
 class Mark(StrEnum):
@@ -72,12 +78,17 @@ class Mark(StrEnum):
     EXECUTING = "executing"  # worker, or a core that is its own: an RPC is about to be executed
     COPYING = "copying"  # a worker's copy thread took an answer
     COPIED = "copied"  # it is about to give it
+    DUMMY = "dummy"  # core: about to have a dummy batch executed
+    WAVE_DONE = "wave-done"  # core: all ranks have agreed that nothing is left, nothing was reported yet
+    PAUSED = "paused"  # core: all ranks have agreed to rest, nothing was answered yet
+    RESUMED = "resumed"  # core: all ranks go on
 
 
 #: Site operations on an edge, by channel.
 RING_CHANNELS = (Channel.RPC, Channel.RESPONSE)
 MESSAGE_CHANNELS = (
     Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.OVERFLOW, Channel.KV, Channel.REPLAY,
+    Channel.STATS, Channel.WAVE, Channel.REPORT,
 )
 
 #: Their crossings are counted by the process, whoever is at the other end.
@@ -87,8 +98,8 @@ UNCOUNTED = (Channel.COLLECTIVE, Channel.CONSENSUS, Channel.PIPE)
 WRITER_STORES = ("reset", "data", "readers", "written")
 READER_STORES = ("read",)
 
-_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber)\.(?:(?P<engine>[1-9]\d*)\.(?=\d))?(?P<index>\d+)"
-                      r"(?:@(?P<life>\d+))?$")
+_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber|coordinator)"
+                      r"\.(?:(?P<engine>[1-9]\d*)\.(?=\d))?(?P<index>\d+)(?:@(?P<life>\d+))?$")
 _EDGE_RE = re.compile(r"^(?P<source>[a-z]+\.[\d.]+(?:@\d+)?)->(?P<target>[a-z]+\.[\d.]+(?:@\d+)?)/(?P<channel>[a-z]+)$")
 
 
@@ -133,6 +144,10 @@ def worker(rank: int, life: int = 0, engine: int = 0) -> Node:
 
 def subscriber(index: int = 0, life: int = 0) -> Node:
     return Node(NodeKind.SUBSCRIBER, index, life)
+
+
+def coordinator(index: int = 0, life: int = 0) -> Node:
+    return Node(NodeKind.COORDINATOR, index, life)
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):

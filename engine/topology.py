@@ -23,6 +23,7 @@ from engine.names import (
     Node,
     NodeKind,
     at,
+    coordinator,
     core,
     frontend,
     mark_site,
@@ -31,9 +32,10 @@ from engine.names import (
 )
 
 __all__ = [
-    "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Deployment", "Edge",
-    "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "consensus_sites", "core", "data_parallel",
-    "frontend", "is_site", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
+    "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Coordinator",
+    "Deployment", "Edge", "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "consensus_sites",
+    "coordinator", "core", "data_parallel", "frontend",
+    "is_site", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
 ]
 
 
@@ -138,11 +140,24 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return frontend(self.index)
 
 
+class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
+    """Who carries word between these engines, and to all clients of them. `lockstep`: they execute as many steps."""
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+    lockstep: bool = False
+
+    @property
+    def node(self) -> Node:
+        return coordinator(self.index)
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """Engines and clients that are joined: what is started, serves and goes as a whole. Subscribers outlive it."""
 
     engines: tuple[Engine, ...]
     clients: tuple[Client, ...]
+    coordinators: tuple[Coordinator, ...] = ()
 
     @property
     def index(self) -> int:
@@ -151,7 +166,7 @@ class Deployment(msgspec.Struct, frozen=True):
     @property
     def nodes(self) -> frozenset[Node]:
         return frozenset((*(node for engine in self.engines for node in engine.nodes),
-                          *(client.node for client in self.clients)))
+                          *(client.node for client in self.clients), *(one.node for one in self.coordinators)))
 
     @property
     def followers(self) -> tuple[tuple[Node, Engine], ...]:
@@ -164,6 +179,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     engines: tuple[Engine, ...] = (Engine(),)
     clients: tuple[Client, ...] = (Client(),)
+    coordinators: tuple[Coordinator, ...] = ()
 
     def engine(self, index: int) -> Engine:
         """Raises KeyError for an engine that the play does not have."""
@@ -174,6 +190,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def clients_of(self, engine: int) -> tuple[Client, ...]:
         return tuple(client for client in self.clients if engine in client.engines)
+
+    def coordinators_of(self, engines: Iterable[int]) -> tuple[Coordinator, ...]:
+        """Those of any of these engines."""
+        wanted = set(engines)
+        return tuple(one for one in self.coordinators if not wanted.isdisjoint(one.engines))
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
@@ -188,7 +209,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                     break
             else:
                 found.append(Deployment((engine,), clients))
-        return tuple(found)
+        return tuple(msgspec.structs.replace(one, coordinators=self.coordinators_of(
+            engine.index for engine in one.engines)) for one in found) if self.coordinators else tuple(found)
 
     def engines_of(self, node: Node) -> tuple[Engine, ...]:
         """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
@@ -197,6 +219,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             return tuple(engine for engine in self.engines if engine.index in wanted)
         if node.kind is NodeKind.SUBSCRIBER:
             return tuple(engine for engine in self.engines if node.index in engine.subscribers)
+        if node.kind is NodeKind.COORDINATOR:
+            wanted = next((one.engines for one in self.coordinators if one.index == node.index), ())
+            return tuple(engine for engine in self.engines if engine.index in wanted)
         index = node.index if node.kind is NodeKind.CORE else node.engine
         return tuple(engine for engine in self.engines if engine.index == index)
 
@@ -205,6 +230,10 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         if node.kind is NodeKind.CORE and kind is NodeKind.FRONTEND:
             return tuple(client.node for client in self.clients_of(node.index))
         engines = self.engines_of(node)
+        if kind is NodeKind.COORDINATOR:
+            return tuple(one.node for one in self.coordinators_of(engine.index for engine in engines))
+        if node.kind is NodeKind.COORDINATOR and kind is NodeKind.FRONTEND:
+            return tuple(dict.fromkeys(client.node for engine in engines for client in self.clients_of(engine.index)))
         found = {NodeKind.CORE: [engine.core for engine in engines],
                  NodeKind.WORKER: [w for engine in engines for w in engine.workers],
                  NodeKind.SUBSCRIBER: [s for engine in engines for s in engine.followers]}
@@ -220,10 +249,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Client, core and workers of each engine in turn, then the subscribers."""
+        """Client, coordinator, core and workers of each engine in turn, then the subscribers."""
         found: list[Node] = []
         for engine in self.engines:
             found += [client.node for client in self.clients if client.engines[0] == engine.index]
+            found += [one.node for one in self.coordinators if one.engines[0] == engine.index]
             found += engine.nodes
         return (*found, *self.subscribers)
 
@@ -238,7 +268,18 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                           Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS),
                           Edge(c, f, Channel.OUTPUTS)]
             edges += engine.edges
+        for one in self.coordinators:
+            edges += self._edges_of(one.node)
         return tuple(edges)
+
+    def _edges_of(self, hub: Node) -> list[Edge]:
+        """Of a coordinator."""
+        edges: list[Edge] = []
+        for f in self.peers(hub, NodeKind.FRONTEND):
+            edges += [Edge(hub, f, Channel.STATS), Edge(f, hub, Channel.STATS)]
+        for c in self.peers(hub, NodeKind.CORE):
+            edges += [Edge(hub, c, Channel.WAVE), Edge(c, hub, Channel.WAVE), Edge(c, hub, Channel.REPORT)]
+        return edges
 
     def sites(self) -> tuple[str, ...]:
         """Every site of the first life, in a stable order."""
@@ -247,6 +288,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         names += [at(edge, "wire") for edge in self.edges if edge.channel in MESSAGE_CHANNELS]
         for engine in self.engines:
             names += _ring_sites(engine)
+        for one in self.coordinators:
+            if one.lockstep:
+                names += _lockstep_sites(self.engines_of(one.node))
         names += [mark_site(node, mark) for node in self.nodes for mark in Mark]
         return tuple(names)
 
@@ -271,6 +315,15 @@ def consensus_sites(cores: Iterable[Node]) -> list[str]:
     return [at(f"{c}/{Channel.CONSENSUS.value}", "enter") for c in cores]
 
 
+def _lockstep_sites(engines: Iterable[Engine]) -> list[str]:
+    """The same, and where a core that is its own worker enters what each forward has."""
+    names = []
+    for engine in engines:
+        names += consensus_sites([engine.core])
+        names += [at(f"{engine.core}/{Channel.COLLECTIVE.value}", "enter")] if not engine.workers else []
+    return names
+
+
 _LIFE_RE = re.compile(r"@\d+")
 
 
@@ -284,9 +337,15 @@ def tensor_parallel(tp: int, *, subscribers: int = 0, pp: int = 1) -> Topology:
     return Topology(engines=(Engine(tp=tp, pp=pp, subscribers=tuple(range(subscribers))),))
 
 
-def data_parallel(dp: int, *, tp: int = 1, pp: int = 1, subscribers: int = 0) -> Topology:
-    """One client of `dp` engines, which it spreads its requests over. `subscribers` follow each of them."""
-    return Topology(clients=(Client(engines=tuple(range(dp))),), engines=tuple(
+def data_parallel(dp: int, *, tp: int = 1, pp: int = 1, subscribers: int = 0, coordinated: bool = False,
+                  lockstep: bool = False) -> Topology:
+    """One client of `dp` engines, which it spreads its requests over. `subscribers` follow each of them.
+
+    `coordinated`: they have a coordinator, as engines in `lockstep` have.
+    """
+    ranks = tuple(range(dp))
+    hubs = (Coordinator(engines=ranks, lockstep=lockstep),) if coordinated or lockstep else ()
+    return Topology(clients=(Client(engines=ranks),), coordinators=hubs, engines=tuple(
         Engine(index=rank, tp=tp, pp=pp, data_parallel_rank=rank,
                subscribers=tuple(range(rank * subscribers, (rank + 1) * subscribers))) for rank in range(dp)))
 

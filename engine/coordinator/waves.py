@@ -151,6 +151,10 @@ class Waves:
         self.pausing = self.running = True
         return False
 
+    def halt(self) -> None:
+        """All ranks rest behind this step, as they were told before it: nobody has to be asked."""
+        self.running, self.paused = False, True
+
     def resume(self, unfinished: bool) -> list[Report]:
         """"new": an all-reduce is due at once, before which nobody runs.
 

@@ -38,6 +38,7 @@ from engine.messages import (
     EngineCoreRequest,
     FinishReason,
     KVEventBatch,
+    SchedulerOutput,
     UtilityOutput,
 )
 from engine.topology import Mark
@@ -45,9 +46,9 @@ from engine.wire.codec import Abort, Utility
 
 #: The longest answer to a ping.
 MAX_PING_BYTES = 1 << 20
-INPUT = "input"
-OUTPUT = "output"
-KV = "kv"
+#: What a utility gives that is answered when something else has happened.
+LATER = object()
+INPUT, OUTPUT, KV = "input", "output", "kv"
 
 
 class MalformedRequest(msgspec.Struct, frozen=True):
@@ -86,9 +87,10 @@ class EngineCore:
         self.drain = Drain(config.bounds.drain_s)
         self.in_flight = BatchQueue(executor, config.batch_queue_size)
         self.steps = 0
+        self.forwards = 0  # of steps with tokens, and dummy ones, handed to the workers
         self._unhandled: list[Any] = []  # inputs that were taken and come later
         self._allowance: int | None = None  # steps that may still run; None: any number
-        self._awaits_steps: Utility | None = None  # the call that is answered when they have run
+        self._later: dict[str, Utility] = {}  # calls that are answered when something has happened
         self._beats = 0
         self._utilities: dict[str, Callable[..., Loop[Any]]] = {
             "pause_scheduler": self._pause_scheduler,
@@ -115,13 +117,14 @@ class EngineCore:
                     idle = True
                     yield from self._went_idle()
                 deadline = now + self.config.bounds.heartbeat_s / 2 if not self._unhandled else 0.0
+            yield from self._looked()
             items = self._unhandled + (yield Take(INPUT, deadline))
             self._unhandled = []
             for item in items:
                 yield from self._handle(item)
             if idle and not items:
                 yield from self.executor.look()
-            if self.drain.active and self.drain.over((yield Now()), self.scheduler.has_unfinished_requests()):
+            if self.drain.active and self.drain.over((yield Now()), self._has_to_stay()):
                 yield from self._use_all()
                 yield from self._abort_the_rest()
                 if not idle:
@@ -130,8 +133,22 @@ class EngineCore:
             if self._may_step():
                 idle = False
                 yield from self._step()
-            if self._awaits_steps is not None and not self._may_step():
+            if "run_steps" in self._later and not self._may_step():
                 yield from self._steps_are_over()
+
+    # -- what a core beside others does besides, or otherwise: before it waits, with a request, a step, and at its end
+
+    def _looked(self) -> Loop[None]:
+        yield from ()
+
+    def _added(self, request: EngineCoreRequest) -> Loop[None]:
+        yield from ()
+
+    def _stamped(self, scheduled: SchedulerOutput) -> SchedulerOutput:
+        return scheduled
+
+    def _has_to_stay(self) -> bool:
+        return self.scheduler.has_unfinished_requests()
 
     # -- one step
 
@@ -160,11 +177,16 @@ class EngineCore:
         scheduled = self.scheduler.schedule()
         if scheduled is None:
             return False
+        scheduled = self._stamped(scheduled)
         yield MarkPoint(Mark.SCHEDULED, {"step": scheduled.step, "tokens": scheduled.total_num_scheduled_tokens})
+        yield from self.in_flight.submit(scheduled)
+        self._count(forwards=bool(scheduled.num_scheduled_tokens))
+        return True
+
+    def _count(self, *, forwards: bool = True) -> None:
+        self.forwards += forwards
         if self._allowance is not None:
             self._allowance -= 1
-        yield from self.in_flight.submit(scheduled)
-        return True
 
     def _use_all(self) -> Loop[None]:
         while self.in_flight:
@@ -259,6 +281,7 @@ class EngineCore:
             return
         self.scheduler.add_request(Request.from_engine_core_request(request))
         yield Observe("request", {"request": request.request_id, "action": "add", "reason": ""})
+        yield from self._added(request)
 
     def _reject(self, request_id: str, client_index: int, finish: FinishReason, reason: str) -> Loop[None]:
         yield Observe("request", {"request": request_id, "action": "refused", "reason": reason})
@@ -295,8 +318,8 @@ class EngineCore:
             except (TypeError, ValueError) as error:
                 failure = f"{call.method}: {error}"
             else:
-                if call.method == "run_steps":
-                    self._awaits_steps = call
+                if result is LATER:
+                    self._later[call.method] = call
                     return
         yield from self._answer(call, failure, result)
 
@@ -314,19 +337,21 @@ class EngineCore:
         return self.steps
         yield
 
-    def _run_steps(self, steps: int) -> Loop[None]:
+    def _run_steps(self, steps: int) -> Loop[Any]:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
-        if self._awaits_steps is not None:
+        if "run_steps" in self._later:
             raise ValueError("steps are being run already")
         self._allowance = steps
-        return
+        return LATER
         yield
 
     def _steps_are_over(self) -> Loop[None]:
-        call, self._awaits_steps = self._awaits_steps, None
-        if call is not None:
-            self._allowance = 0
+        self._allowance = 0
+        yield from self._answer_later("run_steps")
+
+    def _answer_later(self, method: str) -> Loop[None]:
+        if (call := self._later.pop(method, None)) is not None:
             yield from self._answer(call, None, self.steps)
 
     def _reset_prefix_cache(self, preempt_running: bool = False) -> Loop[bool]:

@@ -8,31 +8,40 @@ between: what it had taken and not sent is in `unsent`, for `last_words`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from engine.coordinator.board import Start
+from engine.coordinator.sockets import COORDINATOR, READY, REPORTS, WAVES
+from engine.coordinator.waves import StartWave
+from engine.coordinator.words import decode_start
 from engine.core.engine_core import INPUT, OUTPUT, Dead, MalformedRequest, reason_of
 from engine.core.pulse import Pulse
 from engine.effects import Loop, Now, Observe, Put, Receive, Send, Take
 from engine.errors import BadFrameError
-from engine.messages import ENGINE_CORE_DEAD
+from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs
 from engine.wire.codec import decode_request, encode_outputs
-from engine.wire.handshake import REQUESTS
 from engine.wire.wiring import OUTPUTS
 
 _AT_ONCE = 0.0
 
 
-def input_loop(edge: str, pulse: Pulse) -> Loop[None]:
-    """Runs until its process cancels it (the Receive raises)."""
+def input_loop(edges: Mapping[str, str], pulse: Pulse) -> Loop[None]:
+    """Runs until its process cancels it (the Receive raises). `edges`: the name of what each inbox brings."""
+    inboxes = tuple(edges)
     while True:
         now = yield Now()
         pulse.beat("input", now)
-        got = yield Receive((REQUESTS,), now + pulse.every_s)
+        got = yield Receive(inboxes, now + pulse.every_s)
         if got is None:
             continue
-        frames = got[2]
+        inbox, _, frames = got
+        if inbox == WAVES:
+            yield from _started(frames, edges[inbox])
+            continue
+        edge = edges[inbox]
         try:
             item: Any = decode_request(frames)
         except BadFrameError as error:
@@ -41,37 +50,82 @@ def input_loop(edge: str, pulse: Pulse) -> Loop[None]:
         yield Put(INPUT, item)
 
 
-def output_loop(clients: int, unsent: deque[Any], pulse: Pulse) -> Loop[None]:
-    """One outbox per client: outputs.0, outputs.1, ... Ends after `Dead`."""
+def _started(frames: list[Any], edge: str) -> Loop[None]:
+    """The coordinator says READY again to all when one comes late."""
+    if len(frames) == 1 and bytes(frames[0]) == READY:
+        return
+    try:
+        started: Start = decode_start(frames)
+    except BadFrameError as error:
+        yield Observe("bad-frame", {"edge": edge, "error": str(error)})
+        return
+    yield Put(INPUT, started)
+
+
+def outboxes_of(clients: int, *, coordinated: bool) -> dict[int, str]:
+    """By the client's index: outputs.0, outputs.1, ..., and what goes to a coordinator."""
+    return {**{index: f"{OUTPUTS}.{index}" for index in range(clients)},
+            **({COORDINATOR: REPORTS} if coordinated else {})}
+
+
+class Unheard:
+    """A start that was reported, and that nobody may have heard: it is reported again and again until it was.
+
+    Here, and not by the core's loop: that may wait in an all-reduce for those who were not woken.
+    """
+
+    def __init__(self, engine_index: int, unheard: Callable[[], StartWave | None], every_s: float) -> None:
+        self._index, self._unheard, self.every_s = engine_index, unheard, every_s
+        self._last: StartWave | None = None
+        self._at = 0.0
+
+    def due(self, now: float) -> list[bytes] | None:
+        start = self._unheard()
+        if start is None or start is not self._last:
+            self._last, self._at = start, now
+            return None
+        if now < self._at + self.every_s:
+            return None
+        self._at = now
+        return encode_outputs(EngineCoreOutputs(self._index, start_wave=start.wave))
+
+
+def output_loop(outboxes: Mapping[int, str], unsent: deque[Any], pulse: Pulse, unheard: Unheard | None = None,
+                ) -> Loop[None]:
+    """One outbox per client. Ends after `Dead`."""
+    every_s = pulse.every_s if unheard is None else min(pulse.every_s, unheard.every_s)
     while True:
         now = yield Now()
         pulse.beat("output", now)
-        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))
+        if unheard is not None and (again := unheard.due(now)) is not None:
+            yield Send(REPORTS, again)
+        unsent.extend((yield Take(OUTPUT, now + every_s)))
         while unsent:
             item = unsent[0]
-            yield from _send(item, clients)
+            yield from _send(item, outboxes)
             unsent.popleft()
             if isinstance(item, Dead):
                 return
 
 
-def last_words(clients: int, unsent: deque[Any]) -> Loop[None]:
+def last_words(outboxes: Mapping[int, str], unsent: deque[Any]) -> Loop[None]:
     """In the place of an output thread that failed: what it left, each once more at most, `Dead` among it."""
     unsent.extend((yield Take(OUTPUT, _AT_ONCE)))
     for item in unsent:
         try:
-            yield from _send(item, clients)
+            yield from _send(item, outboxes)
         except (Exception, SystemExit) as error:
             yield Observe("not-sent", {"edge": OUTPUTS, "error": reason_of(error)})
     unsent.clear()
 
 
-def _send(item: Any, clients: int) -> Loop[None]:
+def _send(item: Any, outboxes: Mapping[int, str]) -> Loop[None]:
     if isinstance(item, Dead):
-        for client_index in range(clients):
-            yield Send(f"{OUTPUTS}.{client_index}", [ENGINE_CORE_DEAD])
-    elif 0 <= item.client_index < clients:
-        yield Send(f"{OUTPUTS}.{item.client_index}", encode_outputs(item.outputs))
+        for client_index, outbox in outboxes.items():
+            if client_index != COORDINATOR:
+                yield Send(outbox, [ENGINE_CORE_DEAD])
+    elif item.client_index in outboxes:
+        yield Send(outboxes[item.client_index], encode_outputs(item.outputs))
     else:
         yield Observe("bad-frame", {"edge": OUTPUTS, "error": f"no client {item.client_index}"})
 

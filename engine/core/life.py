@@ -23,8 +23,11 @@ from typing import Any
 import msgspec
 
 from engine.config import KVEventsConfig
+from engine.coordinator.sockets import READY, WAVES, core_sockets
+from engine.coordinator.waves import Waves
+from engine.core.dp_engine_core import GROUP, CountedEngineCore, DPEngineCore
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
-from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.io_loops import Unheard, input_loop, last_words, outboxes_of, output_loop
 from engine.core.pulse import Pulse
 from engine.core.scheduler import Scheduler
 from engine.effects import (
@@ -45,6 +48,7 @@ from engine.effects import (
     OpenSocket,
     Put,
     ReadModel,
+    Receive,
     RemoveFiles,
     Send,
     Take,
@@ -60,10 +64,12 @@ from engine.kv_events.publisher.log import KVEventLog
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.model_config import max_model_len
 from engine.process.beside import beside
+from engine.process.consensus.effects import JoinGroup
 from engine.process.files import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure
-from engine.topology import Channel, Edge, Mark, Node, core, frontend
+from engine.topology import Channel, Edge, Mark, Node, coordinator, core, frontend
 from engine.wire.handshake import REQUESTS, core_hello, core_ready
+from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket
 
 #: Takes a word when the core has left, for the thread that watches over its leaving without a frontend.
@@ -132,19 +138,55 @@ class CoreLife:
         num_blocks = yield from executor.initialize()
         model = yield ReadModel(config)
         self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
+        yield from self._join_ranks()
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
                               enable_events=config.kv_events.enable_kv_cache_events,
                               stages=config.pipeline_parallel_size)
-        engine = EngineCore(config, scheduler, executor, engine_index=recipe.engine_index,
-                            kv_log=self._kv_log, pulse=self._pulse)
-        yield from self._start_output(metadata.addresses)
+        engine = self._make(scheduler, executor)
+        yield from self._start_output(metadata.addresses, engine)
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
         yield Send(REQUESTS, [b""])  # announces the core on the socket where its work will come
-        requests = Edge(frontend(recipe.clients[0]), core(recipe.engine_index), Channel.REQUESTS)
-        yield from self._run_beside("input", input_loop(str(requests), self._pulse))
+        me = core(recipe.engine_index)
+        edges = {REQUESTS: str(Edge(frontend(recipe.clients[0]), me, Channel.REQUESTS))}
+        if config.has_coordinator:
+            edges[WAVES] = str(Edge(coordinator(), me, Channel.WAVE))
+        yield from self._run_beside("input", input_loop(edges, self._pulse))
         return engine
+
+    def _make(self, scheduler: Scheduler, executor: Executor) -> EngineCore:
+        config, recipe = self._config, self._recipe
+        more: dict[str, Any] = {"engine_index": recipe.engine_index, "kv_log": self._kv_log, "pulse": self._pulse}
+        if config.is_lockstep:
+            options = config.data_parallel
+            waves = Waves(recipe.engine_index, len(recipe.ranks), interval=options.sync_interval,
+                          protocol=options.wave_protocol, coordinated=config.has_coordinator, repair=options.repair)
+            return DPEngineCore(config, scheduler, executor, waves=waves, **more)
+        return (CountedEngineCore if config.has_coordinator else EngineCore)(config, scheduler, executor, **more)
+
+    def _join_ranks(self) -> Loop[None]:
+        """Meet the cores that it steps together with, where there are any."""
+        recipe = self._recipe
+        if recipe.ranks:
+            deadline = (yield Now()) + self._config.bounds.startup_s
+            yield JoinGroup(GROUP, recipe.engine_index, recipe.ranks, recipe.meets_at, deadline)
+
+    def _subscribe(self, addresses: EngineZmqAddresses) -> Loop[None]:
+        """From here on the coordinator's words come. Raises StartupError where it says nothing."""
+        waves, reports = addresses.coordinator_input, addresses.coordinator_output
+        if waves is None or reports is None:
+            raise StartupError("the frontend did not say where the coordinator is")
+        for spec in core_sockets(waves, reports, self._recipe.engine_index):
+            yield OpenSocket(spec)
+        for topic in subscriptions_of(self._recipe.engine_index):
+            yield Send(WAVES, [topic])
+        deadline = (yield Now()) + self._config.bounds.handshake_s
+        while (got := (yield Receive((WAVES,), deadline))) is not None:
+            if [bytes(frame) for frame in got[2]] == [READY]:
+                return
+        raise StartupError("the coordinator did not say READY in time: not all cores have subscribed to it, or a "
+                           "message was lost")
 
     def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -159,14 +201,20 @@ class CoreLife:
             asked, endpoint=asked.endpoint or self._files.socket("kv.ipc"),
             replay_endpoint=(asked.replay_endpoint or self._files.socket("replay.ipc")) if asked.replay else None)
 
-    def _start_output(self, addresses: EngineZmqAddresses) -> Loop[None]:
+    def _start_output(self, addresses: EngineZmqAddresses, engine: EngineCore) -> Loop[None]:
         config, recipe = self._config, self._recipe
         yield OpenSocket(core_request_socket(config, addresses.inputs[0], recipe.engine_index, recipe.clients[0]))
         for client_index, address in enumerate(addresses.outputs):
             yield OpenSocket(core_output_socket(config, address, client_index, recipe.clients[client_index]))
-        clients, unsent = len(addresses.outputs), deque[Any]()
-        self._last_words = last_words(clients, unsent)
-        yield from self._run_beside("output", output_loop(clients, unsent, self._pulse))
+        unheard = None
+        if config.has_coordinator:
+            yield from self._subscribe(addresses)
+        if isinstance(engine, DPEngineCore):
+            waves = engine.waves
+            unheard = Unheard(recipe.engine_index, lambda: waves.unheard, config.data_parallel.changed_s)
+        outboxes, unsent = outboxes_of(len(addresses.outputs), coordinated=config.has_coordinator), deque[Any]()
+        self._last_words = last_words(outboxes, unsent)
+        yield from self._run_beside("output", output_loop(outboxes, unsent, self._pulse, unheard))
 
     def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
         """A thread that ends takes the core with it, never in silence."""

@@ -96,6 +96,10 @@ class Executor(ABC):
         return (yield from self.collective_rpc("sample_tokens", self.bounds.step_s, (grammar_output,),
                                                non_block=non_block, output_rank=self._output_rank))
 
+    def execute_dummy_batch(self, at: tuple[int, int]) -> Loop[None]:
+        """A forward of nobody's tokens, at this wave and step: what the ranks of other engines wait for is there."""
+        yield from self.collective_rpc("execute_dummy_batch", self.bounds.step_s, (at,))
+
     def look(self) -> Loop[None]:
         """While nothing is asked of the workers: raises RpcError where one failed in a call that was over by then."""
         return

@@ -11,6 +11,7 @@ from engine.errors import RpcError
 from engine.executor.abstract import Executor
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
+from engine.process.consensus.effects import Across
 from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.worker_loop import Rank, described, described_error
 
@@ -21,15 +22,15 @@ class UniProcExecutor(Executor):
     `config` None: the process has its worker already.
     """
 
-    def __init__(self, bounds: Bounds, config: EngineConfig | None = None) -> None:
+    def __init__(self, bounds: Bounds, config: EngineConfig | None = None, across: Across | None = None) -> None:
         super().__init__(bounds)
-        self._config = config
+        self._config, self._across = config, across
         self.table = CallTable(1)
         self._rank = Rank()
 
     def connect(self) -> Loop[None]:
         if self._config is not None:
-            yield MakeWorker(self._config, 0, 1, "")
+            yield MakeWorker(self._config, 0, 1, "", self._across)
             yield Call("init_device", (), {})
             yield Call("load_model", (), {})
 

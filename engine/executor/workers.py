@@ -66,7 +66,8 @@ class Workers:
         for rank, node in enumerate(self.nodes):
             yield TellChild(node, WorkerRecipe(
                 config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
-                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index))
+                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index,
+                across=recipe.across(rank)))
         handles = yield from self._hear_ready(deadline)
         names = [f"response.{rank}" for rank in range(len(self.nodes))]
         responses = []

@@ -21,7 +21,6 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.effects import Loop
-from engine.frontend.core_handle import CoreHandle
 from engine.frontend.life import ClientLife
 from engine.frontend.session import ClientSession
 from engine.ports import Ports
@@ -92,25 +91,25 @@ class EngineCoreClient:
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `pump` has something to do."""
-        return [*(self.process.sockets[handle.inbox].fileno() for handle in self.life.cores.values()),
+        return [*(self.process.sockets[inbox].fileno() for inbox in self.life.inboxes),
                 *self._sentinels()]
 
     def _sentinels(self) -> list[int]:
         return [self.process.children.sentinel(node) for node in self.life.watched]
 
     def pump(self, most: int = 256) -> bool:
-        """Take what has arrived, at most `most` messages of each core. -> whether there may be more"""
+        """Take what has arrived, at most `most` messages of each inbox. -> whether there may be more"""
         for _ in range(most):
-            if not any([self._take_from(handle) for handle in self.life.cores.values()]):
+            if not any([self._take_from(inbox) for inbox in self.life.inboxes]):
                 self.run(self.life.look_at_cores())
                 return False
         return True
 
-    def _take_from(self, handle: CoreHandle) -> bool:
-        message = self.process.sockets[handle.inbox].try_receive()
+    def _take_from(self, inbox: str) -> bool:
+        message = self.process.sockets[inbox].try_receive()
         if message is None:
             return False
-        self.run(self.life.on_message(message[1], handle.node.index))
+        self.run(self.life.on_any((inbox, *message)))
         return True
 
     def tick(self) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
+from engine.coordinator.sockets import STATS, stats_socket
+from engine.coordinator.words import decode_notice
 from engine.effects import (
     AwaitEnds,
     ClaimFiles,
@@ -36,14 +38,17 @@ from engine.effects import (
     WhoAmI,
 )
 from engine.errors import BadFrameError, ChildGoneError, EngineDeadError, RefusedError
-from engine.frontend.core_handle import CoreHandle
+from engine.frontend.handles.handle import Handle
+from engine.frontend.handles.manager import CoreEngineProcManager
 from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
 from engine.process.files import EngineFiles, birth_certificate
-from engine.topology import Channel, Edge, Mark, Node, core
+from engine.process.recipes import CoordinatorReady
+from engine.topology import Channel, Edge, Mark, Node, coordinator
 from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
+from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import frontend_sockets
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
@@ -75,13 +80,10 @@ class ClientLife:
     def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str]) -> None:
         self.config = config
         self.bounds = bounds = config.bounds
-        ranks = config.data_parallel_size
-        indices = tuple(range(ranks)) if ranks > 1 else (node.index,)
-        self.cores = {index: CoreHandle(core(index, node.life), bounds) for index in indices}
-        self._inboxes = tuple(handle.inbox for handle in self.cores.values())
-        self._by_node = {handle.node: handle for handle in self.cores.values()}
-        self._nodes = tuple(self._by_node)
-        self.session = ClientSession(config.limits, bounds, suffix, cores=indices)
+        self._engines = engines = CoreEngineProcManager(node, config)
+        self.cores = engines.cores
+        self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
+        self.session = ClientSession(config.limits, bounds, suffix, cores=tuple(self.cores))
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
@@ -104,27 +106,19 @@ class ClientLife:
             me = yield WhoAmI()
             yield Observe("born", birth_certificate(me, files))
             start_method = "spawn" if config.start_method == "auto" else config.start_method
-            for handle in self.cores.values():  # before the first socket: a forked child must not inherit a ZMQ context
-                yield from handle.start(start_method)
+            yield from self._engines.start(start_method)
             addresses = yield from self._open_sockets(files)
             config = msgspec.structs.replace(config, start_method=start_method)
-            for index, handle in self.cores.items():
-                yield from handle.tell(self._of_rank(config, index), self._files_of(files, index),
-                                       addresses[HANDSHAKE], me, (self._node.index,))
-            yield from self._meet(addresses)
+            hub = yield from self._engines.tell(config, files, me, addresses[HANDSHAKE], (self._node.index,))
+            if hub is not None:
+                yield from self._subscribe(hub)
+            yield from self._meet(addresses, hub)
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
         self._ticked_at = now = yield Now()
-        for handle in self.cores.values():
-            handle.watch(now)
-        self.watched = self._nodes
-
-    def _of_rank(self, config: EngineConfig, index: int) -> EngineConfig:
-        return config if len(self.cores) == 1 else msgspec.structs.replace(config, data_parallel_rank=index)
-
-    def _files_of(self, files: EngineFiles, index: int) -> EngineFiles:
-        return files if len(self.cores) == 1 else files.of_core(index)
+        self._engines.watch(now)
+        self.watched = self._engines.nodes
 
     def _open_sockets(self, files: EngineFiles) -> Loop[dict[str, str]]:
         """-> where each is bound"""
@@ -136,17 +130,23 @@ class ClientLife:
             bound[spec.name] = yield OpenSocket(spec)
         return bound
 
-    def _meet(self, addresses: dict[str, str]) -> Loop[None]:
+    def _subscribe(self, hub: CoordinatorReady) -> Loop[None]:
+        """To what the coordinator says."""
+        yield OpenSocket(stats_socket(hub.stats, self._node.index))
+        for topic in subscriptions_of(self._node.index):
+            yield Send(STATS, [topic])
+
+    def _meet(self, addresses: dict[str, str], hub: CoordinatorReady | None) -> Loop[None]:
         agreed = parallel_config(self.config)
+        theirs = () if hub is None else (hub.waves, hub.reports, hub.stats)
         metadata = {index: EngineHandshakeMetadata(
-            EngineZmqAddresses([addresses[REQUESTS]], [addresses[handle.inbox]]), agreed)
+            EngineZmqAddresses([addresses[REQUESTS]], [addresses[handle.inbox]], *theirs), agreed)
             for index, handle in self.cores.items()}
         try:
             ready = yield from frontend_handshake(
-                metadata, self.bounds.handshake_s, self.bounds.startup_s, self._nodes)
+                metadata, self.bounds.handshake_s, self.bounds.startup_s, self._engines.nodes)
         except ChildGoneError:
-            gone = yield AwaitEnds(self._nodes, _AT_ONCE)
-            raise (yield from self._by_node[min(gone)].why_start_failed()) from None
+            raise (yield from self._engines.why_start_failed()) from None
         self.num_gpu_blocks = min(ready.values())
         of_each = {"blocks": {self.cores[index].name: blocks for index, blocks in ready.items()}}
         yield Observe("ready", {"num_gpu_blocks": self.num_gpu_blocks, "parallel_config": agreed,
@@ -190,7 +190,7 @@ class ClientLife:
     def send(self, frames: list[Any], index: int | None = None, request: str | None = None,
              utility: str | None = None) -> Loop[bool]:
         """To this core, or to the first. -> False where a living core is not connected, so that this was not sent."""
-        handle = self.cores[self._nodes[0].index if index is None else index]
+        handle = self.cores[min(self.cores) if index is None else index]
         try:
             yield Send(REQUESTS, frames, handle.node.index)
         except Unroutable:
@@ -256,13 +256,30 @@ class ClientLife:
             yield from self._die(handle, handle.monitor.on_notice())
         return now
 
+    def on_any(self, got: tuple[str, int | None, list[Any]]) -> Loop[float]:
+        inbox, peer, frames = got
+        if inbox != STATS:
+            assert peer is not None
+            return (yield from self.on_message(frames, peer))
+        try:
+            notice = decode_notice(frames)
+        except BadFrameError as error:
+            edge = Edge(coordinator(), self._node.first_life, Channel.STATS)
+            yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
+        else:
+            self.session.on_notice(notice)
+            yield Observe("view", {"counts": None if notice.counts is None else [list(one) for one in notice.counts],
+                                   "wave": notice.wave, "running": notice.running})
+        now: float = yield Now()
+        return now
+
     def serve(self, until: float) -> Loop[float]:
         """Wait until something may have happened, at most until then, and take it. -> when that was"""
         next_tick, deadline = self._ticked_at + self.tick_s, self.deadline
-        got = yield Receive(self._inboxes, min(until, next_tick, next_tick if deadline is None else deadline),
+        got = yield Receive(self.inboxes, min(until, next_tick, next_tick if deadline is None else deadline),
                             self.watched)
         if got is not None:
-            now: float = yield from self.on_message(got[2], got[1])
+            now: float = yield from self.on_any(got)
             if now < next_tick:
                 return now
             yield from self._read_what_is_there()  # nothing is too late that was here in time
@@ -288,16 +305,17 @@ class ClientLife:
         if self.watched:
             gone = yield AwaitEnds(self.watched, _AT_ONCE)
             for node, end in gone.items():
-                self._by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
-                self.session.shun(node.index)
+                self._engines.by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
+                if self._engines.is_core(node):
+                    self.session.shun(node.index)
             if gone:
                 self.watched = tuple(node for node in self.watched if node not in gone)
-        for handle in self.cores.values():
+        for handle in self._engines.all:
             if handle.serves and not handle.dead:
                 yield from self._look_at(handle, now)
         return now
 
-    def _look_at(self, handle: CoreHandle, now: float) -> Loop[None]:
+    def _look_at(self, handle: Handle, now: float) -> Loop[None]:
         reason = yield from handle.beat(now)
         if handle.gone() is not None:
             yield from self._read_what_is_there()
@@ -307,24 +325,41 @@ class ClientLife:
 
     def _read_what_is_there(self) -> Loop[None]:
         """Nobody may have read for a while."""
-        while (got := (yield Receive(self._inboxes, _AT_ONCE))) is not None:
-            yield from self.on_message(got[2], got[1])
+        while (got := (yield Receive(self.inboxes, _AT_ONCE))) is not None:
+            yield from self.on_any(got)
 
     @property
     def deadline(self) -> float | None:
         """Until when the last words of a dead core are still waited for; None while all live."""
-        return min((deadline for handle in self.cores.values() if handle.serves
+        return min((deadline for handle in self._engines.all if handle.serves
                     if (deadline := handle.monitor.deadline()) is not None), default=None)
 
-    def _die(self, handle: CoreHandle, reason: str | None) -> Loop[None]:
+    def _die(self, handle: Handle, reason: str | None) -> Loop[None]:
         if reason is None or handle.dead:
             return
         reason = yield from handle.in_its_words(reason)
-        index = handle.node.index
+        index, is_core = handle.node.index, self._engines.is_core(handle.node)
         self.watched = tuple(node for node in self.watched if node != handle.node)
-        deliveries = self.session.die(reason, index)
-        yield Observe("engine-dead", {"reason": reason, "core": index})
-        yield from handle.bury(reason, index in self.session.notices)
+        if is_core:
+            self.session.shun(index)
+        else:
+            yield Observe("coordinator-dead", {"reason": reason})
+        yield from handle.bury(reason, is_core and index in self.session.notices)
+        if self.config.is_lockstep and self.session.dead is None:
+            yield from self._all_die(reason)
+        elif is_core:
+            deliveries = self.session.die(reason, index)
+            yield Observe("engine-dead", {"reason": reason, "core": index})
+            yield from self._hand_over(deliveries)
+
+    def _all_die(self, reason: str) -> Loop[None]:
+        """Of those that step together none goes on without the others."""
+        deliveries = self.session.die(reason)
+        for index, handle in self.cores.items():
+            yield Observe("engine-dead", {"reason": reason, "core": index})
+            if not handle.dead:
+                yield from handle.bury(reason, False)
+        self.watched = ()
         yield from self._hand_over(deliveries)
 
     def check_health(self) -> Loop[None]:
@@ -332,7 +367,7 @@ class ClientLife:
         yield from self.look_at_cores()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
-        if self.watched != self._nodes and not self.reachable:
+        if self.watched != self._engines.nodes and not self.reachable:
             yield from self._raise_gone()
 
     # -- the end
@@ -348,17 +383,12 @@ class ClientLife:
             for index, frames in self.session.free_all():  # or the cores would let them run to their end
                 yield from self.send(frames, index)
         yield from self._hand_over(self.session.die("the engine was shut down"))
-        for handle in self.cores.values():
-            yield from handle.terminate()
-        deadline = (yield Now()) + self.bounds.terminate_s
-        for handle in self.cores.values():
-            yield from handle.end(deadline)
+        yield from self._engines.end()
         yield from self.give_back()
 
     def break_off(self) -> Loop[None]:
         """`shutdown` was interrupted, by a second Ctrl-C: no more patience."""
-        for handle in self.cores.values():
-            yield from handle.kill()
+        yield from self._engines.kill()
         yield from self.give_back()
 
     def give_back(self) -> Loop[None]:

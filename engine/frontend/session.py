@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine.config import Bounds, LimitsConfig
+from engine.coordinator.board import Notice
 from engine.errors import (
     BadRequestError,
     EngineDeadError,
@@ -172,8 +173,9 @@ class ClientSession:
             raise RefusedError(request_id, f"{len(self._by_id)} requests are in flight, the limit is "
                                            f"{self.limits.max_requests}; retry when one has ended")
         internal_id = f"{request_id}-{self._suffix()}"
-        frames = encode_add(EngineCoreRequest(internal_id, prompt_token_ids, params, self.client_index,
-                                              arrival_time=now, eos_token_id=eos_token_id, priority=priority))
+        frames = encode_add(EngineCoreRequest(
+            internal_id, prompt_token_ids, params, self.client_index, self.balance.wave, arrival_time=now,
+            eos_token_id=eos_token_id, priority=priority))
         encoded_bytes = sum(map(len, frames))
         if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
             raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "
@@ -190,6 +192,10 @@ class ClientSession:
     def shun(self, core: int) -> None:
         """It is gone; what it has said may still have to be read. Nothing more is sent to it."""
         self.balance.dead.add(self._cores.index(core))
+
+    def on_notice(self, notice: Notice) -> str | None:
+        """The coordinator has said what its cores have to do. -> what was wrong with it"""
+        return self.balance.on_notice(notice.counts, notice.wave, notice.running)
 
     def abort(self, request_id: str) -> tuple[list[Delivery], list[Message]]:
         """End a request for its caller, now. -> (its end, messages to send). Unknown ids are nobody's business."""

@@ -190,7 +190,8 @@ def start_child(node: Node, target: str, start_method: str, wrap: Callable[[byte
 
 def process_name(node: Node) -> str:
     """vLLM's names, as `ps` and logs show them."""
-    return {"core": f"EngineCore_DP{node.index}", "worker": f"VllmWorker-{node.index}"}.get(
+    return {"core": f"EngineCore_DP{node.index}", "worker": f"VllmWorker-{node.index}",
+            "coordinator": "DPCoordinator"}.get(
         node.kind.value, f"{node.kind.value}-{node.index}")
 
 

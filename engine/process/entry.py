@@ -25,7 +25,7 @@ from engine.process.children import (
 )
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
-from engine.process.recipes import CoreRecipe, WorkerRecipe, life_of, named
+from engine.process.recipes import Recipe, life_of, named
 from engine.topology import Node
 
 
@@ -50,7 +50,7 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
 
 def live(ports: Any, recipe_bytes: bytes) -> None:
     """A child's life is told by its recipe."""
-    recipe = msgspec.msgpack.decode(recipe_bytes, type=CoreRecipe | WorkerRecipe)
+    recipe = msgspec.msgpack.decode(recipe_bytes, type=Recipe)
     set_log_prefix(str(ports.node))
     EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(life_of(ports.node, recipe))
 

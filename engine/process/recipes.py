@@ -9,8 +9,9 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.effects import Identity, Loop
+from engine.process.consensus.effects import Across, Member
 from engine.process.files import EngineFiles
-from engine.topology import Node
+from engine.topology import Node, worker
 
 
 class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
@@ -21,6 +22,28 @@ class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
     frontend: Identity  # who owns the engine
     engine_index: int = 0
     clients: tuple[int, ...] = (0,)  # the frontends, by the index that they have among the core's clients
+    ranks: tuple[Member, ...] = ()  # the cores that step together with it, itself among them, by rank
+
+    def across(self, rank: int) -> Across | None:
+        """Whom that rank of this engine meets in each forward."""
+        if not self.ranks:
+            return None
+        alone = self.config.grid.size == 1
+        names = tuple(member.name if alone else str(worker(rank, engine=engine))
+                      for engine, member in enumerate(self.ranks))
+        return Across(self.engine_index, names, f"file://{self.files.path}/forwards.{rank}")
+
+    @property
+    def meets_at(self) -> str:
+        """Where those cores meet."""
+        return f"file://{self.files.path}/ranks"
+
+
+class CoordinatorRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="coordinator"):
+    config: EngineConfig
+    files: EngineFiles
+    beat: str  # the shared word of the heartbeat
+    frontend: Identity  # who owns the engines
 
 
 class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="worker"):
@@ -31,10 +54,14 @@ class WorkerRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="worker"):
     rpc_handle: bytes
     frontend: Identity
     engine_index: int = 0
+    across: Across | None = None
 
 
 #: The life of whoever is sent this.
-LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life"}
+LIVES = {CoreRecipe: "engine.core.life:core_life", WorkerRecipe: "engine.worker.life:worker_life",
+         CoordinatorRecipe: "engine.coordinator.life:coordinator_life"}
+#: What a child may be sent.
+Recipe = CoreRecipe | WorkerRecipe | CoordinatorRecipe
 
 
 def named(name: str) -> Any:
@@ -43,7 +70,7 @@ def named(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def life_of(node: Node, recipe: CoreRecipe | WorkerRecipe) -> Loop[None]:
+def life_of(node: Node, recipe: Recipe) -> Loop[None]:
     loop: Loop[None] = named(LIVES[type(recipe)])(node, recipe)
     return loop
 
@@ -61,8 +88,16 @@ class WorkersBorn(msgspec.Struct, frozen=True, tag="workers"):
     identities: tuple[Identity, ...]
 
 
+class CoordinatorReady(msgspec.Struct, frozen=True, tag="coordinates"):
+    """A coordinator's first word on its pipe: where its sockets are bound."""
+
+    stats: str
+    waves: str
+    reports: str
+
+
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """A core's last word on its pipe: why it stops serving."""
+    """The last word of a core or a coordinator on its pipe: why it stops serving."""
 
     reason: str
 
@@ -75,4 +110,4 @@ class StartFailure(msgspec.Struct, frozen=True, tag="failed"):
 
 
 #: What a process may say on the pipe to whoever started it.
-Word = WorkerReady | WorkersBorn | Leaving | StartFailure
+Word = WorkerReady | WorkersBorn | CoordinatorReady | Leaving | StartFailure

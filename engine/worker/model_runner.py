@@ -26,6 +26,9 @@ from engine.worker.parallel.stages import IntermediateTensors, Stage
 from engine.worker.phases import Phases
 from engine.worker.sampler import Draw, sample, seed_of
 
+#: As what stages know a dummy batch: no step has this number.
+DUMMY = -1
+
 
 class CachedRequestState:
     """What a worker knows of one request."""
@@ -96,6 +99,7 @@ class ModelRunner:
         self.seed = seed
         self.keeps_samples = keeps_samples
         self.caches: list[torch.Tensor] = []
+        self._scratch: list[torch.Tensor] = []  # what dummy batches write into
         self.requests: dict[str, CachedRequestState] = {}
         self._phases = Phases[Computed]()
         #: On the first stage of several: the requests of a step whose tokens the last one will tell, the oldest first.
@@ -132,6 +136,20 @@ class ModelRunner:
         logits = self.model.logits(rows) if ending and self.stage.is_last else None
         self._phases.keep(Computed(output.step, list(scheduled), ending, logits))
         return None
+
+    @torch.inference_mode()
+    def execute_dummy_batch(self) -> None:
+        """A forward of one token in a cache of its own: all collectives of a step, and nothing is changed by it."""
+        if not self._scratch:
+            shape = [2, 1, self.block_size, self.model.kv_heads, self.model.config.head_dim]
+            self._scratch = [allocate_cache(shape, self.dtype, self.device) for _ in self.model.layers]
+        plan = make_plan([Chunk([0], 0, 1)], self.block_size, self.model.heads // self.model.kv_heads, self.dtype,
+                         self.device)
+        nothing = torch.zeros(1, dtype=torch.long, device=self.device)
+        hidden = self.model.embed(nothing) if self.stage.is_first else self.stage.receive(DUMMY, 1).hidden_states
+        hidden = self.model.forward(hidden, nothing, self._scratch, plan)
+        if not self.stage.is_last:
+            self.stage.send(DUMMY, IntermediateTensors(hidden))
 
     @torch.inference_mode()
     def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:

@@ -26,6 +26,7 @@ from engine.model_config import (
     max_model_len,
     read_model_config,
 )
+from engine.process.consensus.effects import Across
 from engine.topology import Grid
 from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.layers import Shard
@@ -49,10 +50,12 @@ class Worker:
 
     `group` is an open process group. Where it is None, `init_device` makes one by
     `make_group(rank, world_size, init_method, device, timeout_s, communicator, tp)`; a wrapped one comes in either way.
+    `across`: its like in engines that step together with this one.
     """
 
     def __init__(self, config: EngineConfig, rank: int = 0, world_size: int = 1, init_method: str = "",
-                 group: Any = None, *, make_group: Callable[..., Any] = ProcessGroup) -> None:
+                 group: Any = None, *, across: Across | None = None,
+                 make_group: Callable[..., Any] = ProcessGroup) -> None:
         self.config = config
         self.rank = rank
         self.world_size = world_size
@@ -61,6 +64,7 @@ class Worker:
         self.device = "cpu"
         self.model_config: ModelConfig | None = None
         self.runner: ModelRunner | None = None
+        self._across = across
         self._make_group = make_group
 
     @property
@@ -83,6 +87,9 @@ class Worker:
             self.group = self._make_group(self.rank, self.world_size, self.init_method, self.device,
                                           self.config.bounds.collective_s, self.config.device_communicator,
                                           self.grid.tp)
+        across, bounds = self._across, self.config.bounds
+        if across is not None:
+            self.group.meet_engines(across.place, across.names, across.where, bounds.collective_s, bounds.startup_s)
 
     def load_model(self) -> None:
         """Read this rank's shard of the weights."""
@@ -145,7 +152,14 @@ class Worker:
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
         """The first phase of a step: None, or where it has no tokens the output rank's answer."""
+        if output.at is not None:
+            self.group.keep_step(*output.at)
         return self._loaded().execute_model(output)
+
+    def execute_dummy_batch(self, at: tuple[int, int]) -> None:
+        """A forward of one token that is nobody's, in step with the ranks of other engines."""
+        self.group.keep_step(*at)
+        self._loaded().execute_dummy_batch()
 
     def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
         """The second phase; the answer comes from the output rank, the others return None."""

@@ -21,8 +21,9 @@ from engine.messages import ReplyStatus, SchedulerOutput
 from engine.topology import Mark
 from engine.worker.async_output import Answers
 
-#: What a step calls.
-PHASES = ("execute_model", "sample_tokens")
+#: What begins a forward, and what a step calls.
+FORWARDS = ("execute_model", "execute_dummy_batch")
+PHASES = (*FORWARDS, "sample_tokens")
 
 
 class Rank:
@@ -39,7 +40,7 @@ class Rank:
         """-> what it returns. Raises what it raises, and RuntimeError for a step behind one that failed."""
         try:
             yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
-            if self._failed and method == "execute_model":
+            if self._failed and method in FORWARDS:
                 raise RuntimeError(f"no step is executed behind one that failed ({self._failed})")
             return (yield Call(method, args, kwargs))
         except Exception as error:

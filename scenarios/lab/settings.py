@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 
-from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, RingConfig, SchedulerConfig
+from engine.config import (
+    Bounds,
+    CacheConfig,
+    DataParallelConfig,
+    EngineConfig,
+    KVEventsConfig,
+    RingConfig,
+    SchedulerConfig,
+)
 from engine.topology import Client, Engine, Topology
 
 MODEL = Path(__file__).parents[1] / "model"
@@ -30,6 +38,7 @@ def lab_config(**changes: Any) -> EngineConfig:
         model=str(MODEL), device="auto", start_method="fork", skip_tokenizer_init=True, bounds=LAB_BOUNDS,
         cache=CacheConfig(block_size=8, num_gpu_blocks=64),
         scheduler=SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=16),
+        data_parallel=DataParallelConfig(sync_interval=4, changed_s=0.02, unchanged_s=0.2, settle_s=0.01),
         ring=RingConfig(max_chunk_bytes=16 << 10, max_chunks=4, response_chunk_bytes=16 << 10, response_chunks=4),
         kv_events=KVEventsConfig())
     merged = {name: msgspec.structs.replace(getattr(base, name), **value) if isinstance(value, dict) else value
@@ -46,7 +55,15 @@ def of_topology(config: EngineConfig, topology: Topology) -> EngineConfig:
     """What a play records: as its first client is started."""
     first = topology.engines[0]
     clients = topology.clients_of(first.index)
-    return msgspec.structs.replace(with_grid(config, first), data_parallel_size=len(clients[0].engines))
+    return _joined(with_grid(config, first), topology, clients[0])
+
+
+def _joined(config: EngineConfig, topology: Topology, client: Client) -> EngineConfig:
+    """With as many cores as that client has, and a coordinator where they have one."""
+    hubs = topology.coordinators_of(client.engines)
+    return msgspec.structs.replace(
+        config, data_parallel_size=len(client.engines), data_parallel=msgspec.structs.replace(
+            config.data_parallel, coordinator=bool(hubs), lockstep=any(hub.lockstep for hub in hubs)))
 
 
 def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
@@ -61,9 +78,9 @@ def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     return msgspec.structs.replace(with_grid(config, engine), data_parallel_rank=rank, kv_events=events)
 
 
-def config_for(config: EngineConfig, client: Client, first: Engine) -> EngineConfig:
+def config_for(config: EngineConfig, client: Client, topology: Topology) -> EngineConfig:
     """What a client is started with: as its first engine, for all that it has."""
-    return msgspec.structs.replace(config_of(config, first), data_parallel_size=len(client.engines))
+    return _joined(config_of(config, topology.engine(client.engines[0])), topology, client)
 
 
 def listeners_s(bounds: Bounds) -> float:

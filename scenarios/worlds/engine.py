@@ -218,7 +218,7 @@ class RealBench:
             folder = folder / ("a-long-directory-name" * 6)
         recipe = caller.CallerRecipe(
             index=client.index, config=msgspec.structs.replace(
-                config_for(self._config, client, engine), runtime_dir=str(folder)),
+                config_for(self._config, client, self._play.topology), runtime_dir=str(folder)),
             workload=workload_of(self._workload, engine), ports_factory=FACTORY, ports_argument=self._argument,
             life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:

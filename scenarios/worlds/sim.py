@@ -266,7 +266,7 @@ class SimBench:
 
     def start_client(self, client: Client, life: int) -> SimActor:
         engine = self._play.topology.engine(client.engines[0])
-        config = config_for(self._config, client, engine)
+        config = config_for(self._config, client, self._play.topology)
         workload = workload_of(self._workload, engine)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(

@@ -26,6 +26,8 @@ from sim.process.process import SimProcess
 
 #: As many blocks as a small device would have, where none are configured.
 NUM_BLOCKS = 64
+#: As what stages know a dummy batch.
+DUMMY = -1
 
 
 class Model(Protocol):
@@ -93,7 +95,10 @@ class ModelStandIn:
         def nodes(ranks: Sequence[int]) -> list[Node]:
             return [worker(rank, engine=process.node.engine) for rank in ranks]
 
+        self._across: Any = None
         shared, timeout_s = asked.config.device_communicator != "gloo", asked.config.bounds.collective_s
+        if asked.across is not None:
+            self._across = process.host.collective(asked.across.where, asked.across.names, timeout_s, shared=shared)
         if grid.tp > 1:
             self._group = process.host.collective(f"{asked.init_method}/{grid.stage(asked.rank)}",
                                                   nodes(grid.tp_group(asked.rank)), timeout_s, shared=shared)
@@ -130,6 +135,8 @@ class ModelStandIn:
         return len(self._known)
 
     def execute_model(self, step: SchedulerOutput) -> Loop[ModelRunnerOutput | None]:
+        if step.at is not None:
+            yield Enter(self._across, 1, "keep_step", step.at)
         known, model = self._known, self._model
         if not (self._is_loaded and self._num_blocks):
             raise RuntimeError("load_model and initialize_cache come first")
@@ -174,6 +181,19 @@ class ModelStandIn:
             yield Enter(group, 1, "all_gather")
         self._phases.keep(Computed(step.step, sampled))
         return None
+
+    def execute_dummy_batch(self, at: tuple[int, int]) -> Loop[None]:
+        stage, group = self._stage, self._group
+        yield Enter(self._across, 1, "keep_step", at)
+        if not stage.is_first:
+            yield TakeOver(self._pipe, "hidden_states", DUMMY, 1)
+            if group is not None:
+                yield Enter(group, 1, "all_gather")
+        yield Sleep(self._step_s)
+        if group is not None:
+            yield Enter(group, self._collectives, "all_reduce")
+        if not stage.is_last:
+            yield Hand(self._pipe, "hidden_states", DUMMY, [0])
 
     def _compute(self, request_id: str, count: int, given: Sequence[int] | None) -> tuple[list[int], Sequence[int]]:
         """`count` more tokens of a request, with what the stage before says of them.

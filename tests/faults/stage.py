@@ -102,7 +102,7 @@ class FakeGroup:
     def barrier(self) -> None:
         self.calls.append("barrier")
 
-    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float) -> None:
+    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float, meet_s: float) -> None:
         self.calls.append("meet_engines")
 
     def keep_step(self, wave: int, step: int) -> None:

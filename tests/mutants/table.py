@@ -156,7 +156,7 @@ NO_SENTINEL = Mutant(
     id="H32", scenario="test_core_dies_in_mid_step",
     bug="The frontend does not watch the core's process: it waits for a notice that a killed core cannot send.",
     breaks=these("death-is-told/pending", "health-is-true/dead"),
-    edits=(Edit("engine/frontend/life.py", "        self.watched = self._nodes\n", ""),))
+    edits=(Edit("engine/frontend/life.py", "        self.watched = self._engines.nodes\n", ""),))
 
 INPUT_THREAD_DIES = Mutant(
     id="H36", scenario="test_frames_that_are_no_requests",

@@ -10,8 +10,8 @@ NO_NOTICE = Mutant(
     bug="A core that leaves does not say so: its client learns of it when the process is gone.",
     breaks=these("dead-notice/notice"),
     edits=(Edit("engine/core/io_loops.py",
-                "            yield Send(f\"{OUTPUTS}.{client_index}\", [ENGINE_CORE_DEAD])\n",
-                "            yield from ()\n"),))
+                "                yield Send(outbox, [ENGINE_CORE_DEAD])\n",
+                "                yield from ()\n"),))
 
 NOTICE_OVERTAKES = Mutant(
     id="notice-overtakes", scenario="test_core_raises_behind_a_full_queue",
@@ -19,8 +19,8 @@ NOTICE_OVERTAKES = Mutant(
     breaks=these("dead-notice/behind"), along=these("hwm0-no-loss", "nothing-left-behind"),
     edits=(
         Edit("engine/core/io_loops.py",
-             "        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))\n        while unsent:\n",
-             "        unsent.extend((yield Take(OUTPUT, now + pulse.every_s)))\n"
+             "        unsent.extend((yield Take(OUTPUT, now + every_s)))\n        while unsent:\n",
+             "        unsent.extend((yield Take(OUTPUT, now + every_s)))\n"
              "        while unsent and not isinstance(unsent[-1], Dead) and (\n"
              "                more := (yield Take(OUTPUT, (yield Now()) + 0.5))):\n"
              "            unsent.extend(more)\n"
@@ -31,7 +31,7 @@ NOTICE_OVERTAKES = Mutant(
              "            if isinstance(item, Dead):\n                return\n",
              "            if isinstance(item, Dead):\n"
              "                while unsent:\n"
-             "                    yield from _send(unsent.popleft(), clients)\n"
+             "                    yield from _send(unsent.popleft(), outboxes)\n"
              "                return\n")))
 
 TOLD_BEFORE_OUTPUTS = Mutant(
@@ -127,8 +127,8 @@ NAMELESS_START = Mutant(
     bug="A start that fails ends with whatever was met on the way.",
     breaks=these("start-ends/named"),
     edits=(Edit("engine/frontend/life.py",
-                "            raise (yield from self._by_node[min(gone)].why_start_failed()) from None\n",
-                "            raise KeyError(str(min(gone))) from None\n"),))
+                "            raise (yield from self._engines.why_start_failed()) from None\n",
+                "            raise KeyError(str(self._node)) from None\n"),))
 
 LEAVES_AT_ONCE = Mutant(
     id="leaves-at-once", scenario="test_core_is_asked_to_leave",

@@ -24,6 +24,14 @@ class Member(msgspec.Struct, frozen=True):
     word: str = ""
 
 
+class Across(msgspec.Struct, frozen=True):
+    """The ranks of one place in engines that step together, by engine: in each forward they meet at `where`."""
+
+    place: int  # among `names`
+    names: tuple[str, ...]
+    where: str
+
+
 class JoinGroup(Effect):
     """Meet the others of a group at `where`, a fresh `file:///path`, or `tcp://host:port`. -> None
 

@@ -22,13 +22,14 @@ class AcrossEngines:
     """Place `place` of those called `names`, who meet at `where` (`file:///path` or `tcp://host:port`), all at once.
 
     `waits`: what tells the rank's other groups that it waits here. `shares`: whether shared memory may carry them.
+    `meet_s`: how long the others may take to come at first.
     """
 
     def __init__(self, place: int, names: Sequence[str], where: str, timeout_s: float, waits: Waits, *,
-                 shares: bool = True) -> None:
+                 meet_s: float | None = None, shares: bool = True) -> None:
         self.names, self.timeout_s = tuple(names), timeout_s
         self._shared: SharedMemoryCommunicator | None = None
-        ends = time.monotonic() + timeout_s
+        ends = time.monotonic() + (timeout_s if meet_s is None else meet_s)
         with joined(place, len(names), where, f"{' '.join(names)} at {where}", ends) as self._group:
             self._tell([place])
         mapped = share_memory(place, size_of(len(names)), self._tell) if shares else None

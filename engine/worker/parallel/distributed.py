@@ -111,9 +111,9 @@ class ProcessGroup:
         self._made.append(made)
         return made
 
-    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float) -> None:
+    def meet_engines(self, place: int, names: Sequence[str], where: str, timeout_s: float, meet_s: float) -> None:
         """Join the ranks of the same place in the engines that step together with this one; all of them call it."""
-        self.dp = AcrossEngines(place, names, where, timeout_s, self._waits, shares=self._shares)
+        self.dp = AcrossEngines(place, names, where, timeout_s, self._waits, meet_s=meet_s, shares=self._shares)
 
     def keep_step(self, wave: int, step: int) -> None:
         """See `AcrossEngines`: once in each forward."""

@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
 from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, MalformedRequest, Outgoing, Terminate, reason_of
-from engine.core.io_loops import input_loop, last_words, output_loop
+from engine.core.io_loops import input_loop, last_words, outboxes_of, output_loop
 from engine.core.pulse import Pulse
 from engine.core.scheduler import Scheduler
 from engine.effects import Receive, Send, Take
@@ -306,7 +306,7 @@ def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
     for frames in ([b"\xff"], damaged, encode_add(request), [], encode_abort(["x"])):
         hand.inboxes[REQUESTS].append((0.0, 0, frames))
     with pytest.raises(QueueCancelledError):
-        hand.run(input_loop("edge", Pulse(CONFIG.bounds)))
+        hand.run(input_loop({REQUESTS: "edge"}, Pulse(CONFIG.bounds)))
     kinds = [type(item) for item in hand.queues[INPUT]]
     assert kinds == [MalformedRequest, MalformedRequest, EngineCoreRequest, MalformedRequest, Abort]
     assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, MalformedRequest)] == [None, "bad", None]
@@ -331,7 +331,7 @@ def test_the_output_loop_keeps_the_order_and_the_notice_comes_last_to_every_clie
     hand = Hand()
     items = [Outgoing(client, EngineCoreOutputs(step=step)) for step, client in enumerate([0, 1, 5, 0])]
     hand.queues[OUTPUT] = deque([*items, Dead()])
-    hand.run(output_loop(2, deque(), Pulse(CONFIG.bounds)))
+    hand.run(output_loop(outboxes_of(2, coordinated=False), deque(), Pulse(CONFIG.bounds)))
     said = [(box, "dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step)
             for box, frames, _ in hand.sent]
     assert said == [("outputs.0", 0), ("outputs.1", 1), ("outputs.0", 3), ("outputs.0", "dead"), ("outputs.1", "dead")]
@@ -351,9 +351,9 @@ def test_what_a_failed_output_thread_has_taken_is_sent_before_the_notice_once_mo
     hand, unsent = Deaf(), deque()
     hand.queues[OUTPUT] = deque([Outgoing(0, EngineCoreOutputs(step=step)) for step in range(3)])
     with pytest.raises(RuntimeError):
-        hand.run(output_loop(1, unsent, Pulse(CONFIG.bounds)))
+        hand.run(output_loop(outboxes_of(1, coordinated=False), unsent, Pulse(CONFIG.bounds)))
     hand.queues[OUTPUT].extend([Outgoing(0, EngineCoreOutputs(step=3)), Dead()])
-    hand.run(last_words(1, unsent))
+    hand.run(last_words(outboxes_of(1, coordinated=False), unsent))
     said = ["dead" if frames == [ENGINE_CORE_DEAD] else decode_outputs(frames).step for _, frames, _ in hand.sent]
     assert said == [0, 2, 3, "dead"]
     assert hand.observed == [("not-sent", {"edge": "outputs", "error": "RuntimeError: broken"})]

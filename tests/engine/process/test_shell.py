@@ -26,7 +26,7 @@ from engine.effects import (
     WaitBell,
 )
 from engine.errors import PeerDeadError, QueueCancelledError
-from engine.frontend.monitor import GRACE_S, LOOK_S, CoreMonitor
+from engine.frontend.handles.monitor import GRACE_S, LOOK_S, CoreMonitor
 from engine.ipc.wait import FutexDoorbell
 from engine.ports import SocketSpec
 from engine.process import shell

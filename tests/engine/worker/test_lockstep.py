@@ -121,7 +121,7 @@ def test_two_engines_of_two_ranks_keep_step_beside_their_own_collectives(tmp_pat
         engine, rank = divmod(process, 2)
         group = ProcessGroup(rank, 2, f"file://{tmp_path}/engine.{engine}", "cpu", 20.0)
         names = [f"worker.{rank}", f"worker.1.{rank}"]
-        group.meet_engines(engine, names, f"file://{tmp_path}/dp.{rank}", 20.0)
+        group.meet_engines(engine, names, f"file://{tmp_path}/dp.{rank}", 20.0, 20.0)
         sums = []
         for step in range(20):
             group.keep_step(0, step)

@@ -240,7 +240,7 @@ def test_keeping_step_with_other_engines_is_a_collective_and_meeting_them_is_non
     play = stage(raises("worker.1", at="worker.1/collective:enter", nth=2))
     ports = play.ports(worker(1))
     group = ports.process_group(1, 2, "file:///x", "cpu", 1.0, "gloo")
-    group.meet_engines(0, ["worker.1", "worker.1.1"], "file:///y", 1.0)
+    group.meet_engines(0, ["worker.1", "worker.1.1"], "file:///y", 1.0, 1.0)
     group.keep_step(2, 7)
     with pytest.raises(RuntimeError):
         group.keep_step(2, 8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
-_HANDLE = "engine/frontend/core_handle.py"
-_MONITOR, _TEXT = "engine/frontend/monitor.py", "engine/frontend/text/detokenizer.py"
+_HANDLE = "engine/frontend/handles/handle.py"
+_MONITOR, _TEXT = "engine/frontend/handles/monitor.py", "engine/frontend/text/detokenizer.py"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
 _STREAMS = "streams refuse an id that is in use, so no client's session is asked for it"
 _LOOKED = "who looks twice at the same instant sees the same: the second look is left out to save time"

@@ -8,6 +8,8 @@ from scenarios.history.names import base
 
 CHAPTER = "Ring and collective RPC"
 _ENTER = "/collective:enter"
+#: What the ranks of one place in several engines enter together.
+ACROSS = "keep_step"
 #: Whoever meets one of these where it enters never does; who stands still there does when that is over.
 _NEVER = frozenset({*DEATHS, Fate.RAISE})
 
@@ -53,7 +55,7 @@ def _judge_early(finding: Finding, ranks: list[str], group: dict[str, list[Recor
             finding.broke("{} left collective {}, and {} had not entered it", node, early, " and ".join(behind),
                           at=times[early + 1], node=node)
             return
-    kept = any(len(group.get(node, ())) > len(times) for node, times in came.items())
+    kept = any(sum(map(_is_own, group.get(node, ()))) > len(times) for node, times in came.items())
     if kept and any(len(times) > len(whole) for times in came.values()):
         finding.witness("a rank never came into collective {}, and who was there did not go on", len(whole))
 
@@ -64,7 +66,13 @@ def _came(history: History, node: str, entries: list[Record]) -> list[float]:
     for receipt in history.faults.receipts:
         if receipt.site == f"{base(node)}{_ENTER}" and receipt.node == base(node) and receipt.nth <= len(times):
             times[receipt.nth - 1] = FOREVER if receipt.fate in _NEVER else receipt.over_at
-    return times[:-1] if times and times[-1] == FOREVER else times
+    came = times[:-1] if times and times[-1] == FOREVER else times
+    return [at for at, entry in zip(came, entries, strict=False) if _is_own(entry)]
+
+
+def _is_own(entry: Record) -> bool:
+    """Whether the rank entered it with the others of its group, and not with those of other engines."""
+    return entry.data.get("operation") != ACROSS
 
 
 GUARANTEES = (

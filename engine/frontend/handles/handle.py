@@ -1,4 +1,4 @@
-"""One core as its client has it (pure): started, heard, watched, known dead, ended.
+"""One process as whoever started it has it (pure): heard, watched, known dead, ended; a core, or a coordinator.
 
 Promises
 - Its death is known from its sentinel, whatever it could still say; what it told its parent names the reason.
@@ -7,7 +7,7 @@ Promises
 
 from __future__ import annotations
 
-from engine.config import Bounds, EngineConfig
+from engine.config import Bounds
 from engine.effects import (
     AwaitEnds,
     EndChild,
@@ -18,28 +18,24 @@ from engine.effects import (
     IsOver,
     Loop,
     Now,
-    OpenHeartbeat,
     ReadHeartbeat,
     StartChild,
-    TellChild,
 )
 from engine.errors import ConfigError, StartupError
-from engine.frontend.monitor import CoreMonitor
-from engine.process.files import EngineFiles
-from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
+from engine.frontend.handles.monitor import CoreMonitor
+from engine.process.recipes import Leaving, StartFailure, WorkersBorn
 from engine.topology import Node
-from engine.wire.wiring import outputs_of
 
 
-class CoreHandle:
-    """Of the core `node`; `files` are its own."""
+class Handle:
+    """Of the process `node`."""
 
     monitor: CoreMonitor  # from the moment on when it serves
+    inbox: str | None = None  # what it says comes there
 
     def __init__(self, node: Node, bounds: Bounds) -> None:
         self.node = node
         self.name = str(node.first_life)
-        self.inbox = outputs_of(node.index)
         self.process: Identity | None = None  # once it was started
         self.serves = False
         self.reason = ""  # by which its client has told that it is dead
@@ -52,14 +48,6 @@ class CoreHandle:
 
     def start(self, start_method: str) -> Loop[None]:
         self.process = yield StartChild(self.node, start_method)
-
-    def tell(self, config: EngineConfig, files: EngineFiles, handshake_address: str, frontend: Identity,
-             clients: tuple[int, ...]) -> Loop[None]:
-        beat = files.segment("beat")
-        yield OpenHeartbeat(beat, create=True, of=self.node)
-        yield TellChild(self.node, CoreRecipe(
-            config=config, files=files, handshake_address=handshake_address, beat=beat, frontend=frontend,
-            engine_index=self.node.index, clients=clients))
 
     def why_start_failed(self) -> Loop[Exception]:
         """It is gone: what it wrote on its pipe before, or what is known from outside."""
@@ -85,13 +73,15 @@ class CoreHandle:
             heard = yield HearChildren((self.node,), 0.0)
             if heard is None:
                 return None
-            word = heard[1]
-            if isinstance(word, Gone):
-                return word.exitcode
-            if isinstance(word, WorkersBorn):
-                self._workers = word.identities
-            elif isinstance(word, StartFailure | Leaving):
-                self._told = word
+            if isinstance(heard[1], Gone):
+                return heard[1].exitcode
+            self.hear(heard[1])
+
+    def hear(self, word: object) -> None:
+        if isinstance(word, WorkersBorn):
+            self._workers = word.identities
+        elif isinstance(word, StartFailure | Leaving):
+            self._told = word
 
     def gone(self) -> str | None:
         """Why nothing can be sent to it any more, where that is known."""
@@ -104,7 +94,7 @@ class CoreHandle:
 
     def last_word(self) -> Loop[str | None]:
         """-> why it counts as dead, if it is gone and all that came of it was read"""
-        return self.monitor.on_last_word() if (yield IsOver(self.inbox)) else None
+        return self.monitor.on_last_word() if self.inbox is None or (yield IsOver(self.inbox)) else None
 
     def in_its_words(self, reason: str) -> Loop[str]:
         """Of one that is gone or leaves: with what it told its parent, if it did."""

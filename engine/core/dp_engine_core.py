@@ -1,0 +1,179 @@
+"""A core beside others (pure): it tells the coordinator what it has to do, and in lockstep it steps as the others do.
+
+Promises
+- Counts are told whenever they have changed, and never waited for.
+- In lockstep each turn executes one forward, of work or a dummy one, so all ranks have executed as many at each
+  all-reduce; what the wave and its steps are follows from `engine/coordinator/waves.py` alone.
+- A pause is answered when all ranks have agreed to it, and nothing is in flight any more; behind a resume no rank steps
+  before all have resumed. `run_steps` counts forwards, so that all ranks rest behind the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.coordinator.board import Start
+from engine.coordinator.sockets import COORDINATOR
+from engine.coordinator.waves import Report, StartWave, Waves
+from engine.core.engine_core import LATER, OUTPUT, EngineCore, Outgoing
+from engine.effects import Loop, MarkPoint, Now, Observe, Put
+from engine.messages import EngineCoreOutputs, EngineCoreRequest, SchedulerOutput
+from engine.process.consensus.effects import Reduce
+from engine.topology import Mark
+
+#: The group of the cores that step together.
+GROUP = "dp"
+
+
+class CountedEngineCore(EngineCore):
+    """It tells a coordinator how much it has to do."""
+
+    _counted: tuple[int, int] = (0, 0)
+
+    def _looked(self) -> Loop[None]:
+        counts = self.scheduler.get_request_counts()
+        if counts != self._counted:
+            self._counted = counts
+            yield from self._report(EngineCoreOutputs(self.engine_index, scheduler_stats=self.scheduler.stats(),
+                                                      counted_at=self._place()))
+
+    def _place(self) -> tuple[int, int]:
+        """Wave, and step of it."""
+        return 0, 0
+
+    def _report(self, said: EngineCoreOutputs) -> Loop[None]:
+        yield Put(OUTPUT, Outgoing(COORDINATOR, said))
+
+
+class DPEngineCore(CountedEngineCore):
+    """It executes a forward whenever any rank does."""
+
+    def __init__(self, *arguments: Any, waves: Waves, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.waves = waves
+        self._wanted: int | None = None  # steps to run when all ranks rest
+
+    # -- steps
+
+    def _unfinished(self) -> bool:
+        return bool(self.in_flight) or self.scheduler.has_unfinished_requests()
+
+    def _has_to_stay(self) -> bool:
+        return super()._has_to_stay() or self.waves.running or self.waves.due
+
+    def _may_schedule(self) -> bool:
+        return not self.waves.holds and super()._may_schedule()
+
+    def _may_step(self) -> bool:
+        return self.waves.due or self.waves.may_step(self._unfinished()) or super()._may_step()
+
+    def _step(self) -> Loop[None]:
+        waves = self.waves
+        if not waves.due:
+            yield from self._forward()
+        if waves.due:
+            yield from self._agree()
+        if self._allowance == 0 and not waves.due:
+            waves.halt()
+
+    def _forward(self) -> Loop[None]:
+        """One, at least where any rank has work."""
+        before = self.forwards
+        if self.waves.holds:
+            yield from self._use_all()
+        elif super()._may_step():
+            yield from super()._step()
+        if self.forwards == before:
+            if not self.waves.may_step(self._unfinished()):
+                return  # the workers were told of ends, which is no forward
+            yield MarkPoint(Mark.DUMMY, {"wave": self.waves.wave, "step": self.waves.step})
+            yield from self.executor.execute_dummy_batch(self._place())
+            self._count()
+        self.waves.stepped()
+
+    def _count(self, *, forwards: bool = True) -> None:
+        """A step without tokens is none that the others execute."""
+        if forwards:
+            super()._count()
+
+    def _stamped(self, scheduled: SchedulerOutput) -> SchedulerOutput:
+        return msgspec.structs.replace(scheduled, at=self._place()) if scheduled.num_scheduled_tokens else scheduled
+
+    def _place(self) -> tuple[int, int]:
+        return self.waves.wave, self.waves.step
+
+    def _agree(self) -> Loop[None]:
+        waves = self.waves
+        wave, step, votes = waves.wave, waves.step, waves.votes(self._unfinished())
+        deadline = (yield Now()) + self.config.bounds.collective_s
+        answer = yield Reduce(GROUP, votes, waves.op, deadline)
+        was_paused = waves.paused
+        reports = waves.on_answer(answer)
+        yield Observe("consensus", {"wave": wave, "step": step, "votes": votes, "answer": answer,
+                                    "running": waves.running})
+        if waves.wave > wave:
+            yield MarkPoint(Mark.WAVE_DONE, {"wave": wave})
+        yield from self._tell(reports)
+        if waves.paused and not was_paused:
+            yield MarkPoint(Mark.PAUSED, {"wave": waves.wave})
+            yield from self._answer_later("pause_scheduler")
+            if self._wanted is not None:
+                self._allowance, self._wanted = self._wanted, None
+                yield from self._tell(waves.resume(self._unfinished()))
+        if "resume_scheduler" in self._later:
+            yield MarkPoint(Mark.RESUMED, {"wave": waves.wave})
+            yield from self._answer_later("resume_scheduler")
+
+    def _tell(self, reports: list[Report]) -> Loop[None]:
+        for report in reports:
+            if isinstance(report, StartWave):
+                yield Observe("start-wave", {"wave": report.wave})
+                yield from self._report(EngineCoreOutputs(self.engine_index, start_wave=report.wave))
+            else:
+                yield from self._report(EngineCoreOutputs(self.engine_index, wave_complete=report.wave))
+
+    # -- inputs
+
+    def _handle(self, item: Any) -> Loop[None]:
+        if isinstance(item, Start):
+            self.waves.on_start(item.wave, item.exclude)
+        else:
+            yield from super()._handle(item)
+
+    def _added(self, request: EngineCoreRequest) -> Loop[None]:
+        yield from self._tell(self.waves.on_request(request.current_wave))
+
+    # -- utilities
+
+    def _pause_scheduler(self) -> Loop[Any]:
+        if "pause_scheduler" in self._later:
+            raise ValueError("a pause is going on")
+        self._allowance = None
+        if not self.waves.pause():
+            return LATER
+        yield from self._use_all()
+        return self.steps
+
+    def _resume_scheduler(self) -> Loop[Any]:
+        if "resume_scheduler" in self._later or "run_steps" in self._later:
+            raise ValueError("all ranks go on already")
+        self._allowance = None
+        yield from self._tell(self.waves.resume(self._unfinished()))
+        return LATER if self.waves.due else self.steps
+
+    def _run_steps(self, steps: int) -> Loop[Any]:
+        if not self.waves.holds:
+            raise ValueError("ranks that step together run a number of steps out of a pause only: pause them first")
+        found = yield from super()._run_steps(steps)
+        if self.waves.pausing:  # they are counted from the moment on when all rest
+            self._allowance, self._wanted = None, steps
+        else:
+            yield from self._tell(self.waves.resume(self._unfinished()))
+        return found
+
+    def _steps_are_over(self) -> Loop[None]:
+        yield from self._use_all()
+        self.waves.halt()
+        yield from super()._steps_are_over()

@@ -1,0 +1,74 @@
+"""The cores of a client, and their coordinator where they have one (pure): started, told what they are, ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.effects import AwaitEnds, Identity, Loop, Now
+from engine.frontend.handles.coordinator import CoordinatorHandle
+from engine.frontend.handles.core import CoreHandle
+from engine.frontend.handles.handle import Handle
+from engine.process.files import EngineFiles
+from engine.process.recipes import CoordinatorReady
+from engine.topology import Node, coordinator, core
+
+
+class CoreEngineProcManager:
+    """Of the process `node`; a single core has its number, several count from 0."""
+
+    def __init__(self, node: Node, config: EngineConfig) -> None:
+        ranks, bounds = config.data_parallel_size, config.bounds
+        indices = tuple(range(ranks)) if ranks > 1 else (node.index,)
+        self.cores = {index: CoreHandle(core(index, node.life), bounds) for index in indices}
+        self.coordinator = CoordinatorHandle(coordinator(0, node.life), bounds) if config.has_coordinator else None
+        self.all: list[Handle] = [*self.cores.values(), *([self.coordinator] if self.coordinator else [])]
+        self.by_node = {handle.node: handle for handle in self.all}
+        self.nodes = tuple(self.by_node)
+        self._bounds = bounds
+
+    def is_core(self, node: Node) -> bool:
+        return self.coordinator is None or node != self.coordinator.node
+
+    # -- start
+
+    def start(self, start_method: str) -> Loop[None]:
+        """Before the first socket: a forked child must not inherit a ZMQ context."""
+        for handle in self.all:
+            yield from handle.start(start_method)
+
+    def tell(self, config: EngineConfig, files: EngineFiles, me: Identity, handshake_address: str,
+             clients: tuple[int, ...]) -> Loop[CoordinatorReady | None]:
+        """-> where the coordinator is bound. Raises StartupError where it is not."""
+        hub = None if self.coordinator is None else (yield from self.coordinator.open(config, files, me))
+        several = len(self.cores) > 1
+        for index, handle in self.cores.items():
+            yield from handle.claim(files.of_core(index) if several else files)
+        ranks = tuple(handle.member for handle in self.cores.values()) if config.is_lockstep else ()
+        for index, handle in self.cores.items():
+            own = msgspec.structs.replace(config, data_parallel_rank=index) if several else config
+            yield from handle.tell(own, handshake_address, me, clients, ranks)
+        return hub
+
+    def why_start_failed(self) -> Loop[Exception]:
+        """One of them is gone."""
+        gone = yield AwaitEnds(self.nodes, 0.0)
+        return (yield from self.by_node[min(gone)].why_start_failed())
+
+    def watch(self, now: float) -> None:
+        """All are ready."""
+        for handle in self.all:
+            handle.watch(now)
+
+    # -- the end
+
+    def end(self) -> Loop[None]:
+        for handle in self.all:
+            yield from handle.terminate()
+        deadline = (yield Now()) + self._bounds.terminate_s
+        for handle in self.all:
+            yield from handle.end(deadline)
+
+    def kill(self) -> Loop[None]:
+        for handle in self.all:
+            yield from handle.kill()
