@@ -36,6 +36,10 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
         replay      {"seq"}
         rpc         {"call_id", "method", "args", "kwargs", "output_rank"}
         response    {"call_id", "status", "value"}
+        wave        {"type": "READY"} | {"type": "START_DP_WAVE", "wave", "exclude"} | {"type": "SUBSCRIBE", "index"}
+        report      EngineCoreOutputs
+        stats       {"type": "NOTICE", "counts", "wave", "running"} | {"type": "FIRST_REQUEST", "client", "rank", "wave"}
+                    | {"type": "SUBSCRIBE", "index"}
 
     Ring messages are pickles out of the process's own shared memory; frames from sockets never are.
     """
@@ -89,9 +93,33 @@ def _response(parts: Sequence[Any]) -> Any:
     return {"call_id": call_id, "status": status, "value": value}
 
 
+def _subscription(frame: bytes) -> Any:
+    return {"type": "SUBSCRIBE", "index": int.from_bytes(frame[1:], "little") if len(frame) == 3 else None}
+
+
+def _wave(frames: Sequence[Any]) -> Any:
+    first = bytes(frames[0])
+    if first[:1] == b"\x01":
+        return _subscription(first)
+    if first != EngineCoreRequestType.START_DP_WAVE:
+        return {"type": first.decode()}
+    wave, exclude = msgspec.msgpack.decode(frames[1])
+    return {"type": "START_DP_WAVE", "wave": wave, "exclude": exclude}
+
+
+def _stats(frames: Sequence[Any]) -> Any:
+    first = bytes(frames[0])
+    if first[:1] == b"\x01":
+        return _subscription(first)
+    one, two, three = msgspec.msgpack.decode(first)
+    if isinstance(three, bool):
+        return {"type": "NOTICE", "counts": one, "wave": two, "running": three}
+    return {"type": "FIRST_REQUEST", "client": one, "rank": two, "wave": three}
+
+
 _DECODERS: dict[Channel, Callable[[Sequence[Any]], Any]] = {
     Channel.REQUESTS: _request, Channel.OUTPUTS: _output, Channel.HANDSHAKE: _handshake, Channel.KV: _kv,
-    Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response,
+    Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response, Channel.WAVE: _wave, Channel.STATS: _stats, Channel.REPORT: _output,
 }
 
 

@@ -8,6 +8,9 @@
     end            {"end": true}, with "tag", "start", "epoch", "oldest", "next", "count" where it has a report
     piece          {"tag", "epoch", "next", "piece", "pieces", "known"}
 
+    to a core      {"ready": true}, {"start": wave, "exclude"}     from a core      {"start_wave"}, {"wave_complete"}
+    to a client    {"wave", "running"}, with "counts"              a subscription   {"index"}
+
 Promise: what is no such message says nothing. Numbers only, read from the bytes by themselves, and not as the engine
 reads them: a judge wants to know what came, whatever a reader made of it. Pure.
 """
@@ -21,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from engine.messages import EngineCoreOutputs, EngineCoreRequestType
 from engine.topology import Channel
 
 _NUMBER = struct.Struct(">q")
@@ -116,4 +120,47 @@ def _named(names: tuple[str, ...], frame: Any) -> dict[str, Any] | None:
     return dict(zip(names, _SIX.unpack(frame), strict=True)) if len(frame) == _SIX.size else None
 
 
-_OF: dict[Channel, Told] = {Channel.KV: _sized(_live), Channel.REPLAY: _sized(_replay)}
+def _said_of_waves(frames: Sequence[Any]) -> dict[str, Any] | None:
+    first = bytes(frames[0])
+    if first == b"READY":
+        return {"ready": True}
+    if first[:1] == b"\x01":
+        return {"index": int.from_bytes(first[1:], "little")} if len(first) == 3 else None
+    if first != EngineCoreRequestType.START_DP_WAVE or len(frames) != 2:
+        return None
+    found = _unpacked(frames[1])
+    return {"start": found[0], "exclude": found[1]} if _are_numbers(found, 2) else None
+
+
+def _reported(frames: Sequence[Any]) -> dict[str, Any] | None:
+    found = _unpacked(frames[0])
+    named = dict(zip(EngineCoreOutputs.__struct_fields__, found, strict=False)) if isinstance(found, list) else {}
+    return {name: named[name] for name in ("start_wave", "wave_complete") if named.get(name) is not None} or None
+
+
+def _told_to_clients(frames: Sequence[Any]) -> dict[str, Any] | None:
+    first = bytes(frames[0])
+    if first[:1] == b"\x01":
+        return {"index": int.from_bytes(first[1:], "little")} if len(first) == 3 else None
+    found = _unpacked(first)
+    if not isinstance(found, list) or len(found) != 3 or not isinstance(found[2], bool):
+        return None
+    counts, wave, running = found
+    return {"wave": wave, "running": running, **({} if counts is None else {"counts": counts})}
+
+
+def _unpacked(frame: Any) -> Any:
+    try:
+        return msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _are_numbers(found: Any, count: int) -> bool:
+    return isinstance(found, list) and len(found) == count and all(one is None or isinstance(one, int) for one in found)
+
+
+_OF: dict[Channel, Told] = {
+    Channel.KV: _sized(_live), Channel.REPLAY: _sized(_replay), Channel.WAVE: _said_of_waves, Channel.REPORT: _reported,
+    Channel.STATS: _told_to_clients,
+}

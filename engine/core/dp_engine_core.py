@@ -138,7 +138,11 @@ class DPEngineCore(CountedEngineCore):
 
     def _handle(self, item: Any) -> Loop[None]:
         if isinstance(item, Start):
-            self.waves.on_start(item.wave, item.exclude)
+            waves = self.waves
+            was_running = waves.running
+            waves.on_start(item.wave, item.exclude)
+            yield Observe("start-heard", {"wave": item.wave, "exclude": item.exclude, "at": waves.wave,
+                                          "runs": waves.running and not was_running})
         else:
             yield from super()._handle(item)
 

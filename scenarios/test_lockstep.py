@@ -1,0 +1,155 @@
+"""Cores that step together, and what their coordinator carries between them."""
+
+from __future__ import annotations
+
+from engine.topology import Mark, data_parallel
+from faults.plan import Plan, delay, drop, duplicate, exits, hang, kill, marked, plan, raises, stall, terminate, until
+from scenarios.guarantees.all import (
+    abort_is_final,
+    blocks_conserved,
+    calls_answered,
+    death_is_told,
+    dp_burst_spreads,
+    dp_death_ends_group,
+    ends_once,
+    handshake_order,
+    health_is_true,
+    no_orphans,
+    nothing_left_behind,
+    served_in_turn,
+    stall_is_told,
+    start_ends,
+    tokens_in_order,
+    tokens_match_reference,
+)
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.test_data_parallel import eight
+from scenarios.workloads import Workload, add, recorded, utility
+
+#: Whoever waits for another rank gives up before anybody takes it for one that stands still.
+CONFIG = lab_config(bounds={"collective_s": 0.8})
+ENDED = 10_000  # more tokens than a request has: its end
+
+
+def waves() -> Workload:
+    """Three times at work, and at rest or nearly so in between: each request wakes who had none."""
+    return recorded("eight-mixed").then(add(0), behind=("r0", ENDED)).then(
+        add(1), behind=("r1", ENDED)).then(add(2, 3, 4))
+
+
+def paused() -> Workload:
+    """At work, then at rest while more is asked, and on."""
+    return recorded("eight-mixed").then(add(0), behind=("r0", 4)).then(
+        utility("pause_scheduler"), steps=0).then(add(1, 2), utility("get_stats"), steps=0).then(add(3))
+
+
+CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
+LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
+HUB, TO_FIRST, TO_SECOND = "coordinator.0", "coordinator.0->core.0/wave", "coordinator.0->core.1/wave"
+START = {"type": "START_DP_WAVE"}
+DENSE = {"topology": data_parallel(2, coordinated=True)}
+
+globals().update(family(__name__, (
+    Case("test_two_ranks_step_together",
+         "Two cores execute as many steps, dummy ones where they have no work: tokens come as from one.",
+         Plan(), (*CALM, abort_is_final, calls_answered, dp_burst_spreads), play={"workload": eight()}),
+    Case("test_two_ranks_of_two_workers_step_together",
+         "The same with two workers each.",
+         Plan(), (*CALM, abort_is_final, calls_answered),
+         play={"topology": data_parallel(2, tp=2, lockstep=True), "workload": eight()}),
+    Case("test_four_ranks_step_together",
+         "The same with four cores.",
+         Plan(), CALM, play={"topology": data_parallel(4, lockstep=True), "workload": eight()}),
+    Case("test_one_request_wakes_all_ranks",
+         "A request comes to a group at rest, and one more when it rests again, or nearly so.",
+         Plan(), CALM),
+    Case("test_ranks_pause_and_go_on_together",
+         "A pause between steps: nobody steps until all go on.",
+         Plan(), CALM, play={"workload": paused()}),
+    Case("test_coordinator_carries_the_counts_of_two_cores",
+         "Cores that do not step together tell what they have to do, and their client is told of it.",
+         Plan(), (*CALM, calls_answered), play={**DENSE, "workload": eight()}),
+    Case("test_start_to_a_rank_is_lost",
+         "START of a wave does not reach a rank: it is said again.",
+         plan(drop(TO_SECOND, nth=1, match=START)), CALM),
+    Case("test_start_to_a_rank_is_late",
+         "START comes when its wave is over: it starts nothing.",
+         plan(delay(TO_SECOND, nth=1, match=START, until=until(seconds=0.3))), CALM),
+    Case("test_start_to_a_rank_is_doubled",
+         "START comes twice.",
+         plan(duplicate(TO_SECOND, nth=1, match=START)), CALM),
+    Case("test_report_of_a_start_is_lost",
+         "The coordinator does not hear that a rank has work: it is told again.",
+         plan(drop("core.0->coordinator.0/report", nth=1, match={"start_wave": 0})), CALM),
+    Case("test_report_of_a_wave_s_end_is_lost",
+         "The coordinator does not hear that a wave has ended: the next one begins all the same.",
+         plan(drop("core.0->coordinator.0/report", nth=1, match={"wave_complete": 0})), CALM),
+    Case("test_report_of_a_wave_s_end_is_doubled",
+         "It hears so twice.",
+         plan(duplicate("core.0->coordinator.0/report", nth=1, match={"wave_complete": 0})), CALM),
+    Case("test_notices_to_a_client_are_lost_and_late",
+         "A client hears of counts and waves late, or not at all: no request waits for that.",
+         plan(drop("coordinator.0->frontend.0/stats", nth=1), drop("coordinator.0->frontend.0/stats", nth=2),
+              delay("coordinator.0->frontend.0/stats", nth=4, until=until(seconds=0.2))), CALM),
+    Case("test_subscription_of_a_rank_is_late",
+         "A rank has subscribed late: no core is ready before.",
+         plan(delay("core.1->coordinator.0/wave", nth=2, until=until(seconds=0.3))),
+         (handshake_order, start_ends, tokens_match_reference)),
+    Case("test_subscription_of_a_rank_is_doubled",
+         "A rank's subscription comes twice: it counts once.",
+         plan(duplicate("core.0->coordinator.0/wave", nth=2),
+              delay("core.1->coordinator.0/wave", nth=2, until=until(seconds=0.2))),
+         (handshake_order, start_ends, tokens_match_reference)),
+    Case("test_coordinator_dies",
+         "The coordinator is killed while ranks step together: that ends all, by its name.",
+         plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), LOST),
+    Case("test_coordinator_of_dense_cores_dies",
+         "The coordinator of cores that do not step together is killed: they serve on.",
+         plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), CALM, play=DENSE),
+    Case("test_coordinator_stands_still",
+         "The coordinator is stopped while ranks step together: that is told within its bound.",
+         plan(stall(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), (stall_is_told, ends_once, nothing_left_behind)),
+    Case("test_coordinator_dies_as_it_starts",
+         "The coordinator is killed before it is ready: the start fails by its name.",
+         plan(kill(HUB, at=marked(HUB, Mark.BORN))), (start_ends, nothing_left_behind)),
+    Case("test_rank_dies_in_a_wave",
+         "One of two ranks is killed amid a step: all requests end, and nobody stays in an all-reduce.",
+         plan(kill("core.1", at=marked("core.1", Mark.DUMMY), nth=3)), (*LOST, dp_death_ends_group)),
+    Case("test_rank_dies_with_a_wave",
+         "A rank is killed just as all have agreed that the wave is over.",
+         plan(kill("core.0", at=marked("core.0", Mark.WAVE_DONE))), LOST),
+    Case("test_rank_dies_at_an_all_reduce",
+         "A rank is killed where it enters what the other one waits in.",
+         plan(kill("core.1", at="core.1/consensus:enter", nth=2)), LOST),
+    Case("test_rank_stands_still_at_an_all_reduce",
+         "A rank is stopped there: the other one says who is missing.",
+         plan(stall("core.1", at="core.1/consensus:enter", nth=2)), (ends_once, health_is_true, nothing_left_behind)),
+    Case("test_rank_dies_in_a_forward",
+         "A rank is killed where it enters what each forward has.",
+         plan(kill("core.1", at="core.1/collective:enter", nth=6)), LOST),
+    Case("test_worker_of_a_rank_in_step_dies",
+         "A worker of one rank is killed: that ends all.",
+         plan(kill("worker.1.1", at="worker.1.1/collective:enter", nth=30)), LOST,
+         play={"topology": data_parallel(2, tp=2, lockstep=True)}),
+    Case("test_rank_in_step_raises",
+         "A rank fails by itself.",
+         plan(raises("core.1", at=marked("core.1", Mark.DUMMY), nth=3)), (*LOST, dp_death_ends_group)),
+    Case("test_rank_in_step_is_asked_to_leave",
+         "SIGTERM to one of two ranks: it leaves when the wave is over, and that ends the group.",
+         plan(terminate("core.1", at=marked("core.1", Mark.DUMMY), nth=3)), (ends_once, nothing_left_behind)),
+    Case("test_client_of_ranks_in_step_dies",
+         "The client is killed: both ranks and the coordinator go.",
+         plan(kill("frontend.0", at="core.0->frontend.0/outputs:receive", nth=3)), (no_orphans,)),
+    Case("test_one_rank_in_step_is_slow",
+         "A rank takes its time over some steps: the other one waits for it.",
+         plan(*(hang("core.1", at=marked("core.1", Mark.DUMMY), nth=nth, until=until(seconds=0.03))
+                for nth in range(2, 8))), CALM),
+    Case("test_one_rank_in_step_starts_late",
+         "A rank is slow to be ready: nothing is sent to either before.",
+         plan(delay("core.1->frontend.0/handshake", nth=3, until=until(seconds=0.3))),
+         (handshake_order, start_ends, tokens_match_reference)),
+    Case("test_coordinator_exits",
+         "The coordinator leaves by itself while ranks step together.",
+         plan(exits(HUB, at="core.0->coordinator.0/report:receive", nth=2)), (ends_once, nothing_left_behind)),
+), topology=data_parallel(2, lockstep=True), workload=waves(), config=CONFIG))
