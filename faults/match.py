@@ -38,8 +38,8 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
         response    {"call_id", "status", "value"}
         wave        {"type": "READY"} | {"type": "START_DP_WAVE", "wave", "exclude"} | {"type": "SUBSCRIBE", "index"}
         report      EngineCoreOutputs
-        stats       {"type": "NOTICE", "counts", "wave", "running"} | {"type": "FIRST_REQUEST", "client", "rank", "wave"}
-                    | {"type": "SUBSCRIBE", "index"}
+        stats       {"type": "NOTICE", "counts", "wave", "running"} | {"type": "SUBSCRIBE", "index"}
+                    | {"type": "FIRST_REQUEST", "client", "rank", "wave"}
 
     Ring messages are pickles out of the process's own shared memory; frames from sockets never are.
     """
@@ -119,7 +119,8 @@ def _stats(frames: Sequence[Any]) -> Any:
 
 _DECODERS: dict[Channel, Callable[[Sequence[Any]], Any]] = {
     Channel.REQUESTS: _request, Channel.OUTPUTS: _output, Channel.HANDSHAKE: _handshake, Channel.KV: _kv,
-    Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response, Channel.WAVE: _wave, Channel.STATS: _stats, Channel.REPORT: _output,
+    Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response,
+    Channel.WAVE: _wave, Channel.STATS: _stats, Channel.REPORT: _output,
 }
 
 
