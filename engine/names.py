@@ -84,6 +84,9 @@ class Mark(StrEnum):
     RESUMED = "resumed"  # core: all ranks go on
 
 
+#: Marks of cores that step together.
+LOCKSTEP_MARKS = (Mark.DUMMY, Mark.WAVE_DONE, Mark.PAUSED, Mark.RESUMED)
+
 #: Site operations on an edge, by channel.
 RING_CHANNELS = (Channel.RPC, Channel.RESPONSE)
 MESSAGE_CHANNELS = (

@@ -12,6 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from engine.names import (
+    LOCKSTEP_MARKS,
     MESSAGE_CHANNELS,
     READER_STORES,
     RING_CHANNELS,
@@ -291,7 +292,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         for one in self.coordinators:
             if one.lockstep:
                 names += _lockstep_sites(self.engines_of(one.node))
-        names += [mark_site(node, mark) for node in self.nodes for mark in Mark]
+        names += [mark_site(node, mark) for node in self.nodes for mark in Mark if mark not in LOCKSTEP_MARKS]
         return tuple(names)
 
 
@@ -321,6 +322,7 @@ def _lockstep_sites(engines: Iterable[Engine]) -> list[str]:
     for engine in engines:
         names += consensus_sites([engine.core])
         names += [at(f"{engine.core}/{Channel.COLLECTIVE.value}", "enter")] if not engine.workers else []
+        names += [mark_site(engine.core, mark) for mark in LOCKSTEP_MARKS]
     return names
 
 

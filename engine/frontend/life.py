@@ -346,7 +346,7 @@ class ClientLife:
             yield Observe("coordinator-dead", {"reason": reason})
         yield from handle.bury(reason, is_core and index in self.session.notices)
         if self.config.is_lockstep and self.session.dead is None:
-            yield from self._all_die(reason)
+            yield from self._all_die(reason + self._engines.silent((yield Now())))
         elif is_core:
             deliveries = self.session.die(reason, index)
             yield Observe("engine-dead", {"reason": reason, "core": index})

@@ -17,6 +17,10 @@ class Liveness:
         self._beat = -1
         self._since = now
 
+    def still_s(self, now: float) -> float:
+        """How long it has not beaten, as far as is known."""
+        return now - self._since
+
     def on_tick(self, beat: int, now: float, beaten_at: float | None = None) -> str | None:
         """`beaten_at`: when that beat was, where it is known. Without it a beat counts from when it is seen first, and
         whoever looks seldom takes an old one for new.

@@ -180,9 +180,7 @@ class FaultyPorts:
     def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
                       communicator: str, tp: int | None = None) -> Any:
         group = self.inner.process_group(rank, world_size, init_method, device, timeout_s, communicator, tp)
-        if self.node.kind is not NodeKind.WORKER:
-            return group
-        return FaultyGroup(group, self._name, self.crossings)
+        return FaultyGroup(group, self._name, self.crossings, alone=self.node.kind is not NodeKind.WORKER)
 
     def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> FaultyConsensus:
         return FaultyConsensus(self.inner.consensus_group(name, rank, members, where), self._name, self.crossings)
@@ -229,10 +227,13 @@ class FaultyDoorbell:
 
 
 class FaultyGroup:
-    """A process group: each collective, send and receive is a crossing, before it begins. Others are an error."""
+    """A process group: each collective, send and receive is a crossing, before it begins. Others are an error.
 
-    def __init__(self, inner: Any, node: str, crossings: Crossings) -> None:
-        self._inner, self._cross = inner, crossings.cross
+    `alone`: a group of one, whose own collectives are nobody's. What it enters with other engines is.
+    """
+
+    def __init__(self, inner: Any, node: str, crossings: Crossings, *, alone: bool = False) -> None:
+        self._inner, self._cross, self._alone = inner, crossings.cross, alone
         self._enters = at(f"{node}/collective", "enter")
         self._sends, self._receives = at(f"{node}/pipe", "send"), at(f"{node}/pipe", "receive")
         self.rank, self.world_size = inner.rank, inner.world_size
@@ -258,7 +259,8 @@ class FaultyGroup:
         self._inner.keep_step(wave, step)
 
     def _enter(self, operation: str, *arguments: Any) -> Any:
-        self._cross(self._enters, data={"operation": operation})
+        if not self._alone:
+            self._cross(self._enters, data={"operation": operation})
         return getattr(self._inner, operation)(*arguments)
 
     def send(self, what: str, step: int, tensor: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,9 +46,10 @@ class Life(NamedTuple):
 class Ends(Mapping[str, Death]):
     """node -> its end, whatever the reason. The lab's own kills are no death."""
 
-    def __init__(self, ends: dict[str, Death], deaths: list[Death], engines: dict[str, EngineLife]) -> None:
+    def __init__(self, ends: dict[str, Death], deaths: list[Death], lives_with: Callable[[EngineLife, str], bool],
+                 ) -> None:
         self._ends = ends
-        self._engines = engines  # of whoever died
+        self._lives_with = lives_with
         #: Ends of engine processes that no shutdown asked for, by time. Subscribers are not of the engine.
         self.deaths = deaths
 
@@ -66,12 +67,11 @@ class Ends(Mapping[str, Death]):
         return self._ends[node].at if node in self._ends else FOREVER
 
     def first_death(self, engine: EngineLife) -> Death | None:
-        """The first core or worker of that engine that was gone without being asked to, with the earliest onset of all.
+        """The first process that it lives with and that was gone unasked, with the earliest onset of all.
 
         A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
         """
-        deaths = [death for death in self.deaths
-                  if self._engines[death.node] == engine and kind_of(death.node) != NodeKind.FRONTEND]
+        deaths = [death for death in self.deaths if self._lives_with(engine, death.node)]
         if not deaths:
             return None
         onset = min(death.onset for death in deaths)
@@ -120,8 +120,7 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
             ends[node] = Death(node, max(seen.last[node].at, receipt.at), str(receipt.fate), receipt.at)
     deaths = [death for death in ends.values()
               if kind_of(death.node) != NodeKind.SUBSCRIBER and not _leaves_in_order(death, seen)]
-    engines = {death.node: seen.engine_of(death.node) for death in deaths}
-    return Ends(ends, sorted(deaths, key=attrgetter("at")), engines)
+    return Ends(ends, sorted(deaths, key=attrgetter("at")), seen.lives_with)
 
 
 def _leaves_in_order(death: Death, seen: Records) -> bool:

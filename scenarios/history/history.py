@@ -18,7 +18,7 @@ from functools import cached_property
 
 from engine.config import Bounds
 from engine.messages import Outcome
-from engine.topology import Channel, Grid
+from engine.topology import Channel, Grid, NodeKind
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
@@ -105,10 +105,15 @@ class History(Records):
             at, why = told.at, str(told.data.get("reason"))
         else:
             return None
+        patience = min(self.bounds.step_s, self.bounds.collective_s)
         explained = (death is not None and death.planned) or any(
-            receipt.at <= at and self.is_of(receipt.node, engine)
-            and receipt.may_end_the_engine(self.bounds.step_s) for receipt in self.faults.receipts)
+            receipt.at <= at and self._may_end(receipt.node, engine) and receipt.may_end_the_engine(patience)
+            for receipt in self.faults.receipts)
         return None if explained else (at, why)
+
+    def _may_end(self, node: str, engine: EngineLife) -> bool:
+        return self.lives_with(engine, node) or (
+            kind_of(node) != NodeKind.COORDINATOR and self.is_of(node, engine))
 
     # -- what callers asked and were told ---------------------------------------------------------------------
 

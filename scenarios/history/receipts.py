@@ -46,7 +46,7 @@ class Receipt(NamedTuple):
 
     def may_end_the_engine(self, step_s: float) -> bool:
         """Whether it explains that an engine with this deadline for a step ended by itself."""
-        if kind_of(self.node) not in (NodeKind.CORE, NodeKind.WORKER):
+        if kind_of(self.node) not in (NodeKind.CORE, NodeKind.WORKER, NodeKind.COORDINATOR):
             return False
         if self.fate in STALL_FATES or self.fate == Fate.DELAY:
             return self.lasted_s >= step_s * STOPPED_PART

@@ -60,7 +60,7 @@ class Records:
         return self.engines_of(node)[0]
 
     def engines_of(self, node: str) -> tuple[EngineLife, ...]:
-        """Of a frontend all that it speaks with, of any other process one."""
+        """Of a frontend or a coordinator all that it speaks with, of any other process one."""
         found = self._engines.get(node)
         if found is None:
             parsed = Node.parse(node)
@@ -72,6 +72,26 @@ class Records:
     def is_of(self, node: str, engine: EngineLife) -> bool:
         """Whether a process is of that engine, speaks with it or follows it."""
         return engine in self.engines_of(node)
+
+    def in_step(self, engine: EngineLife) -> bool:
+        """Whether it is of a group that steps together."""
+        return any(hub.lockstep and engine.engine in hub.engines for hub in self._topology.coordinators)
+
+    def joined(self, engine: EngineLife) -> tuple[EngineLife, ...]:
+        """The engines that it lives and dies with: those that step together with it, itself among them."""
+        for hub in self._topology.coordinators:
+            if hub.lockstep and engine.engine in hub.engines:
+                return tuple(EngineLife(index, engine.life) for index in hub.engines)
+        return (engine,)
+
+    def lives_with(self, engine: EngineLife, node: str) -> bool:
+        """Whether that engine ends with this process: one of its own, or of its group, whose coordinator is one."""
+        kind = kind_of(node)
+        if kind in (NodeKind.FRONTEND, NodeKind.SUBSCRIBER):
+            return False
+        if kind == NodeKind.COORDINATOR and not self.in_step(engine):
+            return False
+        return not set(self.joined(engine)).isdisjoint(self.engines_of(node))
 
     def by_node(self, name: str) -> dict[str, list[Record]]:
         """Observations of that name, by node, each list in program order."""

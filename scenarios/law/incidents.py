@@ -68,7 +68,7 @@ _OUTCOMES = {Outcome.FAILED: Sort.FAILED, Outcome.REFUSED: Sort.REFUSED, Outcome
 #: Observations that are incidents whatever they say, and what they are.
 _ALWAYS = {
     "engine-dead": Sort.DEAD, "dying": Sort.DEAD, "dead-notice": Sort.DEAD, "late-call": Sort.DEAD,
-    "worker-gone": Sort.DEAD,
+    "worker-gone": Sort.DEAD, "coordinator-dead": Sort.DEAD,
     "start-failed": Sort.START, "unroutable": Sort.UNSENT, "not-sent": Sort.UNSENT, "bad-frame": Sort.BAD_FRAME,
     "rpc-raised": Sort.RPC, "rpc-failed": Sort.RPC, "parent-gone": Sort.ORPHAN, "kv-lost": Sort.KV_SENDER,
     "kv-unsent": Sort.KV_SENDER, "replay-ended": Sort.KV_SENDER, "kv-gap": Sort.KV_READER,

@@ -7,6 +7,7 @@ keep its process from what comes behind it, so of two in turn the second one may
              (idle, books)* | draining | dying
     worker   born | loading, ready, calls | (call, executing)* | (copying, copied)*
     subscriber   born
+    coordinator  born | dying
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ _WAYS: dict[str, _Way] = {
                         (_STEPS, _SAMPLES), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
     NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING), (_COPYING, _COPIED)),
                           behind=(("rpc", _READY), (_READY, _LOADING))),
-    NodeKind.SUBSCRIBER: _Way((("born", _BORN),))}
+    NodeKind.SUBSCRIBER: _Way((("born", _BORN),)),
+    NodeKind.COORDINATOR: _Way((("born", _BORN), ("dying", _DYING)))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
 #: Who is held up for so much of the time in which it is waited for may be late.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from engine.topology import NodeKind
+from engine.topology import Channel, NodeKind
 from faults.plan import MESSAGE_FATES, Fate
 from scenarios.history.history import EngineLife, History, Receipt, kind_of
 from scenarios.history.names import base
@@ -79,6 +79,43 @@ def of_its_engine(history: History, receipt: Receipt, incident: Incident) -> boo
     return False
 
 
+def of_its_group(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """The same of all engines that step together with the one that was struck: none of them goes on without it."""
+    if incident.node == LAB:
+        return False
+    struck = {other for mine in history.engines_of(receipt.node) for other in history.joined(mine)}
+    if kind_of(incident.node) == NodeKind.SUBSCRIBER:
+        return not {other.engine for other in struck}.isdisjoint(one.engine for one in _concerned(history, incident))
+    return not struck.isdisjoint(_concerned(history, incident))
+
+
+def of_a_coordinator(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Itself, who tells of its end, and all that step together: whoever does not, goes on without it."""
+    if incident.node == receipt.node or (incident.record is not None and incident.record.site == "coordinator-dead"):
+        return True
+    steps = any(history.in_step(mine) for mine in history.engines_of(receipt.node))
+    return steps and of_its_engine(history, receipt, incident)
+
+
+def of_a_coordinator_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Whoever is not woken is missed by the others."""
+    patience = min(history.bounds.stall_s, history.bounds.collective_s)
+    return receipt.may_end_the_engine(patience) and of_a_coordinator(history, receipt, incident)
+
+
+def of_its_start(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """A start that was going on."""
+    return of_its_group(history, receipt, incident) and not any(
+        start.ready_at <= receipt.at for start in history.startups
+        if history.is_of(start.node, history.engine_of(receipt.node)))
+
+
+def of_what_is_advice(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Whoever got what it cannot read, of what nothing may rest on."""
+    return incident.node == receipt.node and any(
+        receipt.site.endswith(f"/{channel.value}:receive") for channel in (Channel.WAVE, Channel.STATS, Channel.REPORT))
+
+
 def _concerned(history: History, incident: Incident) -> tuple[EngineLife, ...]:
     """The engines that an incident is about: of several that a client has the one that was asked, or that it names."""
     engines = history.engines_of(incident.node)
@@ -115,7 +152,7 @@ def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident
     """A standstill ends an engine only where it outlasts the shortest patience of those who wait for it."""
     bounds = history.bounds
     patience = min(bounds.stall_s, bounds.step_s, bounds.rpc_s)
-    return receipt.may_end_the_engine(patience) and of_its_engine(history, receipt, incident)
+    return receipt.may_end_the_engine(patience) and of_its_group(history, receipt, incident)
 
 
 def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -174,8 +211,8 @@ _LOSS = frozenset({Sort.FAILED, Sort.UTILITY})
 _AS_ONE = "an engine lives and dies as one, and all its callers are told"
 
 REACH: tuple[Reach, ...] = (
-    Reach("the core dies", DEATH_FATES, "*", "core.*", _END, of_its_engine, _AS_ONE),
-    Reach("a worker dies", DEATH_FATES, "*", "worker.*", _END, of_its_engine, _AS_ONE),
+    Reach("the core dies", DEATH_FATES, "*", "core.*", _END, of_its_group, _AS_ONE),
+    Reach("a worker dies", DEATH_FATES, "*", "worker.*", _END, of_its_group, _AS_ONE),
     Reach("nothing can be sent to a core that is gone", DEATH_FATES, "*", "*", frozenset({Sort.FAILED}),
           of_its_engine_before_it_is_told, "its connection may end before its death is noticed"),
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
@@ -183,6 +220,8 @@ REACH: tuple[Reach, ...] = (
           "a core that is asked to leave takes nothing more in"),
     Reach("the core gives up what it drains", frozenset({Fate.TERMINATE}), "*", "core.*", frozenset({Sort.FAILED}),
           of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
+    Reach("a coordinator dies", DEATH_FATES, "*", "coordinator.*", _END, of_a_coordinator,
+          "nobody wakes those who step together any more"),
     Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
@@ -195,6 +234,8 @@ REACH: tuple[Reach, ...] = (
           "who waits for the core gives it up at its bound"),
     Reach("a worker stands still", STALL_FATES, "*", "worker.*", _END, of_its_engine_if_long,
           "who waits for a worker gives the engine up at its bound"),
+    Reach("a coordinator stands still", STALL_FATES, "*", "coordinator.*", _END, of_a_coordinator_if_long,
+          "nobody wakes those who step together any more"),
     Reach("a worker that stood still is behind", STALL_FATES, "*", "worker.*", frozenset({Sort.KEPT}), of_itself,
           "it leaves without having done what it was told last"),
     Reach("requests wait for who stands still", STALL_FATES, "*", "*", _LOSS, of_its_callers_while_it_lasts,
@@ -214,28 +255,32 @@ REACH: tuple[Reach, ...] = (
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},
           of_requests_then_open, "it may hold tokens of every open request"),
     Reach("a message of the start is hit", MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},
-          of_its_engine, "the start ends by its bound"),
+          of_its_group, "the start ends by its bound"),
     Reach("the core's announcement is hit", MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
-          _END | {Sort.BAD_FRAME}, of_its_engine, "the client does not know where to send"),
+          _END | {Sort.BAD_FRAME}, of_its_group, "the client does not know where to send"),
+    Reach("a subscription to the coordinator, or its answer, is hit", MESSAGE_FATES, "*/wave:receive", "*",
+          _END | {Sort.BAD_FRAME}, of_its_start, "no core is ready before all have subscribed"),
+    Reach("a word of a coordinator, or to it, is hit", frozenset({Fate.CORRUPT, Fate.TRUNCATE}), "*", "*",
+          frozenset({Sort.BAD_FRAME}), of_what_is_advice, "what cannot be read is dropped"),
     Reach("an event or an answer is hit", MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),
           of_its_engine, "a subscriber asks for what it missed"),
     Reach("a question or its answer is hit", MESSAGE_FATES, "*/replay:*", "*",
           frozenset({Sort.KV_READER, Sort.KV_SENDER, Sort.BAD_FRAME}), of_its_engine,
           "a subscriber asks for what it missed"),
     Reach("a payload beside the ring is hit", MESSAGE_FATES, "*/overflow:*", "*", _END | {Sort.BAD_FRAME},
-          of_its_engine, "a step that a rank cannot read ends the engine"),
+          of_its_group, "a step that a rank cannot read ends the engine"),
 
     Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",
           _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine, "what was on its way is lost, and nothing is sent"),
     Reach("a connection of outputs is cut", frozenset({Fate.CUT}), "*/outputs:wire", "*", _LOSS | {Sort.BAD_FRAME},
           of_its_engine, "what was on its way is lost"),
-    Reach("the connection of the start is cut", frozenset({Fate.CUT}), "*/handshake:wire", "*", _END, of_its_engine,
+    Reach("the connection of the start is cut", frozenset({Fate.CUT}), "*/handshake:wire", "*", _END, of_its_group,
           "the start ends by its bound"),
     Reach("a connection of events is cut", frozenset({Fate.CUT}), "*/kv:wire", "*", frozenset({Sort.KV_READER}),
           of_its_engine, "what was on its way is lost"),
     Reach("a connection of questions is cut", frozenset({Fate.CUT}), "*/replay:wire", "*",
           frozenset({Sort.KV_READER, Sort.KV_SENDER}), of_its_engine, "what was on its way is lost"),
-    Reach("a connection beside the ring is cut", frozenset({Fate.CUT}), "*/overflow:wire", "*", _END, of_its_engine,
+    Reach("a connection beside the ring is cut", frozenset({Fate.CUT}), "*/overflow:wire", "*", _END, of_its_group,
           "a step that a rank cannot read ends the engine"),
 
     Reach("shared memory is written over", frozenset({Fate.CORRUPT}), "*:store.*", "*",

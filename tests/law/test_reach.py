@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from engine.config import LimitsConfig
+from engine.topology import Coordinator, data_parallel
 from faults.plan import Fate, Until
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Sort, incidents
@@ -25,11 +27,13 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "nothing can be sent to a core that is gone": (Fate.KILL, STEP, "core.0", None),
     "the core drains": (Fate.TERMINATE, STEP, "core.0", None),
     "the core gives up what it drains": (Fate.TERMINATE, STEP, "core.0", None),
+    "a coordinator dies": (Fate.KILL, "coordinator.0/mark:ready", "coordinator.0", None),
     "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
     "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
     "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "the core stands still": (Fate.STALL, STEP, "core.0", LONG),
     "a worker stands still": (Fate.HANG, "worker.1/mark:executing", "worker.1", LONG),
+    "a coordinator stands still": (Fate.STALL, "coordinator.0/mark:ready", "coordinator.0", LONG),
     "a worker that stood still is behind": (Fate.STALL, "worker.0/mark:executing", "worker.0", SHORT),
     "requests wait for who stands still": (Fate.STALL, STEP, "core.0", LONG),
     "a client stands still": (Fate.STALL, "core.0->frontend.0/handshake:receive", "frontend.0", LONG),
@@ -40,6 +44,10 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
     "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
+    "a subscription to the coordinator, or its answer, is hit": (
+        Fate.DROP, "core.0->coordinator.0/wave:receive", "coordinator.0", None),
+    "a word of a coordinator, or to it, is hit": (
+        Fate.CORRUPT, "coordinator.0->core.0/wave:receive", "core.0", None),
     "an event or an answer is hit": (Fate.REORDER, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "a question or its answer is hit": (Fate.DUPLICATE, "subscriber.0->core.0/replay:receive", "core.0", None),
     "a payload beside the ring is hit": (Fate.CORRUPT, "core.0->worker.1/overflow:receive", "worker.1", None),
@@ -98,7 +106,10 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 
 def _begun(row: Reach) -> Builder:
     lost_abort = row.name == "an abort is lost"
-    h = history(topology=two_engines(subscribers=True), limits=LimitsConfig(max_requests=1 if lost_abort else 4))
+    topology = two_engines(subscribers=True)
+    if "coordinator" in row.name:
+        topology = msgspec.structs.replace(topology, coordinators=(Coordinator(engines=(0,), lockstep=True),))
+    h = history(topology=topology, limits=LimitsConfig(max_requests=1 if lost_abort else 4))
     h.of_a_worker = row.name.startswith("a worker that")
     h.of_a_subscriber = row.name == "a subscriber dies"
     h.error = {"nothing can be sent to a core that is gone": "UnroutableError",
@@ -259,3 +270,36 @@ def test_a_starved_machine_excuses_lateness_only() -> None:
     assert late.lab(longest_starvation_s=9.0).judged("nothing-without-cause").verdict is Verdict.UNKNOWN
     assert wrong.lab(longest_starvation_s=9.0).judged("nothing-without-cause").verdict is Verdict.BROKEN
     assert late.lab(longest_starvation_s=0.0).judged("nothing-without-cause").verdict is Verdict.BROKEN
+
+
+# -- cores that step together ----------------------------------------------------------------------------------
+
+
+def _two_ranks(*, lockstep: bool) -> Builder:
+    h = history(tp=1, topology=data_parallel(2, coordinated=True, lockstep=lockstep), data_parallel_size=2)
+    for e in (0, 1):
+        h.called(f"of-{e}").observes("frontend.0", "accepted", request=f"of-{e}", internal=f"of-{e}-x", core=e)
+    return h
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_the_end_of_a_core_is_that_of_those_that_step_together_with_it(lockstep: bool) -> None:
+    h = _two_ranks(lockstep=lockstep).fires("kill", "core.1/mark:step", node="core.1").wait(0.01)
+    h = h.ended("of-0", "engine-dead", error="EngineDeadError")
+    assert (_explained(h, Sort.TOLD) == ["the core dies (f1)"]) is lockstep
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_the_end_of_a_coordinator_is_that_of_cores_that_step_together(lockstep: bool) -> None:
+    h = _two_ranks(lockstep=lockstep).fires("kill", "coordinator.0/mark:ready", node="coordinator.0").wait(0.01)
+    h = h.observes("frontend.0", "coordinator-dead", reason="coordinator.0 died")
+    assert None not in _explained(h, Sort.DEAD)
+    h = h.ended("of-0", "engine-dead", error="EngineDeadError")
+    assert (_explained(h, Sort.TOLD) == ["a coordinator dies (f1)"]) is lockstep
+
+
+def test_a_start_that_is_lost_explains_no_request_that_fails() -> None:
+    h = _two_ranks(lockstep=True).observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
+    h = h.wait(0.1).fires("drop", "coordinator.0->core.1/wave:receive", node="core.1").wait(5)
+    assert _explained(h.ended("of-1", "failed", error="RequestTimeoutError"), Sort.FAILED) == [None]
+    assert _explained(h.observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD) == [None]

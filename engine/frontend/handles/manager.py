@@ -60,6 +60,12 @@ class CoreEngineProcManager:
         for handle in self.all:
             handle.watch(now)
 
+    def silent(self, now: float) -> str:
+        """Who may be the reason for what another one says, as the end of a sentence: whoever does not beat."""
+        longest = 2 * self._bounds.heartbeat_s
+        found = [said for handle in self.all if handle.serves and (said := handle.monitor.silent(now, longest))]
+        return f"; {', '.join(found)}" if found else ""
+
     # -- the end
 
     def end(self) -> Loop[None]:

@@ -52,6 +52,13 @@ class CoreMonitor:
         """Why nothing can be sent any more, where that is known: also while the last words are still waited for."""
         return None if self._gone_since is None else f"{self._name} died{self._exit}"
 
+    def silent(self, now: float, longer_than_s: float) -> str | None:
+        """What is to be said of one that lives, and has not been heard for so long."""
+        still_s = self._liveness.still_s(now)
+        if self.dead is not None or self._gone_since is not None or still_s <= longer_than_s:
+            return None
+        return f"{self._name} has been silent for {still_s:.2f} s"
+
     def deadline(self) -> float | None:
         """When `on_tick` should be asked at the latest, where it is known."""
         if self._gone_since is None or self.dead:

@@ -19,7 +19,8 @@ from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
-from scenarios.lab.settings import lab_config
+from scenarios.lab.settings import lab_config, of_topology
+from scenarios.test_lockstep import waves
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import play_once
 
@@ -29,6 +30,9 @@ TOPOLOGIES = {
     "four workers": tensor_parallel(4), "one process": tensor_parallel(1),
     "two stages": tensor_parallel(1, pp=2), "two stages of two ranks": tensor_parallel(2, pp=2),
     "two cores": data_parallel(2), "two cores of two workers": data_parallel(2, tp=2),
+    "two cores and a coordinator": data_parallel(2, coordinated=True),
+    "two ranks in step": data_parallel(2, lockstep=True),
+    "two ranks of two workers in step": data_parallel(2, tp=2, lockstep=True),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }
@@ -37,12 +41,12 @@ TOPOLOGIES = {
 def played(topology: Topology, plan: Plan) -> tuple:
     """-> (play, simulation, lab)"""
     first = topology.engines[0]
-    config = lab_config(tensor_parallel_size=first.tp, pipeline_parallel_size=first.pp, bounds={"request_s": 2.0},
-                        data_parallel_size=len(topology.clients[0].engines),
-                        scheduler={"async_scheduling": first.pp > 1},
-                        kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0})
+    in_step = any(hub.lockstep for hub in topology.coordinators)
+    config = of_topology(lab_config(bounds={"request_s": 2.0, **({"collective_s": 0.8} if in_step else {})},
+                                    scheduler={"async_scheduling": first.pp > 1},
+                                    kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0}), topology)
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
-                workload=msgspec.to_builtins(recorded("eight-mixed").played()))
+                workload=msgspec.to_builtins((waves() if in_step else recorded("eight-mixed")).played()))
     return play, *play_once(play)
 
 
