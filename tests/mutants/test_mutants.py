@@ -30,7 +30,7 @@ def _chapters(mutant: Mutant) -> set[str]:
 
 
 def _sample() -> set[str]:
-    """By their ids, so that what is added to the table changes little for the others; and of each chapter one at least."""
+    """By their ids: what is added to the table changes little for the others. Of each chapter there is one at least."""
     mine = [mutant for mutant in MUTANTS if "engine" in mutant.worlds]
     found = [mutant for mutant in mine if "sim" not in mutant.worlds or zlib.crc32(mutant.id.encode()) % 3 == 1]
     seen = set().union(*map(_chapters, found))

@@ -66,7 +66,7 @@ def mutated(source: bytes, mutant: Mutant) -> bytes:
 
 
 def _compiles(source: bytes, mutant: Mutant, function: tuple[int, int]) -> bool:
-    """Its function alone, at the depth where it stands: what compiles there compiles in the file, at a tenth of the cost."""
+    """Its function alone, at its depth: what compiles there compiles in the file, which costs ten times as much."""
     begin, end = function
     lines = source[begin:mutant.begin] + mutant.new.encode() + source[mutant.end:end]
     try:
