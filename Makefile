@@ -1,11 +1,12 @@
 # Every verb of this project, once. CI runs the same ones.
 #
 #   make report   play all scenarios in both worlds -> out/report/index.html, out/results.json
-#   make test     lint, types, tests, and the scenarios as tests
+#   make test     lint, types, tests, and the scenarios as tests: some 20 minutes on two cores. Of what takes longer it plays a
+#                 sample that is the same each time: planted bugs, single faults, combinations, rounds of benchmarks
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
-#   make soak     the long forms: every scenario ten times, tests with ten times the examples, all rings and waves explored,
-#                 every fault at every crossing
+#   make soak     the long forms: every scenario ten times, tests with ten times the examples and without samples, every planted
+#                 bug in each world, all rings and waves explored, every fault at every crossing
 #   make mutation plant small bugs into the engine and count those that the lab sees -> out/mutation.json
 #   make picture  docs/report.png from the last report (needs Chromium)
 #   make clean    remove what the others made, environments excepted; end what dead labs left
@@ -22,8 +23,16 @@ VENV_SIM ?= .venv-sim
 OUT ?= out
 ARGS ?=
 TIMES ?= 10
-# Tests without a real process: nothing in them can be disturbed by what runs beside it.
-PURE = tests/guarantees tests/law tests/mutation tests/sweep tests/explorer tests/sim tests/engine/core
+# Tests without a play of real processes: nothing in them can be disturbed by what runs beside it.
+PURE = tests/guarantees tests/law tests/mutation tests/sweep tests/explorer tests/sim tests/engine/core tests/reports \
+  tests/scenarios/history tests/scenarios/lab
+# What the samples of `make test` are samples of, and more.
+WHOLE = PRODUCTS=all PLANTED=all MUTANTS=40 SWEEP_PLAYS=3000 KV_TURNS=40 RINGTWIN_TURNS=7 RINGTWIN_ROUNDS=50 \
+  RINGTWIN_PLACEMENTS=3
+
+# Hundreds of processes import the same files, torch's thousands among them: compiled once, also where an environment says
+# otherwise.
+export PYTHONDONTWRITEBYTECODE =
 
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
@@ -50,7 +59,7 @@ check: $(VENV)/.ready
 	$(VENV)/bin/mypy
 
 soak: $(VENV)/.ready
-	SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 PRODUCTS=all RINGTWIN_KILLS=200 RINGTWIN_ROUNDS=50 RINGTWIN_RING_MESSAGES=1000000 \
+	$(WHOLE) SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 RINGTWIN_KILLS=200 RINGTWIN_RING_MESSAGES=1000000 \
 	  RINGTWIN_RING_MIXED=10000 $(VENV)/bin/python -m pytest tests
 	$(VENV)/bin/python -m tests.explorer --full
 	$(VENV)/bin/python -m tests.sweep --pairs 1200 --out $(OUT)/sweep

@@ -53,6 +53,9 @@ FOUR_STEPS = lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"],
                         scheduler={**PRESSURE["scheduler"], "long_prefill_token_threshold": 8})
 IN_ORDER = (steps_in_order, two_phase_paired, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final)
 PROMISED = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "async_scheduling": True})
+#: A core that waits too long is told of by its client a second after it should have told of its worker, and no sooner.
+LONG_STALL = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "async_scheduling": True},
+                        bounds={"stall_s": 2.6})
 SAME = (async_same_tokens, placeholders_conserved)
 #: Of ten calls of a worker the first two belong to the start; then each step is an odd one and an even one.
 EXECUTES, SAMPLES = 11, 12
@@ -157,7 +160,8 @@ globals().update(family(__name__, (
     Case("test_copy_thread_hangs",
          "The thread that answers hangs, and its worker executes one call after the other.",
          plan(hang("worker.0", at=marked("worker.0", Mark.COPYING), nth=11)),
-         (thread_death_told, stall_is_told, ends_once, nothing_left_behind)),
+         (thread_death_told, stall_is_told, ends_once, nothing_left_behind),
+         play={"config": LONG_STALL}),
     Case("test_copy_thread_is_late",
          "It is held up for a while, with the next answers behind it: they come in their order.",
          plan(hang("worker.0", at=marked("worker.0", Mark.COPIED), nth=11, until=until(seconds=0.2))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 #: No property here is about real time, and an example that another process kept waiting is no finding.
@@ -18,3 +19,8 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is marked `long` comes first: of several workers none is left alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -4,13 +4,15 @@ Both publishers take turns within one run, so that a busy machine hits them alik
 Figures say how many batches a second a reader got, not how fast they could be thrown away. They are printed beside
 their aims; what is asserted is that all batches came, never a time.
 
-    pytest tests/benchmarks/test_kv_events.py -s
+    pytest tests/benchmarks/test_kv_events.py -s                      one turn
+    RINGTWIN_TURNS=5 pytest tests/benchmarks/test_kv_events.py -s     the measurement
     KV_VLLM_PYTHONPATH=/somewhere/site-packages pytest ...      vLLM from an environment of its own
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import select
 import statistics
 import subprocess
@@ -31,7 +33,7 @@ from engine.kv_events.subscriber.process import KVEventSubscriber  # noqa: E402
 from scenarios.worlds.addresses import reserved_ports  # noqa: E402
 from tests.engine.kv_events.vllm_events import vllm_events  # noqa: E402
 
-TURNS = 5
+TURNS = int(os.environ.get("RINGTWIN_TURNS", "1"))
 BATCHES = 20_000
 WINDOW = 10_000
 BOUND_S = 60.0

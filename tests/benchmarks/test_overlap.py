@@ -1,7 +1,8 @@
 """Whether overlap is worth it: tokens a second with async scheduling beside one step at a time, and with two stages
 beside one, in turns in one run.
 
-    pytest tests/benchmarks/test_overlap.py -s
+    pytest tests/benchmarks/test_overlap.py -s                      one turn
+    RINGTWIN_TURNS=7 pytest tests/benchmarks/test_overlap.py -s     the measurement
 
 A pretend device takes 10 ms for a token of each of 8 requests and no processor, half of that in each of two stages, and
 a core 2 ms of its own; then the shipped model computes. Who has no stages is one rank in a process of its own. Where a
@@ -11,6 +12,7 @@ that is in the other one. What is asserted is that the tokens are the same, neve
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from contextlib import ExitStack
@@ -26,7 +28,7 @@ from scenarios.lab.settings import lab_config
 pytest.importorskip("torch")
 pytest.importorskip("pytest_benchmark")
 
-TURNS = 7
+TURNS = int(os.environ.get("RINGTWIN_TURNS", "1"))
 TOKENS = 60
 PROMPTS = [[number + 1] * 12 for number in range(8)]
 DEVICE_S, CORE_S = 10e-3, 2e-3

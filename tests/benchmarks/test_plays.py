@@ -33,7 +33,7 @@ from scenarios.worlds.sim import play_once
 
 pytest.importorskip("pytest_benchmark")
 
-ROUNDS = int(os.environ.get("RINGTWIN_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("RINGTWIN_ROUNDS", "1"))
 REAL_PLAYS_AIM = 200  # per minute
 SCHEDULES_AIM = 300  # per second and core, journal and guarantees on
 TOKENS = 16

@@ -2,9 +2,9 @@
 
 A placement is a set of fresh processes. Within one run all transports take turns, a placement each, so that a busy
 machine hits them alike; shown are medians of the placements' medians, and what counts is their ratio.
-RINGTWIN_PLACEMENTS sets how many (default 3). vLLM's queue takes part where `vllm` can be imported: a virtual
-environment beside this one with `pip install --no-deps vllm==0.33.0 psutil`. The last column is the floor: everybody
-spins on bare memory, and the payload is copied in and out.
+RINGTWIN_PLACEMENTS sets how many (default 2, `make soak` 3). vLLM's queue takes part where `vllm` can be imported: a
+virtual environment beside this one with `pip install --no-deps vllm==0.33.0 psutil`. The last column is the floor:
+everybody spins on bare memory, and the payload is copied in and out.
 
     pytest tests/benchmarks/test_ring.py -s
 """
@@ -24,7 +24,7 @@ pytest.importorskip("pytest_benchmark")
 
 from tests.benchmarks.transports import NO_VLLM, WAYS, BySpin  # noqa: E402
 
-PLACEMENTS = int(os.environ.get("RINGTWIN_PLACEMENTS", "3"))
+PLACEMENTS = int(os.environ.get("RINGTWIN_PLACEMENTS", "2"))
 BURST = 2000
 OURS = "MessageQueue"
 

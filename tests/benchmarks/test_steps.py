@@ -1,12 +1,14 @@
 """What a decode step costs: two ranks over shared memory and over gloo, and one rank, taking turns in one run.
 
-    pytest tests/benchmarks/test_steps.py -s
+    pytest tests/benchmarks/test_steps.py -s                      one turn
+    RINGTWIN_TURNS=7 pytest tests/benchmarks/test_steps.py -s     the measurement
 
 The shipped model with 8 requests, no fault layer. What is asserted is that the tokens are the same, never a time.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from contextlib import ExitStack
@@ -21,7 +23,7 @@ from scenarios.lab.settings import lab_config
 pytest.importorskip("torch")
 pytest.importorskip("pytest_benchmark")
 
-TURNS = 7
+TURNS = int(os.environ.get("RINGTWIN_TURNS", "1"))
 TOKENS = 60
 PROMPTS = [[number + 1] * 12 for number in range(8)]
 ENGINES = {

@@ -141,7 +141,7 @@ WAITS_FOR_ITS_ANSWER = Mutant(
     id="waits-for-its-answer", scenario="test_copy_thread_hangs",
     bug="A core waits for the answer to a step without a bound.",
     breaks=these("thread-death-told/hangs"),
-    along=these("stall-is-told", "ring-bounded-wait", "rpc-matched"),
+    along=these("stall-is-told", "ring-bounded-wait", "rpc-matched", "health-is-true"),
     edits=(Edit("engine/executor/multiproc.py",
                 "        call = self.table.open(method, output_rank, (yield Now()) + timeout_s)\n",
                 "        call = self.table.open(method, output_rank, (yield Now()) + 1000 * timeout_s)\n"),

@@ -22,6 +22,7 @@ from rich.progress import track
 from reports import measured
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import (
+    CALM,
     ROOT,
     Scene,
     counts_of_phases,
@@ -75,12 +76,27 @@ def chosen(files: Iterable[str], sample: int | None, seed: int) -> list[Mutant]:
     if sample is None or sample >= len(found):
         return found
     dice, by_room = random.Random(seed), Counter(mutant.file.rpartition("/")[0] for mutant in found)
-    picked: list[Mutant] = []
+    firsts: list[Mutant] = []
+    others: list[Mutant] = []
     for room, count in sorted(by_room.items()):
         mine = [mutant for mutant in found if mutant.file.rpartition("/")[0] == room]
-        picked += dice.sample(mine, min(count, max(1, round(sample * count / len(found)))))
+        first, *more = dice.sample(mine, min(count, max(1, round(sample * count / len(found)))))
+        firsts.append(first)
+        others += more
+    dice.shuffle(firsts)
+    dice.shuffle(others)
+    picked = (firsts + others)[:sample]
     dice.shuffle(picked)
-    return picked[:sample]
+    return picked
+
+
+def some(found: list[Scene], most: int | None) -> list[Scene]:
+    """All, or so many that stand equally far apart, the calm one among them."""
+    if most is None or most >= len(found):
+        return found
+    others = [scene for scene in found if scene.name != CALM]
+    return [scene for scene in found if scene.name == CALM][:most] + [
+        others[place * len(others) // (most - 1)] for place in range(most - 1)]
 
 
 def _judge(work: tuple[Mutant, int, int]) -> Outcome:
@@ -122,16 +138,17 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="In the twin.")
 @click.option("--plans", default=40, show_default=True, help="Random faults for a mutant that no scenario sees.")
+@click.option("--scenes", "most", type=click.IntRange(1), default=None, help="So many scenarios at most, in the twin.")
 @click.option("--shell", is_flag=True, help="Files that the twin does not run, on the real engine.")
 @click.option("--resume", is_flag=True, help="Go on with what the file has.")
 @click.option("--publish", is_flag=True, help="Put the figures into the report.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None,
               help="Default: out/mutation.json, and out/mutation-shell.json.")
-def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, shell: bool, resume: bool, publish: bool,
-         json_file: Path | None) -> None:
+def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, most: int | None, shell: bool, resume: bool,
+         publish: bool, json_file: Path | None) -> None:
     """Plant small bugs into the engine's files and see which of them the lab sees."""
-    if shell and publish:
-        raise click.UsageError("the report shows the figures of the twin; --shell has none for it")
+    if publish and (shell or most is not None):
+        raise click.UsageError("the report shows the figures of the twin and all of its scenarios")
     console = Console(stderr=True)
     names = [file for file in (shell_files() if shell else pure_files()) if fnmatchcase(file, files)]
     if not names:
@@ -142,7 +159,7 @@ def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, shell
     known = {outcome.id for outcome in done}
     work = [mutant for mutant in mutants if mutant.id not in known]
     json_file.parent.mkdir(parents=True, exist_ok=True)
-    outcomes = _on_engine(work, console) if shell else _in_twin(work, names, jobs, plans, seed, console)
+    outcomes = _on_engine(work, console) if shell else _in_twin(work, jobs, plans, most, seed, console)
     for outcome in track(outcomes, "mutants", total=len(work), console=console):
         done.append(outcome)
         json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
@@ -151,10 +168,13 @@ def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, shell
         measured.publish(figures(done, sum(len(mutants_of(file, ROOT)) for file in names)))
 
 
-def _in_twin(mutants: list[Mutant], files: list[str], jobs: int, plans: int, seed: int, console: Console,
+def _in_twin(mutants: list[Mutant], jobs: int, plans: int, most: int | None, seed: int, console: Console,
              ) -> Iterator[Outcome]:
+    if not mutants:
+        return
     with console.status("covering") as status:
-        _scenes.extend(with_coverage(scenes() + phase_scenes(), files, status.update))
+        files = sorted({mutant.file for mutant in mutants})
+        _scenes[:] = with_coverage(some(scenes() + phase_scenes(), most), files, status.update)
         _counts.update(counts_of_phases())
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         yield from pool.map(_judge, [(mutant, plans, seed) for mutant in mutants])

@@ -32,6 +32,27 @@ class Thing:
 '''
 
 
+DEEP = '''
+from __future__ import annotations
+
+
+class Outer:
+    class Inner:
+        @property
+        async def deep(self):
+            super().deep()
+            def own():
+                nonlocal self
+                self = 1
+                return self
+            await own()
+            x = """a
+text""" or self
+            return x
+
+'''
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> dict[tuple[str, int], set[str]]:
     (tmp_path / "file.py").write_text(SOURCE)
@@ -67,6 +88,19 @@ def test_a_docstring_and_a_local_name_stay(made: dict[tuple[str, int], set[str]]
 
 
 def test_the_same_file_gives_the_same_mutants(tmp_path: Path) -> None:
-    (tmp_path / "file.py").write_text(SOURCE)
-    assert mutants_of("file.py", tmp_path) == mutants_of("file.py", tmp_path)
-    assert len({mutant.id for mutant in mutants_of("file.py", tmp_path)}) == len(mutants_of("file.py", tmp_path))
+    for place in (tmp_path / "one", tmp_path / "other"):
+        place.mkdir()
+        (place / "file.py").write_text(SOURCE)
+    found = mutants_of("file.py", tmp_path / "one")
+    assert found == mutants_of("file.py", tmp_path / "other")
+    assert len({mutant.id for mutant in found}) == len(found) > 0
+
+
+def test_a_mutant_compiles_and_so_does_the_whole_file_with_it(tmp_path: Path) -> None:
+    """It is tried in its function alone, where a loop, a class and another function may lie around it."""
+    (tmp_path / "file.py").write_text(DEEP)
+    found = mutants_of("file.py", tmp_path)
+    for mutant in found:
+        compile(mutated(DEEP.encode(), mutant), mutant.id, "exec")
+    assert {(mutant.line, mutant.new) for mutant in found if mutant.operator == "statement-gone"} == {
+        (9, "pass"), (13, "return None"), (14, "pass"), (17, "return None")}

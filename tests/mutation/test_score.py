@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from engine.core.drain import Drain
-from tests.mutation.command import main, pure_files, shell_files, typed_files, vocabulary
+from tests.mutation.command import chosen, main, pure_files, shell_files, some, typed_files, vocabulary
 from tests.mutation.equivalent import EQUIVALENT, why_equivalent
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.plays import CALM, ROOT, Scene, modules_of_the_twin, red, scenes, with_coverage
 from tests.mutation.score import Fate, Outcome, judged
 
 SCHEDULER = "engine/core/scheduler.py"
-#: Of the sample that CI plays, so much at least is seen today. It only ever grows.
+#: How many mutants are played. Fewer than forty, as in every run of the tests, meet a share of the scenarios.
+MUTANTS = int(os.environ.get("MUTANTS", "14"))
+FORTY = 40
+#: Of the sample so much at least is seen today. It only ever grows.
 SHARE = 0.3
 
 
@@ -84,16 +88,30 @@ def test_equivalents_are_mutants_that_there_are_and_few_of_them() -> None:
         assert sum(why_equivalent(mutant) is not None for mutant in mutants) <= 0.05 * len(mutants)
 
 
+def test_a_sample_has_mutants_of_every_room_and_the_calm_play_is_among_few_scenarios() -> None:
+    rooms = {str(Path(file).parent) for file in pure_files() if mutants_of(file, ROOT)}
+    sample = chosen(pure_files(), 14, seed=1)
+    assert len(sample) == len({mutant.id for mutant in sample}) == 14 >= len(rooms)
+    assert {str(Path(mutant.file).parent) for mutant in sample} == rooms
+    few = some(scenes(), 60)
+    assert len({id(scene) for scene in few}) == 60 and CALM in {scene.name for scene in few}
+
+
+@pytest.mark.long
 def test_a_sample_is_seen(tmp_path: Path) -> None:
-    """Forty mutants of all rooms, in the twin. The file is whole after every one of them, and can be gone on with."""
+    """Mutants of all rooms, in the twin. The file is whole after every one of them, and can be gone on with.
+
+    `make soak` plays forty, each with every scenario that runs its line and twenty random plans.
+    """
     file = tmp_path / "mutation.json"
-    asked = ["--sample", "40", "--seed", "1", "--plans", "20", "--json", str(file)]
+    asked = ["--sample", str(MUTANTS), "--seed", "1", "--json", str(file)]
+    asked += ["--plans", "20"] if MUTANTS >= FORTY else ["--plans", "5", "--scenes", "60"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text())
-    assert found["chosen"] == found["mutants"] == len(found["outcomes"]) == 40
-    assert found["killed"] + found["equivalent"] + found["apart"] + len(found["survivors"]) == 40
+    assert found["chosen"] == found["mutants"] == len(found["outcomes"]) == MUTANTS
+    assert found["killed"] + found["equivalent"] + found["apart"] + len(found["survivors"]) == MUTANTS
     assert all(set(survivor) >= {"file", "line", "operator", "reason"} for survivor in found["survivors"])
     assert found["score"]["share"] >= SHARE, found["survivors"]
     again = CliRunner().invoke(main, [*asked, "--resume"])
-    assert again.exit_code == 0 and json.loads(file.read_text())["mutants"] == 40
+    assert again.exit_code == 0 and json.loads(file.read_text())["mutants"] == MUTANTS

@@ -23,6 +23,11 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+def _own() -> dict[str, str]:
+    """Our environment, without what pytest was told outside."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+
+
 class Folder:
     """A user's folder: the files of the page, and the package that brings its guarantees as an installer leaves it."""
 
@@ -48,7 +53,7 @@ class Folder:
         return subprocess.run(
             [sys.executable, *PROGRAMS[words[0]], *words[1:]], cwd=self.path, capture_output=True, text=True,
             timeout=120, check=False,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.path}", "PYTHONSAFEPATH": "1"})
+            env={**_own(), "PYTHONPATH": f"{ROOT}{os.pathsep}{self.path}", "PYTHONSAFEPATH": "1"})
 
     def results(self) -> list[dict]:
         return json.loads((self.path / "out" / "results.json").read_text())["scenarios"]
@@ -153,7 +158,7 @@ def hiding(mine) -> Folder:
 def _hidden(folder: Folder, *words: str) -> subprocess.CompletedProcess[str]:
     """Started in that folder, which stands first on Python's path."""
     return subprocess.run([sys.executable, *PROGRAMS[words[0]], *words[1:]], cwd=folder.path, capture_output=True,
-                          text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          text=True, timeout=60, check=False, env={**_own(), "PYTHONPATH": str(ROOT)})
 
 
 def test_a_folder_that_hides_ours_is_told_in_a_line(hiding):

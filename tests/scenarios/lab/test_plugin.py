@@ -16,7 +16,8 @@ from tests.scenarios.command.console import ROOT
 
 
 def run_pytest(*arguments: object) -> subprocess.CompletedProcess:
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    alone = {name: value for name, value in os.environ.items()
+             if not name.startswith("PYTEST_XDIST") and name != "PYTEST_ADDOPTS"}
     return subprocess.run([sys.executable, "-m", "pytest", *map(str, arguments)], cwd=ROOT, capture_output=True,
                           text=True, timeout=120, check=False, env=alone)
 
