@@ -72,6 +72,8 @@ from engine.wire.handshake import REQUESTS, core_hello, core_ready
 from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket
 
+#: So often, within the bound of a handshake, a core says that it wants to hear its coordinator.
+SUBSCRIBES = 5
 #: Takes a word when the core has left, for the thread that watches over its leaving without a frontend.
 LEFT = "left"
 
@@ -173,18 +175,25 @@ class CoreLife:
             yield JoinGroup(GROUP, recipe.engine_index, recipe.ranks, recipe.meets_at, deadline)
 
     def _subscribe(self, addresses: EngineZmqAddresses) -> Loop[None]:
-        """From here on the coordinator's words come. Raises StartupError where it says nothing."""
+        """From here on the coordinator's words come. Asked for again while no answer comes: either may be lost.
+
+        Raises StartupError where it says nothing.
+        """
         waves, reports = addresses.coordinator_input, addresses.coordinator_output
         if waves is None or reports is None:
             raise StartupError("the frontend did not say where the coordinator is")
         for spec in core_sockets(waves, reports, self._recipe.engine_index):
             yield OpenSocket(spec)
-        for topic in subscriptions_of(self._recipe.engine_index):
-            yield Send(WAVES, [topic])
-        deadline = (yield Now()) + self._config.bounds.handshake_s
-        while (got := (yield Receive((WAVES,), deadline))) is not None:
-            if [bytes(frame) for frame in got[2]] == [READY]:
-                return
+        every_s = self._config.bounds.handshake_s / SUBSCRIBES
+        edge = str(Edge(coordinator(), core(self._recipe.engine_index), Channel.WAVE))
+        for _ in range(SUBSCRIBES):
+            for topic in subscriptions_of(self._recipe.engine_index):
+                yield Send(WAVES, [topic])
+            until = (yield Now()) + every_s
+            while (got := (yield Receive((WAVES,), until))) is not None:
+                if [bytes(frame) for frame in got[2]] == [READY]:
+                    return
+                yield Observe("bad-frame", {"edge": edge, "error": "not READY, which comes first"})
         raise StartupError("the coordinator did not say READY in time: not all cores have subscribed to it, or a "
                            "message was lost")
 

@@ -90,24 +90,17 @@ def of_its_group(history: History, receipt: Receipt, incident: Incident) -> bool
 
 
 def of_a_coordinator(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """Itself, who tells of its end, and all that step together: whoever does not, goes on without it."""
+    """Itself, who tells of its end, a start, and all that step together: whoever does not, goes on without it."""
     if incident.node == receipt.node or (incident.record is not None and incident.record.site == "coordinator-dead"):
         return True
     steps = any(history.in_step(mine) for mine in history.engines_of(receipt.node))
-    return steps and of_its_engine(history, receipt, incident)
+    return (steps or incident.sort is Sort.START) and of_its_engine(history, receipt, incident)
 
 
 def of_a_coordinator_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """Whoever is not woken is missed by the others."""
     patience = min(history.bounds.stall_s, history.bounds.collective_s)
     return receipt.may_end_the_engine(patience) and of_a_coordinator(history, receipt, incident)
-
-
-def of_its_start(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """A start that was going on."""
-    return of_its_group(history, receipt, incident) and not any(
-        start.ready_at <= receipt.at for start in history.startups
-        if history.is_of(start.node, history.engine_of(receipt.node)))
 
 
 def of_what_is_advice(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -258,8 +251,6 @@ REACH: tuple[Reach, ...] = (
           of_its_group, "the start ends by its bound"),
     Reach("the core's announcement is hit", MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
           _END | {Sort.BAD_FRAME}, of_its_group, "the client does not know where to send"),
-    Reach("a subscription to the coordinator, or its answer, is hit", MESSAGE_FATES, "*/wave:receive", "*",
-          _END | {Sort.BAD_FRAME}, of_its_start, "no core is ready before all have subscribed"),
     Reach("a word of a coordinator, or to it, is hit", frozenset({Fate.CORRUPT, Fate.TRUNCATE}), "*", "*",
           frozenset({Sort.BAD_FRAME}), of_what_is_advice, "what cannot be read is dropped"),
     Reach("an event or an answer is hit", MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),

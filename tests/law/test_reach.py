@@ -44,8 +44,6 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
     "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
-    "a subscription to the coordinator, or its answer, is hit": (
-        Fate.DROP, "core.0->coordinator.0/wave:receive", "coordinator.0", None),
     "a word of a coordinator, or to it, is hit": (
         Fate.CORRUPT, "coordinator.0->core.0/wave:receive", "core.0", None),
     "an event or an answer is hit": (Fate.REORDER, "core.0->subscriber.0/kv:receive", "subscriber.0", None),

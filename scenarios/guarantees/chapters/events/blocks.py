@@ -13,7 +13,8 @@ def _judge_silence(finding: Finding, served: Served) -> None:
     """Between two steps that are far apart, and after its last one, a core is idle, and tells of its books."""
     history, core = finding.history, served.engine.core
     asked = all(hit.fate == Fate.TERMINATE and kind_of(hit.node) == "core" for hit in history.faults.receipts)
-    if history.simulated and asked and not history.play.options.kill_all_then_restart:
+    alone = len(history.joined(served.engine)) == 1  # who steps together with one that was asked to leave ends with it
+    if history.simulated and asked and alone and not history.play.options.kill_all_then_restart:
         books = history.by_node("blocks").get(core, ())
         told = len(history.by_node("kv-cache").get(core, ()))
         if not books or books[-1].number < served.steps[-1].number:
