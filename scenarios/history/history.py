@@ -111,6 +111,12 @@ class History(Records):
             for receipt in self.faults.receipts)
         return None if explained else (at, why)
 
+    def ends_with_another(self, engine: EngineLife, since: float) -> bool:
+        """Whether another process of those that step together had gone, or begun to, when it did."""
+        leaves = {node: records[0].at for node, records in self.by_node("dying").items()}
+        return any(self.lives_with(engine, node) and self.engines_of(node) != (engine,)
+                   and min(self.ends.at(node), leaves.get(node, FOREVER)) <= since for node in self.nodes)
+
     def _may_end(self, node: str, engine: EngineLife) -> bool:
         return self.lives_with(engine, node) or (
             kind_of(node) != NodeKind.COORDINATOR and self.is_of(node, engine))

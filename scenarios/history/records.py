@@ -77,12 +77,14 @@ class Records:
         """Whether it is of a group that steps together."""
         return any(hub.lockstep and engine.engine in hub.engines for hub in self._topology.coordinators)
 
+    def coordinated(self, engine: EngineLife) -> tuple[EngineLife, ...]:
+        """All engines that have the same coordinator; none, where it has none."""
+        return tuple(EngineLife(index, engine.life) for hub in self._topology.coordinators
+                     if engine.engine in hub.engines for index in hub.engines)
+
     def joined(self, engine: EngineLife) -> tuple[EngineLife, ...]:
         """The engines that it lives and dies with: those that step together with it, itself among them."""
-        for hub in self._topology.coordinators:
-            if hub.lockstep and engine.engine in hub.engines:
-                return tuple(EngineLife(index, engine.life) for index in hub.engines)
-        return (engine,)
+        return self.coordinated(engine) if self.in_step(engine) else (engine,)
 
     def lives_with(self, engine: EngineLife, node: str) -> bool:
         """Whether that engine ends with this process: one of its own, or of its group, whose coordinator is one."""

@@ -85,6 +85,8 @@ _HEARD, _KV = tensor_parallel(2, subscribers=1), "core.0->subscriber.0/kv"
 _ASKED, _ANSWERS = "subscriber.0->core.0/replay", "core.0->subscriber.0/replay"
 _EVENTS = {"enable_kv_cache_events": True}
 _FEW = add(0, 1)
+#: Whoever waits for another rank gives up before anybody takes it for one that stands still.
+_IN_STEP = lab_config(bounds={"collective_s": 0.8})
 
 
 def phases() -> tuple[Phase, ...]:
@@ -231,6 +233,12 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="two ranks of one client", topology=data_parallel(2), workload=short),
         Phase(name="two ranks of two workers, of one client", topology=data_parallel(2, tp=2), workload=pair.then(
             _FEW, utility("get_stats"), steps=2).then(abort(1), add(1, name="again"), steps=1).then(abort(0, "again"))),
+        Phase(name="two ranks and their coordinator", topology=data_parallel(2, coordinated=True), workload=short),
+        Phase(name="two ranks in step", topology=data_parallel(2, lockstep=True), config=_IN_STEP, workload=short),
+        Phase(name="two ranks in step, of two workers", topology=data_parallel(2, tp=2, lockstep=True),
+              config=_IN_STEP, workload=short),
+        Phase(name="a wave and the next", topology=data_parallel(2, lockstep=True), config=_IN_STEP, workload=pair.then(
+            add(0), behind=("r0", 5)).then(add(1), abort(0), behind=("r1", 3)).then(abort(1))),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
                 options=Options(queue=name), config=lab_config(ring=asked.ring))
           for name, asked in QUEUE_PLAYS.items()),

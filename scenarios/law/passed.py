@@ -206,6 +206,8 @@ def _lingering(history: History) -> Iterator[tuple[str, str]]:
     """A core without anything to run leaves when it is asked to. On a real machine it takes its turn."""
     for core, records in history.by_node("draining").items():
         dying, said = history.by_node("dying").get(core), records[0].data
+        if history.in_step(history.engine_of(core)) and history.faults.receipts:
+            continue  # the others may need it
         if dying and not (said.get("running", 1) or said.get("waiting", 1)) and not history.faults.stalls and \
                 dying[0].at - records[0].at > history.bounds.detection_s:
             yield core, "it had nothing to run and did not leave when it was asked to"

@@ -84,9 +84,16 @@ def of_its_group(history: History, receipt: Receipt, incident: Incident) -> bool
     if incident.node == LAB:
         return False
     struck = {other for mine in history.engines_of(receipt.node) for other in history.joined(mine)}
+    if not _had_started(history, receipt):  # those of one coordinator are ready together
+        struck |= {other for mine in tuple(struck) for other in history.coordinated(mine)}
     if kind_of(incident.node) == NodeKind.SUBSCRIBER:
         return not {other.engine for other in struck}.isdisjoint(one.engine for one in _concerned(history, incident))
     return not struck.isdisjoint(_concerned(history, incident))
+
+
+def _had_started(history: History, receipt: Receipt) -> bool:
+    return any(start.ready_at <= receipt.at for start in history.startups
+               if history.is_of(start.node, history.engine_of(receipt.node)))
 
 
 def of_a_coordinator(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -152,8 +159,7 @@ def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident)
     """A start gives up whoever has not come so far by its bounds. What was ready before is none."""
     if not of_its_engine(history, receipt, incident) or receipt.lasted_s < history.bounds.handshake_s * _MOST:
         return False
-    return not any(start.ready_at <= receipt.at for start in history.startups
-                   if history.is_of(start.node, history.engine_of(receipt.node)))
+    return not _had_started(history, receipt)
 
 
 def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:

@@ -294,8 +294,8 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
         told = history.heard_of("engine-dead", engine, caller)
-        if history.closing_at(engine) < FOREVER and not told:
-            return  # it was leaving itself, and read nothing any more
+        if history.ends_with_another(engine, since) if told else history.closing_at(engine) < FOREVER:
+            return  # its client had ended it with the others, or was leaving and read nothing any more
         if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
