@@ -74,7 +74,8 @@ class CoordinatorLife:
             reason = f"{type(error).__name__}: {error}"
             if not self._parent_gone:
                 yield TellParent(Leaving(reason) if serving else StartFailure(type(error).__name__, str(error)))
-                yield LogLine(f"the coordinator leaves: {reason}")
+                if not isinstance(error, SystemExit):
+                    yield LogLine(f"the coordinator leaves: {reason}")
         yield from self._leave(reason)
 
     # -- start

@@ -27,7 +27,7 @@ from engine.worker.phases import Phases
 from engine.worker.sampler import Draw, sample, seed_of
 
 #: As what stages know a dummy batch: no step has this number.
-DUMMY = -1
+DUMMY = 1 << 63
 
 
 class CachedRequestState:

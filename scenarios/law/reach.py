@@ -101,7 +101,8 @@ def of_a_coordinator(history: History, receipt: Receipt, incident: Incident) -> 
     if incident.node == receipt.node or (incident.record is not None and incident.record.site == "coordinator-dead"):
         return True
     steps = any(history.in_step(mine) for mine in history.engines_of(receipt.node))
-    return (steps or incident.sort is Sort.START) and of_its_engine(history, receipt, incident)
+    needed = steps or incident.sort is Sort.START or not _had_started(history, receipt)
+    return needed and of_its_engine(history, receipt, incident)
 
 
 def of_a_coordinator_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:

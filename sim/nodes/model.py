@@ -27,7 +27,7 @@ from sim.process.process import SimProcess
 #: As many blocks as a small device would have, where none are configured.
 NUM_BLOCKS = 64
 #: As what stages know a dummy batch.
-DUMMY = -1
+DUMMY = 1 << 63
 
 
 class Model(Protocol):

@@ -275,6 +275,7 @@ def test_a_starved_machine_excuses_lateness_only() -> None:
 
 def _two_ranks(*, lockstep: bool) -> Builder:
     h = history(tp=1, topology=data_parallel(2, coordinated=True, lockstep=lockstep), data_parallel_size=2)
+    h.observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8).wait(0.1)
     for e in (0, 1):
         h.called(f"of-{e}").observes("frontend.0", "accepted", request=f"of-{e}", internal=f"of-{e}-x", core=e)
     return h
@@ -297,7 +298,6 @@ def test_the_end_of_a_coordinator_is_that_of_cores_that_step_together(lockstep: 
 
 
 def test_a_start_that_is_lost_explains_no_request_that_fails() -> None:
-    h = _two_ranks(lockstep=True).observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
-    h = h.wait(0.1).fires("drop", "coordinator.0->core.1/wave:receive", node="core.1").wait(5)
+    h = _two_ranks(lockstep=True).fires("drop", "coordinator.0->core.1/wave:receive", node="core.1").wait(5)
     assert _explained(h.ended("of-1", "failed", error="RequestTimeoutError"), Sort.FAILED) == [None]
     assert _explained(h.observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD) == [None]
