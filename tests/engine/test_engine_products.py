@@ -28,21 +28,25 @@ class Settings(NamedTuple):
     promises: bool
     communicator: str = "shm"
     deep: bool = False
+    lockstep: bool = False  # two engines of that grid, which step together
 
     def __str__(self) -> str:
         words = (f"tp {self.grid.tp}", f"pp {self.grid.pp}", f"depth {self.depth}", "promised" * self.promises,
-                 self.communicator, "deep" * self.deep)
+                 self.communicator, "deep" * self.deep, "in step" * self.lockstep)
         return ", ".join(word for word in words if word)
 
 
-EVERY_ONE = [Settings(grid, depth, promises, communicator, grid.pp > 2)
+EVERY_ONE = [Settings(grid, depth, promises, communicator, grid.pp > 2, lockstep)
              for grid in (Grid(1, 1), Grid(2, 1), Grid(4, 1), Grid(1, 2), Grid(2, 2), Grid(1, 4))
-             for promises, communicator in product((False, True), ("shm", "gloo"))
-             for depth in sorted({1, 2, grid.pp + 1} - ({1} if promises else set()))]
+             for promises, communicator, lockstep in product((False, True), ("shm", "gloo"), (False, True))
+             for depth in sorted({1, 2, grid.pp + 1} - ({1} if promises else set()))
+             if not lockstep or grid.size <= 2]
 SAMPLED = [
     Settings(Grid(1, 2), 1, False), Settings(Grid(1, 2), 2, False, deep=True), Settings(Grid(1, 2), 3, True),
     Settings(Grid(1, 4), 4, False, deep=True), Settings(Grid(1, 4), 5, True, deep=True),
-    Settings(Grid(2, 2), 3, True, deep=True), Settings(Grid(2, 2), 2, False, "gloo")]
+    Settings(Grid(2, 2), 3, True, deep=True), Settings(Grid(2, 2), 2, False, "gloo"),
+    Settings(Grid(1, 1), 1, False, lockstep=True), Settings(Grid(2, 1), 2, True, lockstep=True),
+    Settings(Grid(1, 2), 2, False, "gloo", lockstep=True)]
 
 
 @pytest.mark.parametrize("settings", EVERY_ONE if os.environ.get("PRODUCTS") == "all" else SAMPLED, ids=str)
@@ -50,6 +54,7 @@ def test_64_prompts_among_some_that_are_given_up(settings: Settings) -> None:
     """In pieces, with preemptions: one cache for a few of them."""
     asked = config(
         settings.grid.tp, pipeline_parallel_size=settings.grid.pp, max_concurrent_batches=settings.depth,
+        data_parallel_size=2 if settings.lockstep else 1, data_parallel={"lockstep": settings.lockstep},
         model=DEEP if settings.deep else str(MODEL), device_communicator=settings.communicator,
         cache={"num_gpu_blocks": 150}, scheduler={
             "max_num_batched_tokens": 96, "max_num_seqs": 8, "async_scheduling": settings.promises})
