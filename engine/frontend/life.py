@@ -355,8 +355,9 @@ class ClientLife:
     def _all_die(self, reason: str) -> Loop[None]:
         """Of those that step together none goes on without the others."""
         deliveries = self.session.die(reason)
-        for index, handle in self.cores.items():
+        for index in self.cores:
             yield Observe("engine-dead", {"reason": reason, "core": index})
+        for handle in self._engines.all:
             if not handle.dead:
                 yield from handle.bury(reason, False)
         self.watched = ()

@@ -1,9 +1,10 @@
-"""How long callers wait to hear of a death: SIGKILL of the core or of any rank, 8 requests in flight.
+"""How long callers wait to hear of a death: SIGKILL of a core, of any rank or of a coordinator, 8 requests in flight.
 
     pytest tests/benchmarks/test_detection.py -s            12 kills of each engine, which must stay below a second
     RINGTWIN_KILLS=200 pytest tests/benchmarks/test_detection.py -s     the measurement; aim: p99 below 100 ms
 
-The engines: two ranks with one step in flight, the same with two and promised tokens, two stages with three.
+The engines: two ranks with one step in flight, the same with two and promised tokens, two stages with three, and two
+engines that step together.
 
 The figure of a kill is that of the last of its 8 callers. Times are from just before the signal is sent to the
 moment the caller's own code has the error.
@@ -21,11 +22,13 @@ from tests.engine.deaths import CALLERS, kill_while_serving
 from tests.engine.engine_lab import async_llm, config, run
 
 KILLS = int(os.environ.get("RINGTWIN_KILLS", "12"))
-VICTIMS = ("core", "worker.0", "worker.1")
+#: Who is killed, in the order in which they are started.
+ONE, IN_STEP = ("core", "worker.0", "worker.1"), ("core.0", "core.1", "coordinator.0")
 PROMISED = {"async_scheduling": True}
 ENGINES: dict[str, dict[str, Any]] = {
     "two ranks": {"tp": 2}, "two ranks, two steps in flight": {"tp": 2, "scheduler": PROMISED},
-    "two stages, three steps in flight": {"tp": 1, "pipeline_parallel_size": 2, "scheduler": PROMISED}}
+    "two stages, three steps in flight": {"tp": 1, "pipeline_parallel_size": 2, "scheduler": PROMISED},
+    "two engines in step": {"tp": 1, "data_parallel_size": 2, "data_parallel": {"lockstep": True}}}
 
 
 def figures(values_s: Sequence[float]) -> str:
@@ -37,24 +40,29 @@ def figures(values_s: Sequence[float]) -> str:
     return f"median {at(0.5):6.1f} ms   p99 {at(0.99):6.1f} ms   max {at(1.0):6.1f} ms   ({len(ordered)} kills)"
 
 
+def victims(settings: dict[str, Any]) -> tuple[str, ...]:
+    return IN_STEP if "data_parallel" in settings else ONE
+
+
 async def one_kill(victim: int, settings: dict[str, Any]) -> float:
     with async_llm(config(**settings)) as llm:
         death = await kill_while_serving(llm, victim)
     assert len(death.told_s) == CALLERS
     assert death.survivors == []
-    assert all(VICTIMS[victim] in reason for reason in death.reasons), death.reasons
+    assert all(victims(settings)[victim] in reason for reason in death.reasons), death.reasons
     return max(death.told_s)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_kill_is_told_to_all_callers(engine: str) -> None:
-    told: dict[str, list[float]] = {name: [] for name in VICTIMS}
+    names = victims(ENGINES[engine])
+    told: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(KILLS):
-        victim = turn % len(VICTIMS)
-        told[VICTIMS[victim]].append(run(one_kill(victim, ENGINES[engine])))
+        victim = turn % len(names)
+        told[names[victim]].append(run(one_kill(victim, ENGINES[engine])))
     together = [value for values in told.values() for value in values]
     print(f"\n  {engine}")
     for name, values in {**told, "any": together}.items():
-        print(f"  {name:9}  {figures(values)}")
+        print(f"  {name:13}  {figures(values)}")
     assert len(together) == KILLS
     assert max(together) < 1.0

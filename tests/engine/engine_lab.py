@@ -94,7 +94,10 @@ def core_of(llm: Any) -> Identity:
 
 
 def engine_processes(llm: Any) -> list[Identity]:
-    """The core and its workers, in the order of their ranks."""
+    """The core and its workers, in the order of their ranks; of several cores all, and their coordinator."""
+    if len(llm.client.life.cores) > 1:
+        started = (handle.process for handle in llm.client.life._engines.all)
+        return [(process.pid, process.start_time) for process in started]
     core = core_of(llm)
     return [core, *sorted(descendants(core[0]))]
 
