@@ -80,7 +80,7 @@ class Mark(StrEnum):
     COPIED = "copied"  # it is about to give it
     DUMMY = "dummy"  # core: about to have a dummy batch executed
     WAVE_DONE = "wave-done"  # core: all ranks have agreed that nothing is left, nothing was reported yet
-    PAUSED = "paused"  # core: all ranks have agreed to rest, nothing was answered yet
+    PAUSED = "paused"  # core: all ranks rest, nothing is in flight, nothing was answered yet
     RESUMED = "resumed"  # core: all ranks go on
 
 

@@ -10,12 +10,17 @@ from scenarios.guarantees.all import (
     calls_answered,
     death_is_told,
     dp_burst_spreads,
+    dp_collectives_equal,
     dp_death_ends_group,
+    dp_quiet_when_idle,
+    dp_wave_monotone,
+    dp_work_wakes_all,
     ends_once,
     handshake_order,
     health_is_true,
     no_orphans,
     nothing_left_behind,
+    pause_exact,
     served_in_turn,
     start_ends,
     tokens_in_order,
@@ -43,7 +48,18 @@ def paused() -> Workload:
         utility("pause_scheduler"), steps=0).then(add(1, 2), utility("get_stats"), steps=0).then(add(3))
 
 
+def rested() -> Workload:
+    """At work, surely at rest, and at work again, for one request each."""
+    found = recorded("eight-mixed").then(add(0), behind=("r0", ENDED)).then(
+        utility("pause_scheduler"), steps=0).then(utility("resume_scheduler"), steps=0)
+    for _ in range(20):
+        found = found.then(utility("get_stats"), steps=0)
+    return found.then(add(1))
+
+
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
+IN_STEP = (*CALM, dp_collectives_equal)
+RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
 HUB, TO_FIRST, TO_SECOND = "coordinator.0", "coordinator.0->core.0/wave", "coordinator.0->core.1/wave"
 START = {"type": "START_DP_WAVE"}
@@ -52,36 +68,43 @@ DENSE = {"topology": data_parallel(2, coordinated=True)}
 globals().update(family(__name__, (
     Case("test_two_ranks_step_together",
          "Two cores execute as many steps, dummy ones where they have no work: tokens come as from one.",
-         Plan(), (*CALM, abort_is_final, calls_answered, dp_burst_spreads), play={"workload": eight()}),
+         Plan(), (*IN_STEP, abort_is_final, calls_answered, dp_burst_spreads), play={"workload": eight()}),
     Case("test_two_ranks_of_two_workers_step_together",
          "The same with two workers each.",
-         Plan(), (*CALM, abort_is_final, calls_answered),
+         Plan(), (*IN_STEP, abort_is_final, calls_answered),
          play={"topology": data_parallel(2, tp=2, lockstep=True), "workload": eight()}),
     Case("test_four_ranks_step_together",
          "The same with four cores.",
-         Plan(), CALM, play={"topology": data_parallel(4, lockstep=True), "workload": eight()}),
+         Plan(), IN_STEP, play={"topology": data_parallel(4, lockstep=True), "workload": eight()}),
     Case("test_one_request_wakes_all_ranks",
          "A request comes to a group at rest, and one more when it rests again, or nearly so.",
-         Plan(), CALM),
+         Plan(), (*IN_STEP, dp_work_wakes_all)),
+    Case("test_ranks_come_to_rest",
+         "Nothing is left to do: all ranks rest, until a request wakes them; and again.",
+         Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested()}),
     Case("test_ranks_pause_and_go_on_together",
          "A pause between steps: nobody steps until all go on.",
-         Plan(), (tokens_match_reference, tokens_in_order, blocks_conserved),
+         Plan(), (tokens_match_reference, tokens_in_order, blocks_conserved, dp_collectives_equal, pause_exact),
          play={"workload": paused()}),
     Case("test_coordinator_carries_the_counts_of_two_cores",
          "Cores that do not step together tell what they have to do, and their client is told of it.",
          Plan(), (*CALM, calls_answered), play={**DENSE, "workload": eight()}),
     Case("test_start_to_a_rank_is_lost",
          "START of a wave does not reach a rank: it is said again.",
-         plan(drop(TO_SECOND, nth=1, match=START)), CALM),
+         plan(drop(TO_SECOND, nth=1, match=START)), (*IN_STEP, dp_work_wakes_all)),
     Case("test_start_to_a_rank_is_late",
          "START comes when its wave is over: it starts nothing.",
          plan(delay(TO_SECOND, nth=1, match=START, until=until(seconds=0.3))), CALM),
+    Case("test_start_comes_to_ranks_at_rest",
+         "START comes when its wave is over and nobody runs: it starts nothing.",
+         plan(delay(TO_SECOND, nth=1, match=START, until=until(marked("core.1", Mark.RESUMED)))),
+         (*RESTS, dp_wave_monotone), play={"workload": rested()}),
     Case("test_start_to_a_rank_is_doubled",
          "START comes twice.",
          plan(duplicate(TO_SECOND, nth=1, match=START)), CALM),
     Case("test_report_of_a_start_is_lost",
          "The coordinator does not hear that a rank has work: it is told again.",
-         plan(drop("core.0->coordinator.0/report", nth=1, match={"start_wave": 0})), CALM),
+         plan(drop("core.0->coordinator.0/report", nth=1, match={"start_wave": 0})), (*IN_STEP, dp_work_wakes_all)),
     Case("test_report_of_a_wave_s_end_is_lost",
          "The coordinator does not hear that a wave has ended: the next one begins all the same.",
          plan(drop("core.0->coordinator.0/report", nth=1, match={"wave_complete": 0})), CALM),

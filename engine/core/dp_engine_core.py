@@ -180,4 +180,5 @@ class DPEngineCore(CountedEngineCore):
     def _steps_are_over(self) -> Loop[None]:
         yield from self._use_all()
         self.waves.halt()
+        yield MarkPoint(Mark.PAUSED, {"wave": self.waves.wave})
         yield from super()._steps_are_over()

@@ -62,7 +62,8 @@ DECIDERS: dict[str, Decider] = {
     "first-error-told": Decider("a rank's exception, and what callers were told", (_I, _C)),
     "async-same-tokens": Decider("tokens, against those that transformers chose", (_C, _P)),
     "placeholders-conserved": Decider("steps as the rank that answers read them, against what was asked", (_I, _P)),
-    "pause-exact": Decider("when the client asked and was answered; when each rank came to a step", (_C, _L)),
+    "pause-exact": Decider("when the client asked and was answered; when each rank came to rest, to a step, to an "
+                           "all-reduce", (_C, _L)),
     "thread-death-told": Decider("which fault struck which thread, and what callers were told", (_P, _C)),
     "pp-tokens-match": Decider("tokens, against those that transformers chose; which step each stage sent and took",
                                (_C, _P, _L)),
@@ -74,6 +75,13 @@ DECIDERS: dict[str, Decider] = {
     "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
                                 "than it sends to"),
+    "dp-collectives-equal": Decider("forwards and all-reduces as each rank came to them; what it says that it brought "
+                                    "and was answered", (_L, _I)),
+    "dp-wave-monotone": Decider("waves as the ranks and their coordinator tell them, and as forwards have them",
+                                (_L, _I), "a rank that runs by a START and says that it does not"),
+    "dp-work-wakes-all": Decider("when a core took a request; when each rank came to a forward", (_I, _L)),
+    "dp-quiet-when-idle": Decider("dummy batches as each rank came to them; when its requests came and ended",
+                                  (_L, _I), "a core that says that it has a request"),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),

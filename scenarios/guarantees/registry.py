@@ -24,7 +24,17 @@ from scenarios.guarantees.chapters import (
 )
 from scenarios.guarantees.chapters.events import blocks, kv, publishing, ranks
 from scenarios.guarantees.chapters.rings import groups, queue, ring, ring_waits, rpc
-from scenarios.guarantees.chapters.serving import cores, flight, pauses, priority, promised, stages, steps, threads
+from scenarios.guarantees.chapters.serving import (
+    cores,
+    flight,
+    pauses,
+    priority,
+    promised,
+    stages,
+    steps,
+    threads,
+    waves,
+)
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
@@ -35,7 +45,7 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, ring, ring_waits, queue, rpc, groups, death, cleanliness, holdings,
+                    threads, stages, cores, waves, ring, ring_waits, queue, rpc, groups, death, cleanliness, holdings,
                     blocks, kv, kv_readers, publishing, ranks, overload, programs)
     for guarantee in chapter.GUARANTEES
 }

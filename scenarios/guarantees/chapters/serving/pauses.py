@@ -1,4 +1,4 @@
-"""Promises about a scheduler that was paused."""
+"""Promises about a scheduler that was paused, of one core and of cores that step together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from faults.journal import Record
 from scenarios.guarantees.base import MEMORY, MESSAGE, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.rings.rpc_calls import PHASES
 from scenarios.guarantees.chapters.serving.flight import CHAPTER, has_depth, passed
+from scenarios.guarantees.chapters.serving.waves import judge_rest
+from scenarios.guarantees.readers.lockstep import is_lockstep
 from scenarios.history.history import FOREVER, EngineLife, History
+from scenarios.history.play import Play
 
 SOURCE = "vLLM V1 engine core"
 _PAUSE, _GO_ON = "pause_scheduler", ("resume_scheduler", "run_steps")
@@ -28,6 +31,7 @@ class _Pause(NamedTuple):
 
 def check_pause_exact(history: History) -> Finding:
     finding = Finding(history)
+    judge_rest(finding)
     for engine in history.engines:
         pauses = list(_pauses(history, engine))
         executed = [] if not pauses else sorted((record for node in _who_executes(history, engine)
@@ -45,6 +49,10 @@ def check_pause_exact(history: History) -> Finding:
                 finding.witness("{} was told that the scheduler is paused with {} requests amid their tokens",
                                 pause.node, running, at=pause.answered.at, node=pause.node)
     return finding
+
+
+def _may_have_more_in_flight(play: Play) -> bool:
+    return has_depth(play) or is_lockstep(play)
 
 
 def _who_executes(history: History, engine: EngineLife) -> list[str]:
@@ -74,11 +82,14 @@ def _pauses(history: History, engine: EngineLife) -> Iterator[_Pause]:
 
 GUARANTEES = (
     Guarantee(
-        id="pause-exact", chapter=CHAPTER, source=SOURCE, check=check_pause_exact, applies=has_depth,
+        id="pause-exact", chapter=CHAPTER, source=SOURCE, check=check_pause_exact,
+        applies=_may_have_more_in_flight,
         sentence="Between the answer to a pause and the next call for steps no step is executed, however many were in "
-                 "flight.",
-        wrong="answers a pause while steps are in flight",
-        witness="a pause was answered while requests had some of their tokens",
+                 "flight; of cores that step together none executes a forward from when all rest until all go on.",
+        wrong={"flight": "answers a pause while steps are in flight",
+               "ranks": "executes what it has while the ranks that it steps with rest"},
+        witness="a pause was answered while requests had some of their tokens, or a request or a START came to a rank "
+                "while all rested",
         envelope=Envelope(outside=(
             MEMORY, Where(MESSAGE, sites=f"*/{Channel.REQUESTS.value}:*", why="calls come in another order, or not"),
             Where(MESSAGE, sites=f"*/{Channel.OUTPUTS.value}:*", why="answers come in another order, or not"))),
