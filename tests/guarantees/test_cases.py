@@ -30,6 +30,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_steps,
     cases_text,
     cases_transport,
+    cases_waves,
     cases_wrong,
 )
 from tests.guarantees.cases import CASES, Case

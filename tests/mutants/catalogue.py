@@ -14,9 +14,10 @@ from tests.mutants.table_requests import REQUEST_MUTANTS
 from tests.mutants.table_ring import RING_MUTANTS
 from tests.mutants.table_stages import STAGES_MUTANTS
 from tests.mutants.table_steps import STEPS_MUTANTS
+from tests.mutants.table_waves import WAVES_MUTANTS
 
 MUTANTS = (*table.MUTANTS, *DELIVERY_MUTANTS, *REQUEST_MUTANTS, *RING_MUTANTS, *KV_MUTANTS, *ENDS_MUTANTS,
-           *STEPS_MUTANTS, *STAGES_MUTANTS, *CORES_MUTANTS, *PROGRAM_MUTANTS)
+           *STEPS_MUTANTS, *STAGES_MUTANTS, *CORES_MUTANTS, *WAVES_MUTANTS, *PROGRAM_MUTANTS)
 
 
 def seen_red() -> dict[str, dict[str, tuple[str, ...] | str]]:

@@ -112,7 +112,7 @@ DEAF_TO_ABORTS = Mutant(
 PAUSED_AT_ONCE = Mutant(
     id="paused-at-once", scenario="test_scheduler_is_paused_with_two_steps_in_flight",
     bug="A core answers a pause while steps are in flight.",
-    breaks=these("pause-exact"), along=these("calls-answered"),
+    breaks=these("pause-exact/flight"), along=these("calls-answered"),
     edits=(Edit("engine/core/engine_core.py",
                 "        self._allowance = 0\n        yield from self._use_all()\n        return self.steps\n",
                 "        self._allowance = 0\n        return self.steps\n        yield\n"),))

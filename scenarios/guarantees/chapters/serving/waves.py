@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ def check_collectives_equal(history: History) -> Finding:
     finding = Finding(history)
     for group in groups(history):
         _judge_turns(finding, group)
+        for rank in group.ranks:
+            _judge_own(finding, rank)
         for place in range(len(group.ranks[0].places)):
             _judge_places(finding, group, "forward", {rank.places[place]: rank.forwards(place)
                                                       for rank in group.ranks})
@@ -43,6 +46,23 @@ def _judge_turns(finding: Finding, group: Group) -> None:
             if mine.kind != theirs.kind:
                 finding.broke("{} came to {} in its turn {}, and {} to {}", rank.core, mine.kind, place, longest.core,
                               theirs.kind, at=mine.record.at, node=rank.core)
+                return
+
+
+def _judge_own(finding: Finding, rank: Rank) -> None:
+    """Who comes to an all-reduce has had executed what came before it, but for what may be in flight."""
+    in_flight = finding.history.play.config.batch_queue_size - 1
+    entered = [[record.at for record in rank.forwards(place)] for place in range(len(rank.places))]
+    forwards = 0
+    for turn in rank.turns:
+        if turn.kind == FORWARD:
+            forwards += 1
+            continue
+        for node, times in zip(rank.places, entered, strict=True):
+            executed = bisect_right(times, turn.record.at)
+            if executed + in_flight < forwards:
+                finding.broke("{} came to an all-reduce behind {} forwards, and {} had executed {}", rank.core,
+                              forwards, node, executed, at=turn.record.at, node=node)
                 return
 
 

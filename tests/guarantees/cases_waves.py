@@ -1,0 +1,338 @@
+"""Histories of cores that step together."""
+
+from engine.config import SchedulerConfig
+from engine.topology import Mark, data_parallel, mark_site
+from tests.guarantees.build import REQUESTS, Builder, history
+from tests.guarantees.cases import accepts, outside, rejects, silent
+
+EQUAL, MONOTONE = "dp-collectives-equal", "dp-wave-monotone"
+WAKES, QUIET, PAUSE = "dp-work-wakes-all", "dp-quiet-when-idle", "pause-exact"
+HUB = "coordinator.0"
+INTERVAL = 16
+
+
+def two(world: str = "sim") -> Builder:
+    return history(world, tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2)
+
+
+def workers() -> Builder:
+    return history(tp=2, topology=data_parallel(2, tp=2, lockstep=True), data_parallel_size=2)
+
+
+def forward(h: Builder, core: int, wave: int, step: int, *, dummy: bool = False, executes: bool = True,
+            nodes: tuple[str, ...] = ()) -> Builder:
+    name = f"core.{core}"
+    if dummy:
+        h.crosses(mark_site(name, Mark.DUMMY), wave=wave, step=step)
+    else:
+        h.crosses(mark_site(name, Mark.SCHEDULED), step=step, tokens=1)
+    for node in (nodes or (name,)) if executes else ():
+        h.crosses(f"{node}/collective:enter", operation="keep_step", wave=wave, step=step)
+    return h
+
+
+def enters(h: Builder, *cores: int) -> Builder:
+    for core in cores or (0, 1):
+        h.crosses(f"core.{core}/consensus:enter", group="dp", operation="sum")
+    return h
+
+
+def answers(h: Builder, core: int, wave: int, step: int, votes: list[int], answer: list[int]) -> Builder:
+    running = answer[0] > 0
+    h.observes(f"core.{core}", "consensus", wave=wave, step=step, votes=votes, answer=answer, running=running)
+    return h if running or not step else h.crosses(mark_site(f"core.{core}", Mark.WAVE_DONE), wave=wave)
+
+
+def agree(h: Builder, wave: int, step: int, first: int, second: int) -> Builder:
+    """An all-reduce of both; what they have left to do."""
+    enters(h)
+    for core, mine in ((0, first), (1, second)):
+        answers(h, core, wave, step, [mine, 0], [first + second, 0])
+    return h
+
+
+def asked(h: Builder, core: int, request: str) -> Builder:
+    return h.observes(f"core.{core}", "request", request=request, action="add", reason="")
+
+
+def start(h: Builder, core: int, wave: int, at: int, *, runs: bool) -> Builder:
+    return h.observes(f"core.{core}", "start-heard", wave=wave, exclude=None, at=at, runs=runs)
+
+
+def both(h: Builder, wave: int, step: int, *, second: int | None = None) -> Builder:
+    """A forward of each, with tokens and without; of the second at another step."""
+    return forward(forward(h, 0, wave, step), 1, wave, step if second is None else second, dummy=True)
+
+
+# -- what they do in turn
+
+
+@accepts(EQUAL)
+def one_has_tokens_and_the_other_one_a_dummy_batch() -> Builder:
+    return agree(both(agree(both(two(), 0, 0), 0, 1, 1, 0), 0, 1), 0, 2, 0, 0)
+
+
+@accepts(EQUAL)
+def a_rank_that_dies_is_shorter() -> Builder:
+    h = both(agree(both(two(), 0, 0), 0, 1, 1, 0), 0, 1)
+    return forward(h, 0, 0, 2).fires("kill", "core.1/mark:dummy", nth=3)
+
+
+@accepts(EQUAL)
+def workers_enter_for_their_core() -> Builder:
+    h = forward(workers(), 0, 0, 0, nodes=("worker.0", "worker.1"))
+    return agree(forward(h, 1, 0, 0, dummy=True, nodes=("worker.1.0", "worker.1.1")), 0, 1, 1, 0)
+
+
+@accepts(EQUAL)
+def a_step_may_be_in_flight_at_an_all_reduce() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2, max_concurrent_batches=2)
+    return agree(forward(forward(h, 0, 0, 0, executes=False), 1, 0, 0, dummy=True), 0, 1, 1, 0)
+
+
+@rejects(EQUAL)
+def a_dummy_batch_is_left_out() -> Builder:
+    return enters(forward(forward(two(), 0, 0, 0), 1, 0, 0, dummy=True, executes=False), 1)
+
+
+@rejects(EQUAL)
+def a_worker_leaves_its_dummy_batch_out() -> Builder:
+    h = forward(workers(), 0, 0, 0, nodes=("worker.0", "worker.1"))
+    return enters(forward(h, 1, 0, 0, dummy=True, nodes=("worker.1.0",)), 1)
+
+
+@rejects(EQUAL)
+def one_is_a_step_ahead() -> Builder:
+    return both(two(), 0, 0, second=1)
+
+
+@rejects(EQUAL)
+def one_adds_up_where_the_other_one_goes_on() -> Builder:
+    return enters(forward(both(agree(both(two(), 0, 0), 0, 1, 1, 0), 0, 1), 0, 0, 2), 1)
+
+
+@rejects(EQUAL)
+def they_add_up_at_different_steps() -> Builder:
+    h = enters(both(two(), 0, 0))
+    return answers(answers(h, 0, 0, 1, [1, 0], [1, 0]), 1, 0, 2, [0, 0], [1, 0])
+
+
+@rejects(EQUAL)
+def one_goes_by_its_own_part() -> Builder:
+    h = enters(both(two(), 0, 0))
+    return answers(answers(h, 0, 0, 1, [1, 0], [1, 0]), 1, 0, 1, [0, 0], [0, 0])
+
+
+@silent(EQUAL)
+def all_have_tokens() -> Builder:
+    return agree(forward(forward(two(), 0, 0, 0), 1, 0, 0), 0, 1, 1, 1)
+
+
+# -- the number of a wave
+
+
+def later() -> Builder:
+    """Wave 0 is over."""
+    return agree(both(two(), 0, 0), 0, 1, 0, 0)
+
+
+@accepts(MONOTONE)
+def a_start_of_an_ended_wave_starts_nothing() -> Builder:
+    return start(later(), 1, 0, 1, runs=False)
+
+
+@rejects(MONOTONE)
+def a_start_of_an_ended_wave_starts_a_rank() -> Builder:
+    return start(later(), 1, 0, 1, runs=True)
+
+
+@rejects(MONOTONE)
+def a_rank_goes_back_to_an_ended_wave() -> Builder:
+    return start(later(), 1, 0, 0, runs=False)
+
+
+@rejects(MONOTONE)
+def a_forward_is_of_an_earlier_wave() -> Builder:
+    return both(both(two(), 1, 0), 0, 0)
+
+
+@rejects(MONOTONE)
+def the_coordinator_s_wave_falls() -> Builder:
+    h = start(later(), 1, 0, 1, runs=False).observes(HUB, "start", wave=1, exclude=0, cause="start-wave")
+    return h.observes(HUB, "notice", counts=None, wave=0, running=False, cause="time")
+
+
+@silent(MONOTONE)
+def each_start_comes_in_its_wave() -> Builder:
+    return start(start(two(), 1, 0, 0, runs=True), 1, 0, 0, runs=False)
+
+
+# -- who is woken
+
+
+def waking(*, after: float = .01, world: str = "sim") -> Builder:
+    """A request comes to the first rank, and START to the second."""
+    h = forward(asked(two(world), 0, "a"), 0, 0, 0).wait(after)
+    return forward(start(h, 1, 0, 0, runs=True), 1, 0, 0, dummy=True)
+
+
+@accepts(WAKES)
+def a_request_wakes_the_other_rank() -> Builder:
+    return waking()
+
+
+@accepts(WAKES)
+def a_passing_stop_costs_its_time() -> Builder:
+    h = forward(asked(two(), 0, "a"), 0, 0, 0).fires("hang", "coordinator.0->core.1/wave:receive").wait(2).releases()
+    return forward(start(h, 1, 0, 0, runs=True), 1, 0, 0, dummy=True)
+
+
+@rejects(WAKES)
+def it_is_woken_too_late() -> Builder:
+    return waking(after=1.2)
+
+
+@rejects(WAKES)
+def it_is_never_woken() -> Builder:
+    return forward(asked(two(), 0, "a"), 0, 0, 0).wait(3)
+
+
+@rejects(WAKES)
+def it_is_never_woken_for_the_second_wave() -> Builder:
+    h = agree(waking(), 0, 1, 0, 0)
+    return forward(asked(h, 0, "b"), 0, 1, 0).wait(3)
+
+
+@rejects(WAKES)
+def all_end_because_nobody_is_woken() -> Builder:
+    h = forward(asked(two("engine"), 0, "a"), 0, 0, 0).wait(.8)
+    return h.observes("frontend.0", "engine-dead", reason="core.1 did not enter within 0.8 s", core=0)
+
+
+@silent(WAKES)
+def each_has_a_request_of_its_own() -> Builder:
+    return forward(forward(asked(asked(two(), 0, "a"), 1, "b"), 0, 0, 0), 1, 0, 0)
+
+
+@silent(WAKES)
+def who_should_be_woken_is_killed() -> Builder:
+    h = forward(asked(two(), 0, "a"), 0, 0, 0).fires("kill", "coordinator.0->core.1/wave:receive", node="core.1")
+    return h.wait(3).observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=1)
+
+
+@silent(WAKES)
+def the_client_leaves_at_once() -> Builder:
+    return asked(two(), 0, "a").observes("frontend.0", "closing", kept={}, errors=[]).wait(3)
+
+
+@silent(WAKES)
+def all_rest_because_they_were_told_to() -> Builder:
+    return asked(rests(two()), 0, "a").wait(3)
+
+
+@outside(WAKES)
+def a_rank_stands_still_for_good() -> Builder:
+    return asked(two(), 0, "a").fires("stall", "core.1/mark:dummy").wait(3)
+
+
+@outside(WAKES)
+def a_call_to_pause_reaches_one_rank_alone() -> Builder:
+    return asked(two(), 0, "a").fires("drop", f"{REQUESTS}:receive").wait(3)
+
+
+# -- when they rest
+
+
+def quiet(dummies: int, h: Builder | None = None) -> Builder:
+    """Behind the last request so many dummy batches of both come before they agree to rest."""
+    h = agree(both(asked(h or two(), 0, "a"), 0, 0), 0, 1, 1, 0).observes("core.0", "freed", request="a")
+    for step in range(1, dummies + 1):
+        forward(forward(h, 0, 0, step, dummy=True), 1, 0, step, dummy=True)
+    return agree(h, 0, dummies + 1, 0, 0)
+
+
+@accepts(QUIET)
+def they_rest_at_the_next_all_reduce() -> Builder:
+    return quiet(INTERVAL - 1)
+
+
+@rejects(QUIET)
+def they_ask_each_other_too_seldom() -> Builder:
+    return quiet(INTERVAL + 1)
+
+
+@rejects(QUIET)
+def they_go_on_though_nothing_is_left() -> Builder:
+    h = quiet(3)
+    for step in range(INTERVAL + 1):
+        forward(forward(h, 0, 1, step, dummy=True), 1, 1, step, dummy=True)
+    return h
+
+
+@accepts(QUIET)
+def a_queue_of_two_steps_has_one_more() -> Builder:
+    return quiet(INTERVAL + 1, history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2,
+                                       max_concurrent_batches=2, scheduler=SchedulerConfig(async_scheduling=True)))
+
+
+@silent(QUIET)
+def somebody_asks_for_more() -> Builder:
+    h = agree(both(asked(two(), 0, "a"), 0, 0), 0, 1, 1, 0).observes("core.0", "freed", request="a")
+    asked(h, 1, "b")
+    for step in range(1, 40):
+        both(h, 0, step)
+    return h
+
+
+@silent(QUIET)
+def they_are_told_to_pause_meanwhile() -> Builder:
+    h = agree(both(asked(two(), 0, "a"), 0, 0), 0, 1, 1, 0).observes("core.0", "freed", request="a")
+    for step in range(1, 25):
+        forward(forward(h, 0, 0, step, dummy=True), 1, 0, step, dummy=True)
+    enters(h)
+    return answers(answers(h, 0, 0, 25, [0, 1], [0, 2]), 1, 0, 25, [0, 1], [0, 2])
+
+
+# -- when they are told to
+
+
+def rests(h: Builder) -> Builder:
+    """All agree to rest."""
+    enters(both(h, 0, 0))
+    for core in (0, 1):
+        answers(h, core, 0, 1, [0, 1], [0, 2])
+        h.crosses(mark_site(f"core.{core}", Mark.PAUSED), wave=1)
+    return h
+
+
+def goes_on(h: Builder, *cores: int) -> Builder:
+    enters(h, *cores)
+    for core in cores or (0, 1):
+        answers(h, core, 1, 0, [1, 0], [2, 0])
+        h.crosses(mark_site(f"core.{core}", Mark.RESUMED), wave=1)
+    return h
+
+
+@accepts(PAUSE)
+def what_is_asked_meanwhile_waits_until_all_go_on() -> Builder:
+    return both(goes_on(asked(rests(two()), 1, "a")), 1, 0)
+
+
+@accepts(PAUSE)
+def a_start_comes_meanwhile() -> Builder:
+    return start(rests(two()), 0, 0, 1, runs=False)
+
+
+@rejects(PAUSE)
+def a_rank_executes_what_came_meanwhile() -> Builder:
+    return forward(asked(rests(two()), 1, "a"), 1, 1, 0)
+
+
+@rejects(PAUSE)
+def a_rank_goes_on_before_another_one() -> Builder:
+    return goes_on(forward(goes_on(asked(rests(two()), 1, "a"), 1), 1, 1, 0), 0)
+
+
+@silent(PAUSE)
+def nothing_comes_meanwhile() -> Builder:
+    return both(goes_on(rests(two())), 1, 0)

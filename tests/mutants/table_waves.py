@@ -1,0 +1,83 @@
+"""Bugs of cores that step together, and of who wakes them."""
+
+from __future__ import annotations
+
+from tests.mutants.plant import Edit
+from tests.mutants.table import Mutant, these
+
+WAVES, CORE = "engine/coordinator/waves.py", "engine/core/dp_engine_core.py"
+#: What comes of a rank that waits for another one in vain: both end, and all that was asked with them.
+ALL_END = these("tokens-match-reference", "blocks-conserved")
+
+NO_DUMMIES = Mutant(
+    id="no-dummies", scenario="test_one_request_wakes_all_ranks",
+    bug="A rank without work counts a forward, and executes none.",
+    breaks=these("dp-collectives-equal/dummies"), along=ALL_END | these("dp-work-wakes-all"),
+    edits=(Edit(CORE, "            yield from self.executor.execute_dummy_batch(self._place())\n", ""),))
+
+STEPS_OF_ITS_OWN = Mutant(
+    id="steps-of-its-own", scenario="test_one_request_wakes_all_ranks",
+    bug="Each rank adds up what is left to do at steps that its own number tells.",
+    breaks=these("dp-collectives-equal/steps"), along=ALL_END | these("dead-notice"),
+    edits=(Edit(WAVES, "self.step % self.interval == 0", "(self.step + self.rank) % self.interval == 0"),))
+
+ITS_OWN_WORD = Mutant(
+    id="its-own-word", scenario="test_one_request_wakes_all_ranks",
+    bug="A rank goes by what it has to do itself, whatever all ranks have.",
+    breaks=these("dp-collectives-equal/answer"), along=ALL_END,
+    edits=(Edit(CORE, "        answer = yield Reduce(GROUP, votes, waves.op, deadline)\n",
+                "        answer = (yield Reduce(GROUP, votes, waves.op, deadline)) and votes\n"),))
+
+ANY_NUMBER = Mutant(
+    id="any-number", scenario="test_start_comes_to_ranks_at_rest",
+    bug="A rank takes over the number of whatever START it hears.",
+    breaks=these("dp-wave-monotone/falls"),
+    edits=(Edit(WAVES, """            self._adopt(wave)
+            self.running = True
+
+    def stepped""", """            self.running = True
+        self.wave = wave
+
+    def stepped"""),))
+
+ANY_START = Mutant(
+    id="any-start", scenario="test_start_comes_to_ranks_at_rest",
+    bug="A rank runs by any START, whichever wave it is of.",
+    breaks=these("dp-wave-monotone/starts"),
+    edits=(Edit(WAVES, "        if exclude != self.rank and wave >= self.wave:\n",
+                "        if exclude != self.rank:\n"),))
+
+NO_START = Mutant(
+    id="no-start", scenario="test_one_request_wakes_all_ranks",
+    bug="A rank at rest that gets a request tells nobody.",
+    breaks=these("dp-work-wakes-all/start"), along=ALL_END,
+    edits=(Edit(WAVES, "        if not self.coordinated:\n            return []\n        report",
+                "        if self.coordinated:\n            return []\n        report"),))
+
+ONE_START = Mutant(
+    id="one-start", scenario="test_start_to_a_rank_is_lost",
+    bug="A coordinator says START once, and takes it for heard.",
+    breaks=these("dp-work-wakes-all/repeat"), along=ALL_END,
+    edits=(Edit("engine/coordinator/board.py", "        if self._repair and self.running:\n            said.append",
+                "        if not self._repair and self.running:\n            said.append"),))
+
+NEVER_QUIET = Mutant(
+    id="never-quiet", scenario="test_one_request_wakes_all_ranks",
+    bug="Ranks go on whatever they have left to do.",
+    breaks=these("dp-quiet-when-idle/sum"),
+    edits=(Edit(WAVES, "        self.running = sums[0] > 0 or pausing % self.size != 0\n",
+                "        self.running = True\n"),))
+
+SELDOM_ASKED = Mutant(
+    id="seldom-asked", scenario="test_ranks_come_to_rest",
+    bug="Ranks add up what is left to do a third as often as configured.",
+    breaks=these("dp-quiet-when-idle/interval"),
+    edits=(Edit(WAVES, "self.step % self.interval == 0", "self.step % (3 * self.interval) == 0"),))
+
+RESTLESS = Mutant(
+    id="restless", scenario="test_ranks_pause_and_go_on_together",
+    bug="A rank that has requests executes forwards while all ranks rest.",
+    breaks=these("pause-exact/ranks"),
+    edits=(Edit(WAVES, "(self.running or (unfinished and not self.holds))", "(self.running or unfinished)"),))
+
+WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
