@@ -130,7 +130,7 @@ globals().update(family(__name__, (
          (handshake_order, start_ends, tokens_match_reference)),
     Case("test_coordinator_dies",
          "The coordinator is killed while ranks step together: that ends all, by its name.",
-         plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), LOST),
+         plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), (*LOST, dp_death_ends_group)),
     Case("test_coordinator_of_dense_cores_dies",
          "The coordinator of cores that do not step together is killed: they serve on.",
          plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), CALM, play=DENSE),

@@ -72,6 +72,65 @@ def nobody_is_elsewhere() -> Builder:
     return ends_by(h, "b", 1)
 
 
+def in_step() -> Builder:
+    """"a" is at core 0, "b" at core 1, which step together, and that one dies."""
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2)
+    h.observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
+    return asks(asks(h, "a", 0), "b", 1).fires("kill", "core.1/mark:executed").wait(.01)
+
+
+def group_ends(h: Builder, reason: str = "core.1 died (exit code -9)") -> Builder:
+    for core in (0, 1):
+        h.observes("frontend.0", "engine-dead", reason=reason, core=core)
+    return h.dies("a", reason=reason).dies("b", reason=reason)
+
+
+@accepts(GROUP)
+def those_that_step_together_end_together() -> Builder:
+    return group_ends(in_step())
+
+
+@rejects(GROUP)
+def a_group_ends_and_nobody_is_named() -> Builder:
+    return group_ends(in_step(), "an engine core died")
+
+
+@rejects(GROUP)
+def one_of_a_group_goes_on() -> Builder:
+    h = in_step().observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=1)
+    return ends_by(h, "b", 1).wait(1.0).ended("a")
+
+
+@rejects(GROUP)
+def a_request_ends_well_though_its_group_is_dead() -> Builder:
+    h = in_step()
+    for core in (0, 1):
+        h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
+    return ends_by(h, "b", 1).ended("a")
+
+
+@rejects(GROUP)
+def a_group_hears_of_an_end_too_late() -> Builder:
+    return group_ends(in_step().wait(5.0))
+
+
+@rejects(GROUP)
+def nobody_is_told_that_a_coordinator_is_gone() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2)
+    h.observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
+    h = asks(h, "a", 0).fires("kill", "coordinator.0/mark:ready").wait(5.0)
+    return h.ended("a")
+
+
+@silent(GROUP)
+def nothing_of_a_group_was_under_way() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2)
+    h.fires("kill", "core.1/mark:idle").wait(.01)
+    for core in (0, 1):
+        h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
+    return h
+
+
 def burst(*cores: int) -> Builder:
     h = two()
     names = [f"r{place}" for place in range(len(cores))]

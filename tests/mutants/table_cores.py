@@ -31,6 +31,16 @@ NAMELESS_DEATH = Mutant(
     edits=(Edit("engine/frontend/life.py", "        deliveries = self.session.die(reason, index)\n",
                 "        deliveries = self.session.die(\"an engine core died\", index)\n"),))
 
+GOES_ON_WITHOUT = Mutant(
+    id="goes-on-without", scenario="test_coordinator_dies",
+    bug="A client does not mind that the coordinator of cores that step together is gone.",
+    breaks=these("dp-death-ends-group/group"),
+    along=these("death-is-told", "health-is-true", "ends-once", "tokens-match-reference", "lost-request-is-bounded",
+                "no-orphans", "nothing-left-behind", "dp-work-wakes-all"),
+    edits=(Edit("engine/frontend/life.py",
+                "        if self.config.is_lockstep and self.session.dead is None:\n",
+                "        if self.config.is_lockstep and is_core and self.session.dead is None:\n"),))
+
 ALL_TO_ONE = Mutant(
     id="all-to-one", scenario="test_two_cores_serve_one_client",
     bug="A client sends all that it is asked to the same core.",

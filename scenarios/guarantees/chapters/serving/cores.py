@@ -7,7 +7,7 @@ from collections import Counter
 from engine.messages import Outcome
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
-from scenarios.history.history import FOREVER, History, Record
+from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
 from scenarios.history.play import Play
 
@@ -41,6 +41,10 @@ def check_dead_never_chosen(history: History) -> Finding:
 def check_death_ends_group(history: History) -> Finding:
     finding = Finding(history)
     for engine in history.engines:
+        if history.in_step(engine):
+            if engine == history.joined(engine)[0]:
+                _judge_group(finding, engine)
+            continue
         for client, told in history.heard_of("engine-dead", engine):
             others = set(history.engines_of(client)) - {engine}
             lives = {other for other in others if all(record.number > told.number for _, record in
@@ -64,6 +68,60 @@ def check_death_ends_group(history: History) -> Finding:
                 finding.witness("{} died with {} requests of its own, and {} went on elsewhere", engine.core,
                                 len(mine_then), len(open_then), at=told.at, node=client)
     return finding
+
+
+def _judge_group(finding: Finding, engine: EngineLife) -> None:
+    """Of those that step together, by the first of them: what ends one ends all, and says who it was."""
+    history, group = finding.history, finding.history.joined(engine)
+    bound, death = history.bounds.detection_s, history.ends.first_death(engine)
+    for client in history.of_kind(NodeKind.FRONTEND):
+        if engine not in history.engines_of(client):
+            continue
+        told = [history.heard_of("engine-dead", other, client) for other in group]
+        first = min((records[0][1] for records in told if records), key=lambda record: record.number, default=None)
+        asked = [(o, o.accepted.number) for o in history.operations if o.node == client and o.accepted is not None]
+        if first is None:
+            last = min(history.ends.at(client), history.closing_at(engine), history.ended_at)
+            if death is not None and any(o.began_at <= death.at for o, _ in asked) and any(
+                    start.ready_at <= death.at for start in history.startups if start.node == client):
+                finding.took("word of the end of {}, which {} steps with,", death.node, engine.core, bound=bound,
+                             measured=last - death.at - history.faults.frozen_s(client, death.at, last), node=client)
+            continue
+        if not history.before_closing(client, first):
+            continue
+        silent = [other.core for other, records in zip(group, told, strict=True)
+                  if not records or records[0][1].at > first.at + bound]
+        if silent and history.ends.at(client) > first.at + bound:
+            finding.broke("{} told of the end of one core, and of {}, which step with it, it did not", client,
+                          ", ".join(silent), at=first.at, node=client)
+        open_then = [o for o, number in asked if number < first.number < _end_of(o.ends)]
+        for o in open_then:
+            if o.ends and o.outcome != Outcome.ENGINE_DEAD and o.abort is None:
+                finding.broke("request {!r} ended {} behind the end of those that step together", o.request, o.outcome,
+                              at=o.ended_at, node=client)
+        reason = str(first.data.get("reason", ""))
+        guilty = _who_ended(history, engine, first.at)
+        if guilty and not any(name in reason for name in guilty):
+            finding.broke("{} was told {!r}, and {} is what ended them", client, reason, " or ".join(sorted(guilty)),
+                          at=first.at, node=client)
+        if death is not None and death.at < first.at and open_then:
+            finding.took("word of the end of {}", death.node, bound=bound, at=first.at, node=client,
+                         measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at))
+        if len({history.asked_of(o) for o in open_then}) > 1 or (open_then and guilty and not any(
+                base(history.asked_of(o).core) in guilty for o in open_then)):
+            finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
+                            len(open_then), at=first.at, node=client)
+
+
+def _who_ended(history: History, engine: EngineLife, at: float) -> frozenset[str]:
+    """Names of those of a group that were gone or struck by then."""
+    gone = (death.node for death in history.ends.deaths if history.lives_with(engine, death.node)
+            and (death.at < at or (death.planned and death.onset <= at)))
+    struck = (receipt.node for receipt in history.faults.receipts if receipt.at <= at
+              and history.lives_with(engine, receipt.node) and receipt.may_end_the_engine(history.bounds.collective_s))
+    left = (node for node, records in history.by_node("dying").items()
+            if records[0].at <= at and history.lives_with(engine, node))
+    return frozenset(base(node) for node in (*gone, *struck, *left))
 
 
 def _end_of(ends: list[Record]) -> float:
@@ -123,8 +181,10 @@ GUARANTEES = (
     ),
     Guarantee(
         id="dp-death-ends-group", chapter=CHAPTER, source=SOURCE, check=check_death_ends_group, applies=has_several,
-        sentence="The death of one of several cores ends its own requests by its name, and none of another one's.",
-        wrong={"others": "ends all requests when one core dies", "named": "does not say which core has died"},
+        sentence="The death of one of several cores ends its own requests by its name, and none of another one's; of "
+                 "cores that step together it ends all, and so does that of their coordinator.",
+        wrong={"others": "ends all requests when one core dies", "named": "does not say which core has died",
+               "group": "lets cores that step together go on without one, or without their coordinator"},
         witness="a core died with requests under way, and another one had some, too",
         envelope=Envelope(),
     ),
