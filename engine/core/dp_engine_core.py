@@ -17,7 +17,7 @@ import msgspec
 from engine.coordinator.board import Start
 from engine.coordinator.sockets import COORDINATOR
 from engine.coordinator.waves import Report, StartWave, Waves
-from engine.core.engine_core import LATER, OUTPUT, EngineCore, Outgoing
+from engine.core.engine_core import LATER, OUTPUT, EngineCore, Outgoing, Terminate
 from engine.effects import Loop, MarkPoint, Now, Observe, Put
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, SchedulerOutput
 from engine.process.consensus.effects import Reduce
@@ -143,6 +143,10 @@ class DPEngineCore(CountedEngineCore):
             waves.on_start(item.wave, item.exclude)
             yield Observe("start-heard", {"wave": item.wave, "exclude": item.exclude, "at": waves.wave,
                                           "runs": waves.running and not was_running})
+        elif isinstance(item, Terminate):
+            allowance = self._allowance
+            yield from super()._handle(item)
+            self._allowance = allowance  # behind which step all rest is not its own to say
         else:
             yield from super()._handle(item)
 

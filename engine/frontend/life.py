@@ -258,16 +258,14 @@ class ClientLife:
 
     def on_any(self, got: tuple[str, int | None, list[Any]]) -> Loop[float]:
         inbox, peer, frames = got
-        if inbox != STATS:
-            assert peer is not None
+        if inbox != STATS and peer is not None:
             return (yield from self.on_message(frames, peer))
         try:
-            notice = decode_notice(frames)
+            self.session.on_notice(notice := decode_notice(frames))
         except BadFrameError as error:
             edge = Edge(coordinator(), self._node.first_life, Channel.STATS)
             yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
         else:
-            self.session.on_notice(notice)
             yield Observe("view", {"counts": None if notice.counts is None else [list(one) for one in notice.counts],
                                    "wave": notice.wave, "running": notice.running})
         now: float = yield Now()

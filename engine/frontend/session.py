@@ -27,6 +27,7 @@ import msgspec
 from engine.config import Bounds, LimitsConfig
 from engine.coordinator.board import Notice
 from engine.errors import (
+    BadFrameError,
     BadRequestError,
     EngineDeadError,
     RefusedError,
@@ -193,9 +194,11 @@ class ClientSession:
         """It is gone; what it has said may still have to be read. Nothing more is sent to it."""
         self.balance.dead.add(self._cores.index(core))
 
-    def on_notice(self, notice: Notice) -> str | None:
-        """The coordinator has said what its cores have to do. -> what was wrong with it"""
-        return self.balance.on_notice(notice.counts, notice.wave, notice.running)
+    def on_notice(self, notice: Notice) -> None:
+        """The coordinator has said what its cores have to do. Raises BadFrameError where that cannot be."""
+        wrong = self.balance.on_notice(notice.counts, notice.wave, notice.running)
+        if wrong is not None:
+            raise BadFrameError(wrong)
 
     def abort(self, request_id: str) -> tuple[list[Delivery], list[Message]]:
         """End a request for its caller, now. -> (its end, messages to send). Unknown ids are nobody's business."""

@@ -94,7 +94,7 @@ class History(Records):
         """When that engine died, and of what, if no fault explains it: nothing of the kind may happen by itself.
 
         What explains one: a death, a stop that lasts for a step's deadline, damage to the shared memory, a payload that
-        was lost beside the ring. A core that left by itself may outlive a caller that heard of it and closed at once.
+        was lost beside the ring, a call that some of those that step together have heard. A core that left by itself may outlive a caller that heard of it and closed at once.
         """
         death = self.ends.first_death(engine)
         told = next((record for node, record in self.heard_of("engine-dead", engine)
@@ -107,7 +107,8 @@ class History(Records):
             return None
         patience = min(self.bounds.step_s, self.bounds.collective_s)
         explained = (death is not None and death.planned) or any(
-            receipt.at <= at and self._may_end(receipt.node, engine) and receipt.may_end_the_engine(patience)
+            receipt.at <= at and self._may_end(receipt.node, engine) and (
+                receipt.may_end_the_engine(patience) or (self.in_step(engine) and "/requests:" in receipt.site))
             for receipt in self.faults.receipts)
         return None if explained else (at, why)
 

@@ -179,6 +179,12 @@ def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bo
     return subject is None or incident.operation is None or incident.operation.request == subject
 
 
+def of_a_call_of_its_group(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Calls are put to all of a group, and what some of them ask all have to do."""
+    return (carried(history, receipt) is None and of_its_group(history, receipt, incident)
+            and any(history.in_step(mine) for mine in history.engines_of(receipt.node)))
+
+
 def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A request that was refused when the core held as many as it may, one of them because its abort was lost."""
     subject, limit = carried(history, receipt), history.play.config.limits.max_requests
@@ -250,6 +256,8 @@ REACH: tuple[Reach, ...] = (
 
     Reach("a message to the core is hit", MESSAGE_FATES, "frontend.*/requests:receive", "*",
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
+    Reach("a call to one of those that step together is hit", MESSAGE_FATES, "frontend.*/requests:receive", "core.*",
+          _END, of_a_call_of_its_group, "the others do what was asked, and wait for it"),
     Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED}),
           of_what_its_engine_still_holds, "the core counts whom its client has forgotten"),
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},

@@ -40,6 +40,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a subscriber stands still": (Fate.STALL, "core.0->subscriber.0/kv:receive", "subscriber.0", SHORT),
     "a publisher stands still": (Fate.HANG, STEP, "core.0", SHORT),
     "a message to the core is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
+    "a call to one of those that step together is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "an abort is lost": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
@@ -105,7 +106,7 @@ CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda s
 def _begun(row: Reach) -> Builder:
     lost_abort = row.name == "an abort is lost"
     topology = two_engines(subscribers=True)
-    if "coordinator" in row.name:
+    if "coordinator" in row.name or "step together" in row.name:
         topology = msgspec.structs.replace(topology, coordinators=(Coordinator(engines=(0,), lockstep=True),))
     h = history(topology=topology, limits=LimitsConfig(max_requests=1 if lost_abort else 4))
     h.of_a_worker = row.name.startswith("a worker that")
@@ -124,6 +125,8 @@ def _begun(row: Reach) -> Builder:
 
 def _fires(h: Builder, row: Reach) -> Builder:
     fate, site, node, until = OCCASIONS[row.name]
+    if row.name.startswith("a call"):
+        h.crosses(f"{REQUESTS}:send", "pause").crosses(f"{REQUESTS}:receive", "pause")
     h.fires(fate, site, node=node, until=until)
     return h.wait(until.seconds).releases() if until is not None else h
 

@@ -226,7 +226,7 @@ def test_steps_that_are_asked_for_before_all_rest_are_counted_from_then_on() -> 
     ranks = Ranks().run().say(0, request("a", tokens=50))
     ranks.say_all(call(1, "pause_scheduler"), call(2, "run_steps", 3)).run()
     rested = [data for mark, data in ranks.ranks[0].hand.marks if mark == "paused"]
-    assert len(rested) == 1
+    assert len(rested) == 2, "by agreement, and behind the steps"
     assert sum(wave == 1 for wave, _ in ranks.forwards[0]) == 3 and ranks.forwards[0] == ranks.forwards[1]
 
 
@@ -251,6 +251,13 @@ def test_who_is_asked_to_leave_stays_until_the_wave_is_over() -> None:
     ranks = Ranks().run().say(0, request("a", tokens=6)).run_to(2).say(1, Terminate()).run()
     assert ranks.ranks[1].left == "SIGTERM" and ranks.ranks[0].left is None
     assert ranks.forwards[0] == ranks.forwards[1] and not ranks.ranks[0].core.scheduler.has_unfinished_requests()
+
+
+def test_who_is_asked_to_leave_rests_behind_the_same_step_as_all() -> None:
+    ranks = Ranks().run().say_all(call(1, "pause_scheduler")).run()
+    began = len(ranks.forwards[0])
+    ranks.say(1, request("a", tokens=50)).say_all(call(2, "run_steps", 5)).run_to(began + 2).say(1, Terminate()).run()
+    assert [len(found) - began for found in ranks.forwards] == [5, 5]
 
 
 def test_a_core_that_steps_alone_tells_its_counts_and_nothing_else() -> None:
