@@ -94,7 +94,8 @@ class History(Records):
         """When that engine died, and of what, if no fault explains it: nothing of the kind may happen by itself.
 
         What explains one: a death, a stop that lasts for a step's deadline, damage to the shared memory, a payload that
-        was lost beside the ring, a call that some of those that step together have heard. A core that left by itself may outlive a caller that heard of it and closed at once.
+        was lost beside the ring, a call that some of those that step together have not heard.
+        A core that left by itself may outlive a caller that heard of it and closed at once.
         """
         death = self.ends.first_death(engine)
         told = next((record for node, record in self.heard_of("engine-dead", engine)

@@ -115,6 +115,9 @@ def _begun(row: Reach) -> Builder:
                "the core gives up what it drains": "RequestError"}.get(row.name, "RequestTimeoutError")
     for e in (0, 1):
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
+        if row.name.startswith("a call"):
+            edge = f"frontend.{e}->core.{e}/requests"
+            h.crosses(f"{edge}:send", "pause").crosses(f"{edge}:receive", "pause")
         h.called("a", node=f"frontend.{e}")
         if lost_abort:
             h.observes(f"frontend.{e}", "abort", request="a")
@@ -125,8 +128,6 @@ def _begun(row: Reach) -> Builder:
 
 def _fires(h: Builder, row: Reach) -> Builder:
     fate, site, node, until = OCCASIONS[row.name]
-    if row.name.startswith("a call"):
-        h.crosses(f"{REQUESTS}:send", "pause").crosses(f"{REQUESTS}:receive", "pause")
     h.fires(fate, site, node=node, until=until)
     return h.wait(until.seconds).releases() if until is not None else h
 

@@ -36,12 +36,13 @@ def check_bad_frame_isolated(history: History) -> Finding:
     if raw and len(bad) < raw:
         finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
     for death in history.ends.deaths:
-        if not death.planned and death.at >= first and not _is_of_a_group_that_was_called(history, death.node):
+        if not death.planned and death.at >= first and not is_of_a_group_that_was_called(history, death.node):
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
             break
     planned = [r for r in history.faults.receipts if r.fate in DEATHS]
     for node, record in history.observed("engine-dead"):
-        if record.at >= first and not planned and not _is_of_a_group_that_was_called(history, node) and history.before_closing(node, record):
+        if record.at >= first and not planned and history.before_closing(node, record) and \
+                not is_of_a_group_that_was_called(history, node):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
     logged = Counter(node for node, _ in bad)
     # What is left of a subscription by name is one to everything.
@@ -71,7 +72,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
     return finding
 
 
-def _is_of_a_group_that_was_called(history: History, node: str) -> bool:
+def is_of_a_group_that_was_called(history: History, node: str) -> bool:
     """Whether a frame to one of those that step together was hit: the others do what a call asks, and wait for it."""
     return any("/requests:" in hit.site for hit in history.faults.hit(*DAMAGE)) and any(
         history.in_step(engine) for engine in history.engines_of(node))
