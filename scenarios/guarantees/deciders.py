@@ -75,6 +75,10 @@ DECIDERS: dict[str, Decider] = {
     "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
                                 "than it sends to"),
+    "dp-start-needs-all": Decider("whose subscriptions the coordinator says it has seen; when each core heard it, and "
+                                  "was ready", (_I, _L), "a coordinator that says it has seen who was not there"),
+    "dp-coordinator-death-is-told": Decider("which fault struck the coordinator, its end, and what the client said",
+                                            (_P, _B, _C)),
     "dp-collectives-equal": Decider("forwards and all-reduces as each rank came to them; what it says that it brought "
                                     "and was answered", (_L, _I)),
     "dp-wave-monotone": Decider("waves as the ranks and their coordinator tell them, and as forwards have them",

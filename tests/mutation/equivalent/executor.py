@@ -21,7 +21,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "the same word again says the same"),
     Equivalent(_WORKERS, "Workers.connect", "sent-twice", """yield TellChild(node, WorkerRecipe(
                 config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
-                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index))""",
+                rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index,
+                across=recipe.across(rank)))""",
                "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
     Equivalent("engine/executor/multiproc.py", "MultiprocExecutor._read_answers", "statement-gone", "return read_any",
                "ranks answer in the order of the calls, which are waited for in that order: behind one answer of each "
@@ -90,7 +91,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/process/beside.py", "_or_leave", "off-by-one", "1",
                "any code but 0 is the same to its parent, who tells of its end by its name", "2"),
     Equivalent(_WORKER, "_start", "effects-swapped",
-               "yield MakeWorker(config, rank, config.grid.size, recipe.init_method)\n    "
+               "yield MakeWorker(config, rank, config.grid.size, recipe.init_method, recipe.across)\n    "
                "yield MarkPoint(Mark.LOADING)", "an object that has loaded nothing is seen by nobody"),
     Equivalent("engine/executor/calls.py", "CallTable.open", "branch-never-taken",
                "output_rank is not None and not 0 <= output_rank < self.ranks", _RANK),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutation.equivalent.base import Equivalent
 
 _LIFE, _SESSION = "engine/frontend/life.py", "engine/frontend/session.py"
-_HANDLE = "engine/frontend/handles/handle.py"
+_HANDLE, _CORE = "engine/frontend/handles/handle.py", "engine/frontend/handles/core.py"
 _MONITOR, _TEXT = "engine/frontend/handles/monitor.py", "engine/frontend/text/detokenizer.py"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not, and both are what is promised"
 _STREAMS = "streams refuse an id that is in use, so no client's session is asked for it"
@@ -13,18 +13,18 @@ _LOOKED = "who looks twice at the same instant sees the same: the second look is
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_LIFE, "nobody", "statement-gone", "yield", "makes a generator of it, and is never reached"),
-    Equivalent(_HANDLE, "CoreHandle.tell", "sent-twice", """yield TellChild(self.node, CoreRecipe(
-            config=config, files=files, handshake_address=handshake_address, beat=beat, frontend=frontend,
-            engine_index=self.node.index, clients=clients))""",
+    Equivalent(_CORE, "CoreHandle.tell", "sent-twice", """yield TellChild(self.node, CoreRecipe(
+            config=config, files=self.files, handshake_address=handshake_address, beat=self.files.segment("beat"),
+            frontend=frontend, engine_index=self.node.index, clients=clients, ranks=ranks))""",
                "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
     Equivalent(_LIFE, "ClientLife.send", "statement-gone", "return False", "nothing is as false as False",
                "return None"),
     Equivalent(_LIFE, "ClientLife.serve", "off-by-one", "now < next_tick", _INSTANT),
-    Equivalent(_HANDLE, "CoreHandle.end", "no-deadline", "(yield Now()) + self._bounds.terminate_s",
+    Equivalent(_HANDLE, "Handle.end", "no-deadline", "(yield Now()) + self._bounds.terminate_s",
                "who was killed is gone soon", behind='"kill")\n            yield AwaitEnds((self.node,), '),
     Equivalent(_LIFE, "ClientLife.tick", "off-by-one", "now - self._ticked_at > _AWAY * self.tick_s", _INSTANT),
     Equivalent(_LIFE, "ClientLife.look_at_cores", "statement-gone", "self._looked_at = now", _LOOKED),
-    Equivalent(_HANDLE, "CoreHandle._is_long_dead", "off-by-one",
+    Equivalent(_HANDLE, "Handle._is_long_dead", "off-by-one",
                "(yield Now()) - self._dead_since > self._bounds.orphan_s", _INSTANT),
     Equivalent(_MONITOR, "CoreMonitor.__init__", "statement-gone", 'self._exit = ""',
                "it is read only where the core is gone, and set by whoever says that"),
