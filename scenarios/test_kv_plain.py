@@ -26,6 +26,8 @@ ANSWERS = "core.0->subscriber.0/replay"
 QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
 HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq, kv_asks_in_time)
+#: A core that stands still for 1.3 s within a step goes on with it.
+UNHURRIED = {"step_s": 2.0, "stall_s": 2.6, "request_s": 4.0}
 
 globals().update(family(__name__, (
     Case("test_plain_publisher_is_asked_for_what_was_lost",
@@ -41,7 +43,8 @@ globals().update(family(__name__, (
          "It stands still for longer than another would take to be in its place: it is asked before it is believed. "
          "Its first batch is lost while an answer is waited for that no such publisher gives.",
          plan(hang("core.0", at=marked("core.0", Mark.STEP), until=until(seconds=0.45)), drop(KV),
-              stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.2))), (kv_tells_what_came,)),
+              stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.2))), (kv_tells_what_came,),
+         play={"config": lab_config(kv_events=EVENTS, bounds=UNHURRIED)}),
     Case("test_batch_of_a_plain_publisher_is_cut_short",
          "A batch cannot be read, live and in its replay: it is missing like one that did not come. So is the last "
          "one, behind which nothing follows.",
@@ -75,7 +78,7 @@ globals().update(family(__name__, (
          "joins the two, and the mirror is not known.",
          plan(stall("core.0", at=f"{KV}:send", nth=12, until=until(seconds=1.3)), drop(QUESTIONS, nth=2, times=2),
               delay(QUESTIONS, nth=4, until=until(seconds=0.15))), (kv_asks_in_time,),
-         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2}, bounds=UNHURRIED)}),
     Case("test_plain_publisher_is_started_again_behind_strange_answers",
          "Two answers hold nothing that is known, and it is started again: another such answer is the first one of its "
          "next life.",

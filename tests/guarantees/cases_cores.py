@@ -109,6 +109,14 @@ def a_request_ends_well_though_its_group_is_dead() -> Builder:
     return ends_by(h, "b", 1).ended("a")
 
 
+@accepts(GROUP)
+def a_request_was_refused_just_before_its_group_ended() -> Builder:
+    h = in_step().observes("core.0", "request", request="a-0", action="refused", reason="")
+    for core in (0, 1):
+        h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
+    return ends_by(h, "b", 1).ended("a", outcome="refused")
+
+
 @rejects(GROUP)
 def a_group_hears_of_an_end_too_late() -> Builder:
     return group_ends(in_step().wait(5.0))

@@ -9,6 +9,7 @@ from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
+from scenarios.history.operations import Operation
 from scenarios.history.play import Play
 
 CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel client"
@@ -96,7 +97,7 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
                           ", ".join(silent), at=first.at, node=client)
         open_then = [o for o, number in asked if number < first.number < _end_of(o.ends)]
         for o in open_then:
-            if o.ends and o.outcome != Outcome.ENGINE_DEAD and o.abort is None:
+            if o.ends and o.outcome != Outcome.ENGINE_DEAD and o.abort is None and not _let_go(history, o, first.at):
                 finding.broke("request {!r} ended {} behind the end of those that step together", o.request, o.outcome,
                               at=o.ended_at, node=client)
         reason = str(first.data.get("reason", ""))
@@ -122,6 +123,13 @@ def _who_ended(history: History, engine: EngineLife, at: float) -> frozenset[str
     left = (node for node, records in history.by_node("dying").items()
             if records[0].at <= at and history.lives_with(engine, node))
     return frozenset(base(node) for node in (*gone, *struck, *left))
+
+
+def _let_go(history: History, operation: Operation, by: float) -> bool:
+    """The core had done with it: what it said was on its way."""
+    node, internal = history.asked_of(operation).core, operation.internal
+    return any(record.data["request"] == internal and record.at <= by and record.data.get("action") != "add"
+               for name in ("freed", "request") for record in history.by_node(name).get(node, ()))
 
 
 def _end_of(ends: list[Record]) -> float:
