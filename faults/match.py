@@ -13,6 +13,7 @@ import msgspec
 
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, KVEventBatch
 from engine.topology import Channel
+from faults.told import SUBSCRIBE, subscriber_in
 
 _REQUEST_TYPES = {
     EngineCoreRequestType.ADD: "ADD",
@@ -93,14 +94,10 @@ def _response(parts: Sequence[Any]) -> Any:
     return {"call_id": call_id, "status": status, "value": value}
 
 
-def _subscription(frame: bytes) -> Any:
-    return {"type": "SUBSCRIBE", "index": int.from_bytes(frame[1:], "little") if len(frame) == 3 else None}
-
-
 def _wave(frames: Sequence[Any]) -> Any:
     first = bytes(frames[0])
-    if first[:1] == b"\x01":
-        return _subscription(first)
+    if first[:1] == SUBSCRIBE:
+        return {"type": "SUBSCRIBE", "index": subscriber_in(first)}
     if first != EngineCoreRequestType.START_DP_WAVE:
         return {"type": first.decode()}
     wave, exclude = msgspec.msgpack.decode(frames[1])
@@ -109,8 +106,8 @@ def _wave(frames: Sequence[Any]) -> Any:
 
 def _stats(frames: Sequence[Any]) -> Any:
     first = bytes(frames[0])
-    if first[:1] == b"\x01":
-        return _subscription(first)
+    if first[:1] == SUBSCRIBE:
+        return {"type": "SUBSCRIBE", "index": subscriber_in(first)}
     one, two, three = msgspec.msgpack.decode(first)
     if isinstance(three, bool):
         return {"type": "NOTICE", "counts": one, "wave": two, "running": three}

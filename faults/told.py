@@ -34,6 +34,7 @@ _PLACE = ("tag", "epoch", "next", "piece", "pieces", "known")
 _END, _PIECE = -1, -2
 #: What a frame must have for its message to tell its length.
 LARGE_BYTES = 64 << 10
+SUBSCRIBE = b"\x01"  # begins a subscription
 
 Told = Callable[[Sequence[Any]], dict[str, Any] | None]
 
@@ -122,10 +123,10 @@ def _named(names: tuple[str, ...], frame: Any) -> dict[str, Any] | None:
 
 def _said_of_waves(frames: Sequence[Any]) -> dict[str, Any] | None:
     first = bytes(frames[0])
+    if first[:1] == SUBSCRIBE:
+        return _subscribed(first)
     if first == b"READY":
         return {"ready": True}
-    if first[:1] == b"\x01":
-        return {"index": int.from_bytes(first[1:], "little")} if len(first) == 3 else None
     if first != EngineCoreRequestType.START_DP_WAVE or len(frames) != 2:
         return None
     found = _unpacked(frames[1])
@@ -140,13 +141,23 @@ def _reported(frames: Sequence[Any]) -> dict[str, Any] | None:
 
 def _told_to_clients(frames: Sequence[Any]) -> dict[str, Any] | None:
     first = bytes(frames[0])
-    if first[:1] == b"\x01":
-        return {"index": int.from_bytes(first[1:], "little")} if len(first) == 3 else None
+    if first[:1] == SUBSCRIBE:
+        return _subscribed(first)
     found = _unpacked(first)
     if not isinstance(found, list) or len(found) != 3 or not isinstance(found[2], bool):
         return None
     counts, wave, running = found
     return {"wave": wave, "running": running, **({} if counts is None else {"counts": counts})}
+
+
+def _subscribed(frame: bytes) -> dict[str, Any] | None:
+    index = subscriber_in(frame)
+    return None if index is None else {"index": index}
+
+
+def subscriber_in(frame: bytes) -> int | None:
+    """Who subscribes by name."""
+    return int.from_bytes(frame[1:], "little") if len(frame) == 3 else None
 
 
 def _unpacked(frame: Any) -> Any:

@@ -23,11 +23,8 @@ from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.attention import Chunk, make_plan
 from engine.worker.models.llama import LlamaModel
 from engine.worker.parallel.stages import IntermediateTensors, Stage
-from engine.worker.phases import Phases
+from engine.worker.phases import DUMMY, Phases
 from engine.worker.sampler import Draw, sample, seed_of
-
-#: As what stages know a dummy batch: no step has this number.
-DUMMY = 1 << 63
 
 
 class CachedRequestState:

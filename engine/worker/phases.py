@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+#: As what the stages of a step know a dummy batch: no step has this number.
+DUMMY = 1 << 63
+
 _Kept = TypeVar("_Kept")
 
 

@@ -19,16 +19,13 @@ from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.model_config import ModelConfig, layers_of_stage
 from engine.topology import Grid, Node, worker
 from engine.worker.async_output import AsyncModelRunnerOutput
-from engine.worker.phases import Phases
+from engine.worker.phases import DUMMY, Phases
 from sim.nodes.slots import Known, Slots
 from sim.process.effects import Enter, Hand, Sleep, TakeOver
 from sim.process.process import SimProcess
 
 #: As many blocks as a small device would have, where none are configured.
 NUM_BLOCKS = 64
-#: As what stages know a dummy batch.
-DUMMY = 1 << 63
-
 
 class Model(Protocol):
     """Stands in for the weights: what it takes to answer a step."""

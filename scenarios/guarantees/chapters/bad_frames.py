@@ -11,7 +11,7 @@ from engine.topology import NodeKind
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
-from scenarios.history.history import Fate, History, kind_of
+from scenarios.history.history import Fate, History, Receipt, kind_of
 
 #: The types of requests that a core knows, as its words have them.
 _KNOWN = frozenset(kind.hex() for kind in (
@@ -45,9 +45,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
                 not is_of_a_group_that_was_called(history, node):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
     logged = Counter(node for node, _ in bad)
-    # What is left of a subscription by name is one to everything.
-    cuts = Counter(hit.node for hit in hits if hit.fate == Fate.TRUNCATE and kind_of(hit.node) != NodeKind.COORDINATOR)
-    for node, cut in cuts.items():
+    for node, cut in Counter(hit.node for hit in unreadable(history)).items():
         if logged[node] < cut:
             finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
                           node=node)
@@ -70,6 +68,11 @@ def check_bad_frame_isolated(history: History) -> Finding:
             finding.witness("{} dropped a bad frame ({}) and {!r} was served afterwards", node,
                             record.data.get("error"), served.request, at=record.at, node=node)
     return finding
+
+
+def unreadable(history: History) -> list[Receipt]:
+    """Frames that were cut short so that they mean nothing; what is left of a subscription by name is one to all."""
+    return [hit for hit in history.faults.hit(Fate.TRUNCATE) if kind_of(hit.node) != NodeKind.COORDINATOR]
 
 
 def is_of_a_group_that_was_called(history: History, node: str) -> bool:

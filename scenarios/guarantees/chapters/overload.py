@@ -5,11 +5,10 @@ from __future__ import annotations
 from operator import itemgetter
 
 from engine.messages import Outcome
-from engine.topology import NodeKind
 from scenarios.guarantees.base import DAMAGED_ELSEWHERE, PROCESS, Envelope, Finding, Guarantee, Where
-from scenarios.guarantees.chapters.bad_frames import is_of_a_group_that_was_called
+from scenarios.guarantees.chapters.bad_frames import is_of_a_group_that_was_called, unreadable
 from scenarios.guarantees.fitting import may_not_fit
-from scenarios.history.history import FOREVER, Fate, History, Operation, Record, kind_of
+from scenarios.history.history import FOREVER, History, Operation, Record, kind_of
 
 CHAPTER = "Overload and trust"
 #: From this share of a limit on, an engine without limits would have gone on.
@@ -129,9 +128,7 @@ def check_no_foreign_code(history: History) -> Finding:
             finding.witness("{} dropped a malformed frame from {}: {}", node, record.data.get("edge"),
                             record.data.get("error"), at=record.at, node=node)
     if not bad:
-        for hit in history.faults.hit(Fate.TRUNCATE):
-            if kind_of(hit.node) == NodeKind.COORDINATOR:
-                continue  # what is left of a subscription by name is one to everything
+        for hit in unreadable(history):
             finding.broke("{} said nothing of the truncated frame from {}", hit.node, hit.site, at=hit.at,
                           node=hit.node)
     return finding
