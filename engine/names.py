@@ -4,6 +4,7 @@ Names are frozen: plans on disk refer to them.
 
     node     frontend.0   core.0   worker.1   subscriber.0          with @life after a restart: core.0@1
              coordinator.0                                          of cores 0, 1, ..., for all of their clients
+             launcher.0                                             whose they are, where they have several clients
              core.1   worker.1.0                                    engine 1: its core, its rank 0
     edge     core.0->worker.1/rpc                                    directed, one per peer
     site     core.0->worker.1/rpc:receive                            an operation on an edge
@@ -38,6 +39,7 @@ class NodeKind(StrEnum):
     WORKER = "worker"
     SUBSCRIBER = "subscriber"
     COORDINATOR = "coordinator"
+    LAUNCHER = "launcher"
 
 
 class Channel(StrEnum):
@@ -101,7 +103,7 @@ UNCOUNTED = (Channel.COLLECTIVE, Channel.CONSENSUS, Channel.PIPE)
 WRITER_STORES = ("reset", "data", "readers", "written")
 READER_STORES = ("read",)
 
-_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber|coordinator)"
+_NODE_RE = re.compile(r"^(?P<kind>frontend|core|worker|subscriber|coordinator|launcher)"
                       r"\.(?:(?P<engine>[1-9]\d*)\.(?=\d))?(?P<index>\d+)(?:@(?P<life>\d+))?$")
 _EDGE_RE = re.compile(r"^(?P<source>[a-z]+\.[\d.]+(?:@\d+)?)->(?P<target>[a-z]+\.[\d.]+(?:@\d+)?)/(?P<channel>[a-z]+)$")
 
@@ -151,6 +153,10 @@ def subscriber(index: int = 0, life: int = 0) -> Node:
 
 def coordinator(index: int = 0, life: int = 0) -> Node:
     return Node(NodeKind.COORDINATOR, index, life)
+
+
+def launcher(index: int = 0, life: int = 0) -> Node:
+    return Node(NodeKind.LAUNCHER, index, life)
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):

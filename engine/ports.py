@@ -96,7 +96,8 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[str, str, str] | None = None
     mandatory: bool = True  # ROUTER: an unroutable frame is an error
     handover: bool = True  # ROUTER: a returning identity replaces the old connection
-    watched: bool = False  # `was_cut` of one that connects, and `is_over` of one that is bound, tell of its connections
+    #: `was_cut` of one that connects, and `is_over`, tell of its connections; one that connects lingers for nobody.
+    watched: bool = False
     raw_identities: bool = False  # ROUTER that serves strangers: peers are their identities, as bytes
     verbose: bool = True  # XPUB: hears every subscription, and not only the first one of a topic
     verboser: bool = False  # XPUB: hears every unsubscription too, and not only the last one of a topic
@@ -138,7 +139,7 @@ class Socket(Protocol):
         messages."""
 
     def is_over(self) -> bool:
-        """Whether somebody was connected to a `watched` and bound socket, nobody is, and all that came was received."""
+        """Whether somebody was connected to a `watched` socket, nobody is, and all that came was received."""
 
     def fileno(self) -> int:
         """Readable when a message may be there. Edge-triggered: after each wake, receive until None."""

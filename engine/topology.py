@@ -27,6 +27,7 @@ from engine.names import (
     coordinator,
     core,
     frontend,
+    launcher,
     mark_site,
     subscriber,
     worker,
@@ -34,9 +35,9 @@ from engine.names import (
 
 __all__ = [
     "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Coordinator",
-    "Deployment", "Edge", "Engine", "Grid", "Mark", "Node", "NodeKind", "Topology", "at", "consensus_sites",
-    "coordinator", "core", "data_parallel", "frontend",
-    "is_site", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
+    "Deployment", "Edge", "Engine", "Grid", "Launcher", "Mark", "Node", "NodeKind", "Topology", "at",
+    "consensus_sites", "coordinator", "core", "data_parallel", "frontend",
+    "is_site", "launcher", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
 ]
 
 
@@ -153,12 +154,24 @@ class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
         return coordinator(self.index)
 
 
+class Launcher(msgspec.Struct, frozen=True, kw_only=True):
+    """Who owns these engines, and their coordinator, where they have several clients. It asks nothing of them."""
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+
+    @property
+    def node(self) -> Node:
+        return launcher(self.index)
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """Engines and clients that are joined: what is started, serves and goes as a whole. Subscribers outlive it."""
 
     engines: tuple[Engine, ...]
     clients: tuple[Client, ...]
     coordinators: tuple[Coordinator, ...] = ()
+    launcher: Launcher | None = None
 
     @property
     def index(self) -> int:
@@ -167,7 +180,8 @@ class Deployment(msgspec.Struct, frozen=True):
     @property
     def nodes(self) -> frozenset[Node]:
         return frozenset((*(node for engine in self.engines for node in engine.nodes),
-                          *(client.node for client in self.clients), *(one.node for one in self.coordinators)))
+                          *(client.node for client in self.clients), *(one.node for one in self.coordinators),
+                          *([self.launcher.node] if self.launcher else [])))
 
     @property
     def followers(self) -> tuple[tuple[Node, Engine], ...]:
@@ -181,6 +195,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[Engine, ...] = (Engine(),)
     clients: tuple[Client, ...] = (Client(),)
     coordinators: tuple[Coordinator, ...] = ()
+    launchers: tuple[Launcher, ...] = ()
 
     def engine(self, index: int) -> Engine:
         """Raises KeyError for an engine that the play does not have."""
@@ -191,6 +206,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def clients_of(self, engine: int) -> tuple[Client, ...]:
         return tuple(client for client in self.clients if engine in client.engines)
+
+    def launcher_of(self, engine: int) -> Launcher | None:
+        return next((one for one in self.launchers if engine in one.engines), None)
+
+    def owner_of(self, engine: int) -> Node:
+        """Who starts it and ends it: its launcher, or its client."""
+        one = self.launcher_of(engine)
+        return self.clients_of(engine)[0].node if one is None else one.node
 
     def coordinators_of(self, engines: Iterable[int]) -> tuple[Coordinator, ...]:
         """Those of any of these engines."""
@@ -210,8 +233,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                     break
             else:
                 found.append(Deployment((engine,), clients))
-        return tuple(msgspec.structs.replace(one, coordinators=self.coordinators_of(
-            engine.index for engine in one.engines)) for one in found) if self.coordinators else tuple(found)
+        return tuple(msgspec.structs.replace(
+            one, coordinators=self.coordinators_of(engine.index for engine in one.engines),
+            launcher=self.launcher_of(one.index)) for one in found)
 
     def engines_of(self, node: Node) -> tuple[Engine, ...]:
         """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
@@ -220,8 +244,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             return tuple(engine for engine in self.engines if engine.index in wanted)
         if node.kind is NodeKind.SUBSCRIBER:
             return tuple(engine for engine in self.engines if node.index in engine.subscribers)
-        if node.kind is NodeKind.COORDINATOR:
-            wanted = next((one.engines for one in self.coordinators if one.index == node.index), ())
+        if node.kind in (NodeKind.COORDINATOR, NodeKind.LAUNCHER):
+            known = self.coordinators if node.kind is NodeKind.COORDINATOR else self.launchers
+            wanted = next((one.engines for one in known if one.index == node.index), ())
             return tuple(engine for engine in self.engines if engine.index in wanted)
         index = node.index if node.kind is NodeKind.CORE else node.engine
         return tuple(engine for engine in self.engines if engine.index == index)
@@ -233,7 +258,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         engines = self.engines_of(node)
         if kind is NodeKind.COORDINATOR:
             return tuple(one.node for one in self.coordinators_of(engine.index for engine in engines))
-        if node.kind is NodeKind.COORDINATOR and kind is NodeKind.FRONTEND:
+        if kind is NodeKind.LAUNCHER:
+            return tuple(one.node for one in self.launchers if not {e.index for e in engines}.isdisjoint(one.engines))
+        if node.kind in (NodeKind.COORDINATOR, NodeKind.LAUNCHER) and kind is NodeKind.FRONTEND:
             return tuple(dict.fromkeys(client.node for engine in engines for client in self.clients_of(engine.index)))
         found = {NodeKind.CORE: [engine.core for engine in engines],
                  NodeKind.WORKER: [w for engine in engines for w in engine.workers],
@@ -253,6 +280,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         """Client, coordinator, core and workers of each engine in turn, then the subscribers."""
         found: list[Node] = []
         for engine in self.engines:
+            found += [one.node for one in self.launchers if one.engines[0] == engine.index]
             found += [client.node for client in self.clients if client.engines[0] == engine.index]
             found += [one.node for one in self.coordinators if one.engines[0] == engine.index]
             found += engine.nodes
@@ -262,12 +290,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def edges(self) -> tuple[Edge, ...]:
         edges: list[Edge] = []
         for engine in self.engines:
-            c = engine.core
+            c, owner = engine.core, self.owner_of(engine.index)
+            edges += [Edge(c, owner, Channel.HANDSHAKE), Edge(owner, c, Channel.HANDSHAKE)]
             for client in self.clients_of(engine.index):
                 f = client.node
-                edges += [Edge(c, f, Channel.HANDSHAKE), Edge(f, c, Channel.HANDSHAKE),
-                          Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS),
-                          Edge(c, f, Channel.OUTPUTS)]
+                edges += [Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS), Edge(c, f, Channel.OUTPUTS)]
             edges += engine.edges
         for one in self.coordinators:
             edges += self._edges_of(one.node)
@@ -340,14 +367,16 @@ def tensor_parallel(tp: int, *, subscribers: int = 0, pp: int = 1) -> Topology:
 
 
 def data_parallel(dp: int, *, tp: int = 1, pp: int = 1, subscribers: int = 0, coordinated: bool = False,
-                  lockstep: bool = False) -> Topology:
-    """One client of `dp` engines, which it spreads its requests over. `subscribers` follow each of them.
+                  lockstep: bool = False, clients: int = 1) -> Topology:
+    """Clients of `dp` engines, each of which spreads its requests over them. `subscribers` follow each of them.
 
-    `coordinated`: they have a coordinator, as engines in `lockstep` have.
+    `coordinated`: they have a coordinator, as engines in `lockstep` have. Of several clients none owns the engines.
     """
     ranks = tuple(range(dp))
     hubs = (Coordinator(engines=ranks, lockstep=lockstep),) if coordinated or lockstep else ()
-    return Topology(clients=(Client(engines=ranks),), coordinators=hubs, engines=tuple(
+    launchers = (Launcher(engines=ranks),) if clients > 1 else ()
+    several = tuple(Client(index=index, engines=ranks) for index in range(clients))
+    return Topology(clients=several, coordinators=hubs, launchers=launchers, engines=tuple(
         Engine(index=rank, tp=tp, pp=pp, data_parallel_rank=rank,
                subscribers=tuple(range(rank * subscribers, (rank + 1) * subscribers))) for rank in range(dp)))
 

@@ -17,7 +17,8 @@ import msgspec
 from engine.coordinator.board import Start
 from engine.coordinator.sockets import COORDINATOR
 from engine.coordinator.waves import Report, StartWave, Waves
-from engine.core.engine_core import LATER, OUTPUT, EngineCore, Outgoing, Terminate
+from engine.core.engine_core import LATER, EngineCore
+from engine.core.io.items import OUTPUT, Outgoing, Terminate
 from engine.effects import Loop, MarkPoint, Now, Observe, Put
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, SchedulerOutput
 from engine.process.consensus.effects import Reduce

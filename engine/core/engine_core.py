@@ -25,7 +25,8 @@ from engine.config import EngineConfig
 from engine.core.batch_queue import BatchQueue
 from engine.core.drain import Drain
 from engine.core.dump import failed_step
-from engine.core.pulse import Pulse
+from engine.core.io.items import INPUT, KV, OUTPUT, ClientGone, MalformedRequest, Outgoing, Terminate
+from engine.core.io.pulse import Pulse
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.effects import Beat, Loop, MarkPoint, Now, Observe, Put, Take, ThreadFailed
@@ -48,29 +49,6 @@ from engine.wire.codec import Abort, Utility
 MAX_PING_BYTES = 1 << 20
 #: What a utility gives that is answered when something else has happened.
 LATER = object()
-INPUT, OUTPUT, KV = "input", "output", "kv"
-
-
-class MalformedRequest(msgspec.Struct, frozen=True):
-    """A frame that was no request. `request_id` is set where it could be told whose it was."""
-
-    error: str
-    request_id: str | None = None
-
-
-class Terminate(msgspec.Struct, frozen=True):
-    """SIGTERM was received."""
-
-
-class Outgoing(msgspec.Struct, frozen=True):
-    """One message for the output thread."""
-
-    client_index: int
-    outputs: EngineCoreOutputs
-
-
-class Dead(msgspec.Struct, frozen=True):
-    """The output thread's last item: tell every client, then end."""
 
 
 class EngineCore:
@@ -252,7 +230,11 @@ class EngineCore:
             yield from self._utility(item)
         elif isinstance(item, MalformedRequest):
             if item.request_id is not None and item.request_id not in self.scheduler.requests:
-                yield from self._reject(item.request_id, 0, FinishReason.ERROR, item.error)
+                yield from self._reject(item.request_id, item.client_index, FinishReason.ERROR, item.error)
+        elif isinstance(item, ClientGone):
+            its = [r for r in self.scheduler.requests.values() if r.client_index == item.client_index]
+            yield Observe("client-gone", {"client": item.client_index, "requests": len(its)})
+            yield from self._give_up(its, "client gone", "the connection to its client has ended")
         elif isinstance(item, Terminate):
             self._allowance = None
             self.drain.begin((yield Now()))
@@ -296,14 +278,19 @@ class EngineCore:
                 yield Observe("freed", {"request": request_id})
 
     def _abort_the_rest(self) -> Loop[None]:
-        """The drain's deadline has come: whoever still runs is told so."""
-        rest = [(r.request_id, r.client_index, r.num_output_tokens) for r in self.scheduler.requests.values()]
+        """The drain's deadline has come."""
+        yield from self._give_up(list(self.scheduler.requests.values()), "drain deadline",
+                                 "the engine was told to stop")
+
+    def _give_up(self, some: list[Request], why: str, reason: str) -> Loop[None]:
+        """They end here, and their clients are told so."""
+        rest = [(r.request_id, r.client_index, r.num_output_tokens) for r in some]
         self.scheduler.abort_requests([request_id for request_id, _, _ in rest])
         for request_id, client_index, sent in rest:
-            yield Observe("request", {"request": request_id, "action": "abort", "reason": "drain deadline"})
+            yield Observe("request", {"request": request_id, "action": "abort", "reason": why})
             yield Observe("freed", {"request": request_id})
             yield from self._emit(client_index, [
-                EngineCoreOutput(request_id, [], sent, FinishReason.ABORT, "the engine was told to stop")])
+                EngineCoreOutput(request_id, [], sent, FinishReason.ABORT, reason)])
 
     # -- utilities
 

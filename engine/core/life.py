@@ -26,9 +26,10 @@ from engine.config import KVEventsConfig
 from engine.coordinator.sockets import READY, WAVES, core_sockets
 from engine.coordinator.waves import Waves
 from engine.core.dp_engine_core import GROUP, CountedEngineCore, DPEngineCore
-from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, Terminate, reason_of
-from engine.core.io_loops import Unheard, input_loop, last_words, outboxes_of, output_loop
-from engine.core.pulse import Pulse
+from engine.core.engine_core import EngineCore, reason_of
+from engine.core.io.items import INPUT, OUTPUT, Dead, Terminate
+from engine.core.io.loops import Unheard, announce, input_loop, last_words, outboxes_of, output_loop
+from engine.core.io.pulse import Pulse
 from engine.core.scheduler import Scheduler
 from engine.effects import (
     AwaitParent,
@@ -68,9 +69,9 @@ from engine.process.consensus.effects import JoinGroup
 from engine.process.files import birth_certificate
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure
 from engine.topology import Channel, Edge, Mark, Node, coordinator, core, frontend
-from engine.wire.handshake import REQUESTS, core_hello, core_ready
+from engine.wire.handshake import core_hello, core_ready
 from engine.wire.subscriptions import subscriptions_of
-from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket
+from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket, requests_of
 
 #: So often, within the bound of a handshake, a core says that it wants to hear its coordinator.
 SUBSCRIBES = 5
@@ -133,7 +134,7 @@ class CoreLife:
         yield from executor.begin()  # before the first socket and thread: under fork they must not be inherited
         yield beside("parent-watch", self._watch_parent(executor))
         yield OpenHeartbeat(recipe.beat, create=False)
-        yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.clients[0]))
+        yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.owner))
         metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
         self._check_agreement(metadata)
         yield from executor.connect()
@@ -149,12 +150,15 @@ class CoreLife:
         yield from self._start_output(metadata.addresses, engine)
         yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
         yield from core_ready(num_blocks)
-        yield Send(REQUESTS, [b""])  # announces the core on the socket where its work will come
-        me = core(recipe.engine_index)
-        edges = {REQUESTS: str(Edge(frontend(recipe.clients[0]), me, Channel.REQUESTS))}
+        me, clients = core(recipe.engine_index), {requests_of(place): place for place in range(len(recipe.clients))}
+        for inbox in clients:
+            yield from announce(inbox)  # on the socket where its work will come
+        edges = {inbox: str(Edge(frontend(recipe.clients[place]), me, Channel.REQUESTS))
+                 for inbox, place in clients.items()}
         if config.has_coordinator:
             edges[WAVES] = str(Edge(coordinator(), me, Channel.WAVE))
-        yield from self._run_beside("input", input_loop(edges, self._pulse))
+        yield from self._run_beside("input", input_loop(
+            edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4))
         return engine
 
     def _make(self, scheduler: Scheduler, executor: Executor) -> EngineCore:
@@ -212,9 +216,12 @@ class CoreLife:
 
     def _start_output(self, addresses: EngineZmqAddresses, engine: EngineCore) -> Loop[None]:
         config, recipe = self._config, self._recipe
-        yield OpenSocket(core_request_socket(config, addresses.inputs[0], recipe.engine_index, recipe.clients[0]))
-        for client_index, address in enumerate(addresses.outputs):
-            yield OpenSocket(core_output_socket(config, address, client_index, recipe.clients[client_index]))
+        several = recipe.launcher is not None
+        for place, (client, requests, outputs) in enumerate(zip(
+                recipe.clients, addresses.inputs, addresses.outputs, strict=True)):
+            yield OpenSocket(core_request_socket(config, requests, recipe.engine_index, client, place,
+                                                 watched=several))
+            yield OpenSocket(core_output_socket(config, outputs, place, client, watched=several))
         unheard = None
         if config.has_coordinator:
             yield from self._subscribe(addresses)
@@ -237,7 +244,7 @@ class CoreLife:
         yield AwaitParent()
         self._parent_gone = True
         yield Observe("parent-gone", {})
-        gone = QueueCancelledError("the frontend is gone")
+        gone = QueueCancelledError(f"the {self._recipe.owner.kind} is gone")
         yield Cancel(gone)
         yield Put(INPUT, gone)
         if not (yield Take(LEFT, (yield Now()) + self._config.bounds.orphan_s / 4)):
@@ -270,7 +277,8 @@ class CoreLife:
             yield from self._executor.stop()
         if self._kv_log is not None:
             yield from end_publisher(self._kv_log, self._kv_config())
-        yield Close(0.0 if self._parent_gone else None)  # without a parent nobody will ever read it
+        alone = self._parent_gone and self._recipe.launcher is None  # then nobody will ever read it
+        yield Close(0.0 if alone else None)
         if self._parent_gone or not (yield IsAlive(self._recipe.frontend)):
             yield RemoveFiles(self._files)
         yield Observe("bye", {"reason": reason})

@@ -18,6 +18,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
+from engine.frontend.attachment import Attachment
 from engine.frontend.client import end_client
 from engine.frontend.service import Service
 from engine.frontend.session import UtilityResult
@@ -67,8 +68,11 @@ class AsyncStream:
 class AsyncLLM:
     """One engine in the background. Raises ConfigError or StartupError; then nothing is left behind."""
 
-    def __init__(self, config: EngineConfig, *, ports: Ports | None = None) -> None:
-        self._service = Service(config, asyncio_mode=True, ports=ports)
+    def __init__(self, config: EngineConfig, *, ports: Ports | None = None, attachment: Attachment | None = None,
+                 client_index: int = 0) -> None:
+        """`attachment`: of the running engines of an `EngineLauncher`, one of whose clients this is."""
+        self._service = Service(config, asyncio_mode=True, ports=ports, attachment=attachment,
+                                client_index=client_index)
         self.config = self._service.config
         self.client = self._service.client
         weakref.finalize(self, end_client, self.client).atexit = False  # the client sees to the program's end itself

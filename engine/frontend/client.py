@@ -17,23 +17,26 @@ import atexit
 import os
 import secrets
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from engine.config import EngineConfig
 from engine.effects import Loop
+from engine.frontend.attachment import Attachment
+from engine.frontend.launcher import LauncherLife
 from engine.frontend.life import ClientLife
 from engine.frontend.session import ClientSession
 from engine.ports import Ports
 from engine.process.entry import open_ports
 from engine.process.living import EngineProcess
-from engine.topology import frontend
+from engine.topology import frontend, launcher
 
 #: Clients whose engines run, of this process and (after a fork) of its parent. Held here until their shutdown: a ZMQ
 #: context that is collected together with its sockets would wait for them for ever.
-_open_clients: set[EngineCoreClient] = set()
+_open_clients: set[Opened[Any]] = set()
+_Life = TypeVar("_Life", ClientLife, LauncherLife)
 
 
-def end_client(client: EngineCoreClient) -> None:
+def end_client(client: Opened[Any]) -> None:
     """Shut down unless it is another process's: a fork has copies of its parent's clients."""
     if client.owner_pid == os.getpid():
         client.shutdown()
@@ -46,28 +49,85 @@ def _end_all() -> None:
         end_client(client)
 
 
-class EngineCoreClient:
-    """One core, one client. Raises ConfigError or StartupError from its constructor, which leaves nothing behind."""
+class Opened(Generic[_Life]):
+    """A life of this process that has others to end. Raises what its start raises, and leaves nothing behind then."""
 
-    def __init__(self, config: EngineConfig, *, ports: Ports | None = None) -> None:
-        self.ports: Any = ports or open_ports(frontend(), "", b"")
+    def __init__(self, ports: Any, life: _Life) -> None:
+        self.ports, self.life = ports, life
         self.owner_pid = os.getpid()
-        self.process = EngineProcess(self.ports)
-        self.life = ClientLife(self.ports.node, config, lambda: secrets.token_hex(4))
+        self.process = EngineProcess(ports)
         self.run = self.process.run
         _open_clients.add(self)
         #: `multiprocessing` asks its own children's exit handlers for nothing, and they, too, wait for theirs.
         self._last = Finalize(None, end_client, (self,), exitpriority=0)
         try:
-            self.run(self.life.start())
+            self.started: Any = self.run(life.start())
         except BaseException:
             self.shutdown()
             raise
 
+    def shutdown(self) -> None:
+        """End the engine and remove everything it has. Safe to call twice, and on an engine that never started."""
+        ending: Loop[None] = self.life.shutdown()
+        try:
+            self.run(ending)
+        except BaseException:  # a second Ctrl-C
+            ending.close()
+            self.run(self.life.break_off())
+            raise
+        finally:
+            _open_clients.discard(self)
+            self._last.cancel()
+
+
+class EngineLauncher(Opened[LauncherLife]):
+    """Engines for several clients, each in a process of its own. Raises ConfigError or StartupError.
+
+        with EngineLauncher(config, clients=2) as launcher:
+            ...  # in process k: AsyncLLM(config, attachment=launcher.attachment, client_index=k)
+            launcher.serve(60.0)
+    """
+
+    def __init__(self, config: EngineConfig, clients: int = 2, *, ports: Ports | None = None) -> None:
+        opened = ports or open_ports(launcher(), "", b"")
+        super().__init__(opened, LauncherLife(opened.node, config, tuple(range(clients))))
+
+    @property
+    def attachment(self) -> Attachment:
+        """What a client has to be given; msgpack can carry it to another process."""
+        attachment: Attachment = self.started
+        return attachment
+
+    def serve(self, for_s: float) -> str:
+        """Watch over the engines, at most so long. -> why no core is left, or nothing while one is"""
+        now = self.ports.clock.monotonic()
+        until = now + for_s
+        while not self.life.reason and now < until:
+            now = self.run(self.life.serve(until))
+        return self.life.reason
+
+    def __enter__(self) -> EngineLauncher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+class EngineCoreClient(Opened[ClientLife]):
+    """A client of engines that it starts, or of those of an `attachment`, as the one with this index among its clients.
+
+    Raises ConfigError or StartupError from its constructor, which leaves nothing behind.
+    """
+
+    def __init__(self, config: EngineConfig, *, ports: Ports | None = None, attachment: Attachment | None = None,
+                 client_index: int = 0) -> None:
+        opened: Any = ports or open_ports(frontend(client_index), "", b"")
+        super().__init__(opened, ClientLife(opened.node, config, lambda: secrets.token_hex(4), attachment))
+
     @staticmethod
-    def make_client(config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> EngineCoreClient:
+    def make_client(config: EngineConfig, *, asyncio_mode: bool, **more: Any) -> EngineCoreClient:
         """vLLM's factory."""
-        return (AsyncMPClient if asyncio_mode else SyncMPClient)(config, ports=ports)
+        return (AsyncMPClient if asyncio_mode else SyncMPClient)(config, **more)
 
     @property
     def session(self) -> ClientSession:
@@ -130,21 +190,6 @@ class EngineCoreClient:
     def check_health(self) -> None:
         """Raises EngineDeadError where no core is left that makes progress. Never waits."""
         self.run(self.life.check_health())
-
-    # -- the end
-
-    def shutdown(self) -> None:
-        """End the engine and remove everything it has. Safe to call twice, and on an engine that never started."""
-        ending: Loop[None] = self.life.shutdown()
-        try:
-            self.run(ending)
-        except BaseException:  # a second Ctrl-C
-            ending.close()
-            self.run(self.life.break_off())
-            raise
-        finally:
-            _open_clients.discard(self)
-            self._last.cancel()
 
 
 class SyncMPClient(EngineCoreClient):

@@ -13,56 +13,45 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.coordinator.sockets import STATS, stats_socket
+from engine.coordinator.sockets import STATS
 from engine.coordinator.words import decode_notice
 from engine.effects import (
     AwaitEnds,
-    ClaimFiles,
     Close,
     Loop,
     MarkPoint,
     Now,
     Observe,
-    OpenSocket,
     ReadModel,
     Receive,
     RemoveFiles,
     Send,
-    SweepFiles,
-    WhoAmI,
 )
-from engine.errors import BadFrameError, ChildGoneError, EngineDeadError, RefusedError
+from engine.errors import BadFrameError, EngineDeadError, RefusedError
+from engine.frontend.attachment import Attachment
+from engine.frontend.handles.attached import AttachedCore, AttachedEngines
+from engine.frontend.handles.core import CoreHandle
 from engine.frontend.handles.handle import Handle
-from engine.frontend.handles.manager import CoreEngineProcManager
+from engine.frontend.handles.manager import parallel_config
+from engine.frontend.handles.own import OwnEngines
 from engine.frontend.session import ClientSession, Delivery, Message
-from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
+from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
-from engine.process.files import EngineFiles, birth_certificate
-from engine.process.recipes import CoordinatorReady
 from engine.topology import Channel, Edge, Mark, Node, coordinator
-from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
-from engine.wire.subscriptions import subscriptions_of
-from engine.wire.wiring import frontend_sockets
+from engine.wire.handshake import REQUESTS
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
 _AT_ONCE = 0.0
 #: Ticks that a client has missed when it stood still itself.
 _AWAY = 5
-
-
-def parallel_config(config: EngineConfig) -> dict[str, int | str | bool]:
-    """What both sides of the handshake must agree on."""
-    return {"tensor_parallel_size": config.tensor_parallel_size,
-            "pipeline_parallel_size": config.pipeline_parallel_size,
-            "data_parallel_size": config.data_parallel_size}
 
 
 def nobody(delivery: Delivery) -> Loop[None]:
@@ -77,17 +66,20 @@ class ClientLife:
     model: ModelConfig  # from the start on
     num_gpu_blocks: int  # of the core that has the fewest
 
-    def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str]) -> None:
+    def __init__(self, node: Node, config: EngineConfig, suffix: Callable[[], str],
+                 attachment: Attachment | None = None) -> None:
+        """`attachment`: of engines that run; None: it starts them, and ends them."""
         self.config = config
         self.bounds = bounds = config.bounds
-        self._engines = engines = CoreEngineProcManager(node, config)
-        self.cores = engines.cores
+        self._engines = engines = OwnEngines(node, config) if attachment is None else AttachedEngines(
+            config, attachment)
+        index, count = (0, 1) if attachment is None else (attachment.index_of(node.index), len(attachment.clients))
+        self.cores: Mapping[int, CoreHandle | AttachedCore] = engines.cores
         self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
-        self.session = ClientSession(config.limits, bounds, suffix, cores=tuple(self.cores))
+        self.session = ClientSession(config.limits, bounds, suffix, index, tuple(self.cores), count)
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
-        self.files: EngineFiles | None = None
         self._node = node
         self.watched: tuple[Node, ...] = ()  # whose end is to be noticed; once: it stays readable for ever
         self.closed = False  # or about to be
@@ -97,60 +89,21 @@ class ClientLife:
 
     def start(self) -> Loop[None]:
         """Raises ConfigError or StartupError; then `shutdown` is still to be run."""
-        config = self.config
+        engines, agreed = self._engines, parallel_config(self.config)
         yield Observe("starting", {})
         try:
-            self.model = yield ReadModel(config)
-            yield SweepFiles()
-            self.files = files = yield ClaimFiles(config.runtime_dir)
-            me = yield WhoAmI()
-            yield Observe("born", birth_certificate(me, files))
-            start_method = "spawn" if config.start_method == "auto" else config.start_method
-            yield from self._engines.start(start_method)
-            addresses = yield from self._open_sockets(files)
-            config = msgspec.structs.replace(config, start_method=start_method)
-            hub = yield from self._engines.tell(config, files, me, addresses[HANDSHAKE], (self._node.index,))
-            if hub is not None:
-                yield from self._subscribe(hub)
-            yield from self._meet(addresses, hub)
+            self.model = yield ReadModel(self.config)
+            blocks: dict[int, int] = yield from engines.open_for(self._node, self.config, agreed)
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
-        self._ticked_at = now = yield Now()
-        self._engines.watch(now)
-        self.watched = self._engines.nodes
-
-    def _open_sockets(self, files: EngineFiles) -> Loop[dict[str, str]]:
-        """-> where each is bound"""
-        def address(name: str) -> str:
-            return files.socket(f"{name}.ipc") if self.config.sockets.transport == "ipc" else "tcp://127.0.0.1:*"
-
-        bound = {}
-        for spec in frontend_sockets(self.config, address, tuple(self.cores)):
-            bound[spec.name] = yield OpenSocket(spec)
-        return bound
-
-    def _subscribe(self, hub: CoordinatorReady) -> Loop[None]:
-        """To what the coordinator says."""
-        yield OpenSocket(stats_socket(hub.stats, self._node.index))
-        for topic in subscriptions_of(self._node.index):
-            yield Send(STATS, [topic])
-
-    def _meet(self, addresses: dict[str, str], hub: CoordinatorReady | None) -> Loop[None]:
-        agreed = parallel_config(self.config)
-        theirs = () if hub is None else (hub.waves, hub.reports, hub.stats)
-        metadata = {index: EngineHandshakeMetadata(
-            EngineZmqAddresses([addresses[REQUESTS]], [addresses[handle.inbox]], *theirs), agreed)
-            for index, handle in self.cores.items()}
-        try:
-            ready = yield from frontend_handshake(
-                metadata, self.bounds.handshake_s, self.bounds.startup_s, self._engines.nodes)
-        except ChildGoneError:
-            raise (yield from self._engines.why_start_failed()) from None
-        self.num_gpu_blocks = min(ready.values())
-        of_each = {"blocks": {self.cores[index].name: blocks for index, blocks in ready.items()}}
+        self.num_gpu_blocks = min(blocks.values())
+        of_each = {"blocks": {self.cores[index].name: some for index, some in blocks.items()}}
         yield Observe("ready", {"num_gpu_blocks": self.num_gpu_blocks, "parallel_config": agreed,
-                                **(of_each if len(ready) > 1 else {})})
+                                **(of_each if len(blocks) > 1 else {})})
+        self._ticked_at = now = yield Now()
+        engines.watch(now)
+        self.watched = engines.nodes
 
     # -- requests
 
@@ -250,6 +203,8 @@ class ClientLife:
             return now
         while self.session.answers:
             yield Observe("answer", msgspec.structs.asdict(self.session.answers.pop(0)))
+        while self.session.strays:
+            yield Observe("stray", {"request": self.session.strays.pop(), "core": index})
         yield from self._hand_over(deliveries)
         if index in self.session.notices and not handle.dead and handle.serves:
             yield Observe("dead-notice", {"core": index})
@@ -393,7 +348,7 @@ class ClientLife:
     def give_back(self) -> Loop[None]:
         """Close and remove what this process has."""
         yield Close()
-        if self.files is not None:
-            yield RemoveFiles(self.files)
+        if self._engines.files is not None:
+            yield RemoveFiles(self._engines.files)
         yield MarkPoint(Mark.DYING)
         yield Observe("closed", {})

@@ -14,17 +14,16 @@ from engine.frontend.streams import Stream, Streams
 from engine.frontend.text.input_processor import Prompt
 from engine.frontend.text.tokenizer import inputs_of
 from engine.messages import SamplingParams
-from engine.ports import Ports
 
 
 class Service:
     """The streams of one `EngineCoreClient`."""
 
-    def __init__(self, config: EngineConfig, *, asyncio_mode: bool, ports: Ports | None = None) -> None:
-        """Raises ConfigError, StartupError."""
+    def __init__(self, config: EngineConfig, *, asyncio_mode: bool, **more: Any) -> None:
+        """`more`: see `EngineCoreClient`. Raises ConfigError, StartupError."""
         self.config = checked(config)
         self.inputs = inputs_of(self.config)
-        self.client: Any = EngineCoreClient.make_client(self.config, asyncio_mode=asyncio_mode, ports=ports)
+        self.client: Any = EngineCoreClient.make_client(self.config, asyncio_mode=asyncio_mode, **more)
         self.streams = Streams(self.client.life, self.inputs)
 
     @property

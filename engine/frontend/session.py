@@ -135,18 +135,20 @@ class ClientSession:
     """The requests and utility calls of one client of these cores."""
 
     def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0,
-                 cores: tuple[int, ...] = (0,)) -> None:
+                 cores: tuple[int, ...] = (0,), client_count: int = 1) -> None:
         self.limits = limits
         self.bounds = bounds
         self.client_index = client_index
         self._cores, self.alive = cores, list(cores)
-        self.balance = Balance(len(cores))
+        self.balance = Balance(len(cores), client_index=client_index, client_count=client_count)
         self._several = len(cores) > 1
         self.answers: list[CoreAnswer] = []  # since somebody took them
         self.dead: EngineDeadError | None = None
         self.notices: set[int] = set()  # cores that have said their last word
         self.bytes_in_flight = 0
         self._suffix = suffix
+        self._mark = f"{client_index}." if client_count > 1 else ""  # whose a request is, among several clients
+        self.strays: list[str] = []  # outputs for others of them, since somebody took these
         self._by_id: dict[str, _Live] = {}
         self._by_internal: dict[str, _Live] = {}
         self._utilities: dict[int, _Call] = {}
@@ -173,7 +175,7 @@ class ClientSession:
         if len(self._by_id) >= self.limits.max_requests:
             raise RefusedError(request_id, f"{len(self._by_id)} requests are in flight, the limit is "
                                            f"{self.limits.max_requests}; retry when one has ended")
-        internal_id = f"{request_id}-{self._suffix()}"
+        internal_id = f"{request_id}-{self._mark}{self._suffix()}"
         frames = encode_add(EngineCoreRequest(
             internal_id, prompt_token_ids, params, self.client_index, self.balance.wave, arrival_time=now,
             eos_token_id=eos_token_id, priority=priority))
@@ -255,6 +257,8 @@ class ClientSession:
         for output in outputs.outputs:
             live = self._by_internal.get(output.request_id)
             if live is None or live.core != core:  # it has ended, or is not this core's
+                if not output.request_id.rpartition("-")[2].startswith(self._mark):
+                    self.strays.append(output.request_id)
                 continue
             live.heard_at = now
             if output.num_preceding > live.have:

@@ -11,7 +11,7 @@ from engine.config import EngineConfig
 from engine.effects import Identity, Loop
 from engine.process.consensus.effects import Across, Member
 from engine.process.files import EngineFiles
-from engine.topology import Node, worker
+from engine.topology import Node, frontend, launcher, worker
 
 
 class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
@@ -22,7 +22,12 @@ class CoreRecipe(msgspec.Struct, frozen=True, kw_only=True, tag="core"):
     frontend: Identity  # who owns the engine
     engine_index: int = 0
     clients: tuple[int, ...] = (0,)  # the frontends, by the index that they have among the core's clients
+    launcher: int | None = None  # who that is, where it is none of these
     ranks: tuple[Member, ...] = ()  # the cores that step together with it, itself among them, by rank
+
+    @property
+    def owner(self) -> Node:
+        return frontend(self.clients[0]) if self.launcher is None else launcher(self.launcher)
 
     def across(self, rank: int) -> Across | None:
         """Whom that rank of this engine meets in each forward."""

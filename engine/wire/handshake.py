@@ -59,8 +59,11 @@ def core_ready(num_gpu_blocks: int) -> Loop[None]:
 
 
 def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s: float, startup_s: float,
-                       ends: tuple[Node, ...] = ()) -> Loop[dict[int, int]]:
+                       ends: tuple[Node, ...] = (), inboxes: tuple[str, ...] = (HANDSHAKE, REQUESTS),
+                       ) -> Loop[dict[int, int]]:
     """The frontend's side: what it has to say to each core, by engine. -> num_gpu_blocks of each.
+
+    Without REQUESTS among `inboxes` they announce themselves to others.
 
     Raises StartupError naming what is still missing: a HELLO within `hello_s` of the start, everything else
     within `startup_s`; ChildGoneError where one of the children `ends` is gone before.
@@ -70,10 +73,10 @@ def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s:
     hello_deadline, deadline = now + hello_s, now + startup_s
     greeted: set[int] = set()
     ready: dict[int, int] = {}
-    announced: set[int] = set()
+    announced = set() if REQUESTS in inboxes else set(engines)
     while len(ready) < len(engines) or len(announced) < len(engines):
         limit = deadline if len(greeted) == len(engines) else min(hello_deadline, deadline)
-        got = yield Receive((HANDSHAKE, REQUESTS), limit, ends)
+        got = yield Receive(inboxes, limit, ends)
         if got is None:
             gone = (yield AwaitEnds(ends, 0.0)) if ends else {}
             if gone:
@@ -89,6 +92,19 @@ def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s:
             if problem:
                 yield Observe("bad-frame", {"edge": inbox, "error": problem})
     return ready
+
+
+def await_announcements(engines: Collection[int], deadline: float) -> Loop[None]:
+    """Of a client that did not start these: until each can be sent to. Raises StartupError naming the others."""
+    announced: set[int] = set()
+    while len(announced) < len(engines):
+        got = yield Receive((REQUESTS,), deadline)
+        if got is None:
+            raise StartupError(_missing(engines, set(engines), dict.fromkeys(engines, 0), announced))
+        if got[1] in engines:
+            announced.add(got[1])
+        else:
+            yield Observe("bad-frame", {"edge": REQUESTS, "error": f"unknown engine {got[1]}"})
 
 
 def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, greeted: set[int],

@@ -72,7 +72,8 @@ class ZmqSocket:
         self._lost = self._torn = False
         self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
-        self._came = self._went = 0  # connections to a watched socket that is bound
+        self._came = self._went = 0  # connections of a watched socket
+        self._cut = False
         try:
             self._open()
         except BaseException:
@@ -108,7 +109,7 @@ class ZmqSocket:
             self._authenticate(*spec.curve)
         if spec.watched:
             self._monitor = socket.get_monitor_socket(
-                zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED if spec.bind else zmq.EVENT_DISCONNECTED)
+                zmq.EVENT_DISCONNECTED | (zmq.EVENT_ACCEPTED if spec.bind else zmq.EVENT_CONNECTED))
         if spec.bind:
             socket.bind(spec.address)
         else:
@@ -179,27 +180,30 @@ class ZmqSocket:
 
     def was_cut(self) -> bool:
         """Whether a connection of a watched socket has ended since the last call."""
-        cut = False
-        if self.spec.watched and self._monitor is not None:
-            while self._monitor.poll(0):
-                self._monitor.recv_multipart()
-                cut = True
+        self._look()
+        cut, self._cut = self._cut, False
         return cut
 
     def is_over(self) -> bool:
-        """Whether nobody is connected any more to a watched socket that is bound, and all that came was received.
+        """Whether nobody is connected any more to a watched socket, and all that came was received.
 
         An end is told behind what came before it, so nothing is on its way where none is here.
         """
+        self._look()
+        return 0 < self._came <= self._went and not self._socket.poll(0)
+
+    def _look(self) -> None:
+        """Take what is known of a watched socket's connections."""
         if self.spec.watched and self._monitor is not None:
             while self._monitor.poll(0):
                 event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
-                self._came += event == zmq.EVENT_ACCEPTED
-                self._went += event == zmq.EVENT_DISCONNECTED
-        return 0 < self._came <= self._went and not self._socket.poll(0)
+                ended = event == zmq.EVENT_DISCONNECTED
+                self._came, self._went, self._cut = self._came + (not ended), self._went + ended, self._cut or ended
 
     def close(self, linger_s: float | None = None) -> None:
         if self._monitor is not None:
+            if self.spec.watched and not self.spec.bind and self.is_over():
+                linger_s = 0.0
             self._socket.disable_monitor()
             self._monitor.close(0)
         self._socket.close(None if linger_s is None else round(linger_s * 1000))

@@ -6,11 +6,11 @@ socket's short name to where it lies: a file in the engine's directory, a tcp po
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from engine.config import EngineConfig
 from engine.ports import RingSpec, SocketSpec
-from engine.topology import Channel, NodeKind, core, worker
+from engine.topology import Channel, Node, NodeKind, core, worker
 from engine.wire.handshake import HANDSHAKE, REQUESTS
 
 OUTPUTS = "outputs"
@@ -34,6 +34,11 @@ def identity_of(index: int) -> bytes:
 # -- frontend and core -------------------------------------------------------------------------------------------
 
 
+def requests_of(client_index: int) -> str:
+    """A core's socket for what that one of its clients asks."""
+    return f"{REQUESTS}.{client_index}" if client_index else REQUESTS
+
+
 def outputs_of(engine: int) -> str:
     """A client's socket for the outputs of that engine's core."""
     return f"{OUTPUTS}.{engine}"
@@ -41,46 +46,64 @@ def outputs_of(engine: int) -> str:
 
 def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engines: tuple[int, ...] = (0,),
                      ) -> list[SocketSpec]:
-    """ROUTER for handshakes, ROUTER for requests, and a PULL for the outputs of each engine's core; all bound.
+    """Of a client that owns its engines: where they introduce themselves, and all that a client has."""
+    names = {REQUESTS: "requests", **{outputs_of(engine): outputs_of(engine) for engine in engines},
+             outputs_of(engines[0]): OUTPUTS}
+    addresses = {socket: address(name) for socket, name in names.items()}
+    return [owner_socket(address("handshake")), *client_sockets(config, addresses, engines)]
+
+
+def owner_socket(address: str) -> SocketSpec:
+    """ROUTER for the handshakes of cores, of whoever starts them."""
+    return SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address,
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S)
+
+
+def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: tuple[int, ...] = (0,),
+                   ) -> list[SocketSpec]:
+    """ROUTER for requests, and a PULL for the outputs of each engine's core; all bound.
 
     A PULL of its own for each core, where vLLM has one for all: so a core's end is known from the end of its
     connection, and none waits behind another's flood.
     """
     sockets = config.sockets
     return [
-        SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("handshake"),
-                   send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S),
-        SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address("requests"),
+        SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=addresses[REQUESTS],
                    send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS, send_hwm=sockets.request_hwm,
                    mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes),
         *(SocketSpec(name=outputs_of(engine), kind="PULL", peer_kind=NodeKind.CORE, bind=True,
-                     address=address(OUTPUTS if engine == engines[0] else outputs_of(engine)),
-                     receive_channel=Channel.OUTPUTS, receive_hwm=sockets.output_hwm, peer=engine,
-                     buffer_bytes=sockets.buffer_bytes, watched=True) for engine in engines),
+                     address=addresses[outputs_of(engine)], receive_channel=Channel.OUTPUTS,
+                     receive_hwm=sockets.output_hwm, peer=engine, buffer_bytes=sockets.buffer_bytes, watched=True)
+          for engine in engines),
     ]
 
 
-def core_handshake_socket(address: str, engine_index: int = 0, frontend: int = 0) -> SocketSpec:
-    return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=NodeKind.FRONTEND, peer=frontend, bind=False,
+def core_handshake_socket(address: str, engine_index: int, owner: Node) -> SocketSpec:
+    return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=owner.kind, peer=owner.index, bind=False,
                       address=address,
                       identity=identity_of(engine_index), linger_s=HANDSHAKE_LINGER_S,
                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE)
 
 
-def core_request_socket(config: EngineConfig, address: str, engine_index: int = 0, frontend: int = 0) -> SocketSpec:
-    return SocketSpec(name=REQUESTS, kind="DEALER", peer_kind=NodeKind.FRONTEND, peer=frontend, bind=False,
-                      address=address,
+def core_request_socket(config: EngineConfig, address: str, engine_index: int = 0, frontend: int = 0,
+                        client_index: int = 0, *, watched: bool = False) -> SocketSpec:
+    """The socket from one client, which is that frontend. `watched`: its end is none of the core's."""
+    return SocketSpec(name=requests_of(client_index), kind="DEALER", peer_kind=NodeKind.FRONTEND, peer=frontend,
+                      bind=False, address=address,
                       identity=identity_of(engine_index), send_channel=Channel.REQUESTS,
                       receive_channel=Channel.REQUESTS, receive_hwm=config.sockets.request_hwm,
-                      buffer_bytes=config.sockets.buffer_bytes)
+                      buffer_bytes=config.sockets.buffer_bytes, watched=watched)
 
 
-def core_output_socket(config: EngineConfig, address: str, client_index: int = 0, frontend: int = 0) -> SocketSpec:
-    """The socket to one client, which is that frontend. Its linger lets the death notice leave."""
+def core_output_socket(config: EngineConfig, address: str, client_index: int = 0, frontend: int = 0, *,
+                       watched: bool = False) -> SocketSpec:
+    """The socket to one client, which is that frontend. Its linger lets the death notice leave; where it is `watched`,
+    not to one that has gone.
+    """
     return SocketSpec(name=f"{OUTPUTS}.{client_index}", kind="PUSH", peer_kind=NodeKind.FRONTEND, peer=frontend,
                       bind=False, address=address, send_channel=Channel.OUTPUTS,
                       send_hwm=config.sockets.output_hwm, linger_s=config.sockets.output_linger_s,
-                      buffer_bytes=config.sockets.buffer_bytes)
+                      buffer_bytes=config.sockets.buffer_bytes, watched=watched)
 
 
 # -- core and workers --------------------------------------------------------------------------------------------

@@ -75,6 +75,11 @@ DECIDERS: dict[str, Decider] = {
     "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
                                 "than it sends to"),
+    "client-routed": Decider("what each client says it was sent for others, and what its callers were told; what cores "
+                             "say they have finished", (_C, _I)),
+    "client-isolated": Decider("the end of a client; what callers of others were told, and what cores say they have "
+                               "freed", (_P, _C, _I)),
+    "notice-to-all": Decider("the end of a process, and what each client said of it", (_P, _C)),
     "dp-start-needs-all": Decider("whose subscriptions the coordinator says it has seen; when each core heard it, and "
                                   "was ready", (_I, _L), "a coordinator that says it has seen who was not there"),
     "dp-coordinator-death-is-told": Decider("which fault struck the coordinator, its end, and what the client said",

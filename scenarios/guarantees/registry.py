@@ -25,6 +25,7 @@ from scenarios.guarantees.chapters import (
 from scenarios.guarantees.chapters.events import blocks, kv, publishing, ranks
 from scenarios.guarantees.chapters.rings import groups, queue, ring, ring_waits, rpc
 from scenarios.guarantees.chapters.serving import (
+    clients,
     coordinator,
     cores,
     flight,
@@ -46,7 +47,7 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, coordinator, waves, ring, ring_waits, queue, rpc, groups, death,
+                    threads, stages, cores, clients, coordinator, waves, ring, ring_waits, queue, rpc, groups, death,
                     cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload, programs)
     for guarantee in chapter.GUARANTEES
 }

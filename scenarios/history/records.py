@@ -73,6 +73,20 @@ class Records:
         """Whether a process is of that engine, speaks with it or follows it."""
         return engine in self.engines_of(node)
 
+    def owner(self, engine: EngineLife) -> str:
+        """Who has started that engine and ends it: its client, or a launcher."""
+        return of_life(str(self._topology.owner_of(engine.engine)), engine.life)
+
+    def is_attached(self, node: str) -> bool:
+        """Whether it is a client of engines that a launcher owns."""
+        return bool(self._topology.launchers) and kind_of(node) == NodeKind.FRONTEND and \
+            self._topology.launcher_of(self.engine_of(node).engine) is not None
+
+    def client_index(self, node: str) -> int:
+        """Which of its engines' clients a frontend is."""
+        clients = self._topology.clients_of(self.engine_of(node).engine)
+        return [client.index for client in clients].index(Node.parse(node).index)
+
     def in_step(self, engine: EngineLife) -> bool:
         """Whether it is of a group that steps together."""
         return any(hub.lockstep and engine.engine in hub.engines for hub in self._topology.coordinators)
@@ -153,9 +167,9 @@ class Records:
     # -- when an engine was asked to leave
 
     def closing_at(self, engine: EngineLife) -> float:
-        """When the frontend of that engine began to shut it down; infinite if it never did."""
-        times = [records[0].at for node, records in self.by_node("closing").items() if self.is_of(node, engine)]
-        return min(times, default=FOREVER)
+        """When the owner of that engine began to shut it down; infinite if it never did."""
+        said = self.by_node("closing").get(self.owner(engine))
+        return said[0].at if said else FOREVER
 
     def before_closing(self, node: str, record: Record) -> bool:
         """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""

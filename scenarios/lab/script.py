@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.config import Bounds
-from engine.topology import Client, Deployment, Engine, Node, Topology
+from engine.topology import Client, Deployment, Engine, Launcher, Node, Topology
 from scenarios.history.play import Beside, Holdings, Measured, Moment, Options
 from scenarios.lab.settings import listeners_s
 
@@ -52,7 +52,10 @@ class Actor(Protocol):
 
 
 class Bench(Protocol):
-    def start_client(self, client: Client, life: int) -> Actor: ...
+    def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Actor: ...
+    def start_client(self, client: Client, life: int, attachment: bytes) -> Actor:
+        """`attachment`: what its launcher has said; nothing where it starts its engines itself."""
+
     def start_subscriber(self, node: Node, engine: Engine) -> Actor: ...
     def has_ended(self, node: Node) -> bool:
         """Whether this process of the play was seen to end."""
@@ -91,6 +94,38 @@ def has_said(actor: Actor, word: bytes) -> bool:
     return any(message.startswith(word) for message in actor.said)
 
 
+class Company:
+    """The clients of engines that belong together, and their launcher, where they have one."""
+
+    def __init__(self, clients: list[Actor], launcher: Actor | None = None) -> None:
+        self.clients, self.launcher = clients, launcher
+
+    @property
+    def actors(self) -> list[Actor]:
+        return [*self.clients, *([self.launcher] if self.launcher else [])]
+
+    @property
+    def gone(self) -> bool:
+        return all(actor.gone for actor in self.actors)
+
+    @property
+    def up(self) -> bool:
+        return any(has_said(client, UP) for client in self.clients)
+
+    @property
+    def errors(self) -> list[str]:
+        return [word.decode()[len(FAILED) + 1:] for actor in self.actors for word in actor.said
+                if word.startswith(FAILED)]
+
+    def have_served(self, times: int) -> bool:
+        """Or are gone."""
+        return all(client.said.count(DONE) >= times or client.gone for client in self.clients)
+
+    def tell(self, word: bytes) -> None:
+        for client in self.clients:
+            client.tell(word)
+
+
 class Rehearsed:
     """The script of one play."""
 
@@ -104,7 +139,7 @@ class Rehearsed:
         self._guard_s = GUARD_FACTOR * (bounds.request_s + bounds.stall_s + bounds.drain_s) + bounds.startup_s
         # Judges want three times the bound before they call a start a hang.
         self._start_s = GUARD_FACTOR * (bounds.startup_s + bounds.heartbeat_s + bounds.detection_s) + 1.0
-        self._clients: dict[int, Actor] = {}  # by deployment
+        self._clients: dict[int, Company] = {}  # by deployment
         self._subscribers: dict[int, list[Actor]] = {}  # by deployment
         self._rounds = 0  # of workloads that clients were told to begin
 
@@ -115,13 +150,13 @@ class Rehearsed:
             files[other.index] = self._bench.files(other)
         yield from self._start(self._first, 0)
         main = self._clients[self._first.index]
-        if has_said(main, UP):
+        if main.up:
             yield from self._serve()
         if self._options.kill_all_then_restart:
             self._bench.kill(self._first)
             yield Wait(lambda: not self._bench.living(self._first), self._guard_s)  # what lives keeps its files
         else:
-            main.tell(CLOSE)
+            yield from self._close(main)
         yield Wait(lambda: main.gone, self._guard_s)
         yield from self._look_for_leftovers(self._first, clean_expected=not self._options.kill_all_then_restart)
         if self._options.kill_all_then_restart:
@@ -138,9 +173,23 @@ class Rehearsed:
 
     def _start(self, deployment: Deployment, life: int) -> Steps:
         """Until it is ready, has failed, or must be called a hang."""
-        (client,) = deployment.clients
-        actor = self._clients[deployment.index] = self._bench.start_client(client, life)
-        yield Wait(lambda: bool(actor.said) or actor.gone, self._start_s)
+        launcher, attachment, clients = None, b"", deployment.clients
+        self._clients[deployment.index] = company = Company([])
+        if deployment.launcher is not None:
+            company.launcher = launcher = self._bench.start_launcher(deployment.launcher, clients, life)
+            yield Wait(lambda: bool(launcher.said) or launcher.gone, self._start_s)
+            if not has_said(launcher, UP):
+                return
+            attachment = launcher.said[0].removeprefix(UP)
+        company.clients += [self._bench.start_client(client, life, attachment) for client in clients]
+        yield Wait(lambda: all(actor.said or actor.gone for actor in company.clients), self._start_s)
+
+    def _close(self, company: Company) -> Steps:
+        """Clients first: who owns what they use goes last."""
+        company.tell(CLOSE)
+        if company.launcher is not None:
+            yield Wait(lambda: all(client.gone for client in company.clients), self._guard_s)
+            company.launcher.tell(CLOSE)
 
     def _serve(self) -> Steps:
         """The engines are ready: bring in the subscribers, run the workload, let the subscribers catch up."""
@@ -169,8 +218,8 @@ class Rehearsed:
             for node, holds in self._bench.measure()]
 
     def _until_done(self, deployment: Deployment, times: int) -> Steps:
-        actor = self._clients[deployment.index]
-        yield Wait(lambda: actor.said.count(DONE) >= times or actor.gone, self._guard_s)
+        company = self._clients[deployment.index]
+        yield Wait(lambda: company.have_served(times), self._guard_s)
 
     def _start_again(self) -> Generator[Wait, bool, dict[str, Any]]:
         """Start the engine where it was killed. It must come up, serve, and remove what lay about."""
@@ -178,27 +227,28 @@ class Rehearsed:
         yield from self._start(self._first, 1)
         again = self._clients[self._first.index]
         removed = sorted(before - self._bench.files(self._first))
-        ready = has_said(again, UP)
+        ready = again.up
         if ready:
             again.tell(GO)
             yield from self._until_done(self._first, 1)
         yield from self._stop_subscribers(self._first)
-        again.tell(CLOSE)
+        yield from self._close(again)
         yield Wait(lambda: again.gone, self._guard_s)
-        error = next((m.decode()[len(FAILED) + 1:] for m in again.said if m.startswith(FAILED)), "")
-        return {"life": 1, "ready": ready, "served": has_said(again, DONE), "removed": removed, "error": error}
+        error = next(iter(again.errors), "")
+        served = any(has_said(client, DONE) for client in again.clients)
+        return {"life": 1, "ready": ready, "served": served, "removed": removed, "error": error}
 
     def _end(self, deployment: Deployment, files: set[str]) -> Steps:
         """It must still serve, and nobody may have touched what is its own. Its subscribers catch up."""
-        actor, touched = self._clients[deployment.index], sorted(files - self._bench.files(deployment))
+        company, touched = self._clients[deployment.index], sorted(files - self._bench.files(deployment))
         yield from self._until_done(deployment, self._rounds)
-        actor.tell(GO)
+        company.tell(GO)
         yield from self._until_done(deployment, self._rounds + 1)
-        served = actor.said.count(DONE) == self._rounds + 1
+        served = all(client.said.count(DONE) == self._rounds + 1 for client in company.clients)
         self._seen.beside.append(Beside(engine=deployment.index, served=served, touched=touched))
         yield from self._stop_subscribers(deployment)
-        actor.tell(CLOSE)
-        yield Wait(lambda: actor.gone, self._guard_s)
+        yield from self._close(company)
+        yield Wait(lambda: company.gone, self._guard_s)
         of_others = self._seen.leftovers
         yield from self._look_for_leftovers(deployment, clean_expected=True)
         self._seen.leftovers += of_others
@@ -207,7 +257,7 @@ class Rehearsed:
 
     def _start_subscribers(self) -> Steps:
         """Bring them in and let them hear of their publishers, unless those are dead by then."""
-        started: list[tuple[Actor, Engine, Actor]] = []
+        started: list[tuple[Actor, Engine, Company]] = []
         for deployment in self._topology.deployments:
             client, actors = self._clients[deployment.index], []
             for node, engine in deployment.followers:

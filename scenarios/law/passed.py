@@ -62,7 +62,7 @@ _WAYS: dict[str, _Way] = {
 _THREADS = ("input", "output")
 #: Who is held up for so much of the time in which it is waited for may be late.
 _MOST = 0.5
-_ORPHANED = "the frontend is gone"
+_ORPHANED = ("the frontend is gone", "the launcher is gone")
 #: How a core says that it leaves for a step.
 _STEP_FAILED = re.compile(r"^(worker\.[\d.]+ failed in|RpcTimeoutError: no answer to) (execute_model|sample_tokens)")
 #: What the thread says that watches over workers.
@@ -259,7 +259,8 @@ def _never_out(history: History) -> Iterator[tuple[str, str]]:
         dying, served = history.by_node("dying").get(node), history.by_node("blocks").get(node)
         before = dying is not None and dying[0].number < gone[0].number
         if served and not before and node in history.ends and node not in history.by_node("bye") and all(
-                kind_of(r.node) == NodeKind.FRONTEND and r.fate not in STALL_FATES for r in history.faults.receipts):
+                r.node == history.owner(history.engine_of(node)) and r.fate not in STALL_FATES
+                for r in history.faults.receipts):
             yield node, "it never said that it was out"
 
 

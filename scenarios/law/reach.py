@@ -42,13 +42,24 @@ class Reach(NamedTuple):
     def explains(self, history: History, receipt: Receipt, incident: Incident) -> bool:
         return (incident.sort in self.sorts and receipt.fate in self.fates and fnmatchcase(receipt.node, self.nodes)
                 and fnmatchcase(receipt.site, self.sites) and incident.at >= receipt.at
-                and not _outlives(receipt, incident) and self.whom(history, receipt, incident))
+                and not _outlives(receipt, incident) and not _is_of_another_client(history, receipt, incident)
+                and self.whom(history, receipt, incident))
 
 
 def _outlives(receipt: Receipt, incident: Incident) -> bool:
     """A client tells its callers of the end of its engine, and goes on: its own end is by what befell it."""
     return (incident.sort is Sort.DEATH and kind_of(incident.node) == NodeKind.FRONTEND
             and receipt.node != incident.node)
+
+
+def _is_of_another_client(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """What befalls one of several clients, or what it is told, is nothing to the others, nor to their engines."""
+    if history.is_attached(receipt.node):
+        return incident.node != receipt.node
+    if receipt.fate not in MESSAGE_FATES | {Fate.CUT} or not history.is_attached(incident.node):
+        return False
+    site = receipt.site.replace("->", "/")
+    return "frontend." in site and base(incident.node) not in site.split(":")[0].split("/")
 
 
 # -- whom -----------------------------------------------------------------------------------------------------
@@ -228,6 +239,9 @@ REACH: tuple[Reach, ...] = (
           of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
     Reach("a coordinator dies", DEATH_FATES, "*", "coordinator.*", _END, of_a_coordinator,
           "nobody wakes those who step together any more"),
+    Reach("a launcher dies", DEATH_FATES, "*", "launcher.*", _END, of_its_engine, "it takes along what it owns"),
+    Reach("a launcher dies before it has cleaned up", DEATH_FATES, "*", "launcher.*", frozenset({Sort.LEFTOVER}),
+          of_the_lab, "the next start on this host removes what it left"),
     Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
@@ -247,6 +261,9 @@ REACH: tuple[Reach, ...] = (
     Reach("requests wait for who stands still", STALL_FATES, "*", "*", _LOSS, of_its_callers_while_it_lasts,
           "a request that hears nothing for its time-out fails"),
     Reach("a client stands still", STALL_FATES, "*", "frontend.*",
+          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN}), of_its_start_if_long,
+          "a start that is not gone on with is over at its bound"),
+    Reach("a launcher stands still", STALL_FATES, "*", "launcher.*",
           frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN}), of_its_start_if_long,
           "a start that is not gone on with is over at its bound"),
     Reach("a subscriber stands still", STALL_FATES, "*", "subscriber.*", frozenset({Sort.KV_READER}), of_its_name,

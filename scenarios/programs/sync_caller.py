@@ -23,7 +23,7 @@ from scenarios.worlds.caller import CallerRecipe, begin
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
-    begun = begin(recipe, connection, lambda config, ports: LLM(config=config, ports=ports))
+    begun = begin(recipe, connection, lambda play, ports: LLM(config=play.config, ports=ports))
     if begun is None:
         return
     play, ports, llm = begun

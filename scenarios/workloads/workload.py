@@ -22,7 +22,7 @@ import msgspec
 
 from engine.frontend.text.input_processor import Prompt
 from engine.messages import EngineCoreRequest, SamplingParams
-from engine.topology import Engine
+from engine.topology import Client, Topology
 from engine.wire.codec import encode_add
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -81,6 +81,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     requests: list[RecordedRequest]
     phases: list[Phase] = []
+    free: bool = False  # no step of the engine is counted: others use it, too
 
     def then(self, *actions: Action | Iterable[Action], steps: int | None = None,
              behind: tuple[str, int] | None = None) -> Workload:
@@ -93,9 +94,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return self if self.phases else self.then(add(*(r.index for r in self.requests)))
 
 
-def workload_of(workload: Workload, engine: Engine) -> Workload:
-    """What this engine of a play is asked: one beside the first computes all blocks itself, each time it is asked."""
-    return from_an_empty_cache(workload) if engine.index else workload
+def workload_for(workload: Workload, client: Client, topology: Topology) -> Workload:
+    """What this client asks: of an engine beside the first that it computes all blocks itself, each time it is asked.
+
+    Of several clients of the same engines each asks the same, and none counts their steps.
+    """
+    if len(topology.clients_of(client.engines[0])) > 1:
+        return msgspec.structs.replace(workload, free=True)
+    return from_an_empty_cache(workload) if client.engines[0] else workload
 
 
 def from_an_empty_cache(workload: Workload) -> Workload:
@@ -201,8 +207,10 @@ class Driver:
         return len(self._awaited)
 
     def start(self) -> list[Command]:
-        pause = [self._utility("pause_scheduler", [])] if len(self.workload.phases[0].actions) > 1 else []
-        return pause + self._next_phase()
+        return ([self._utility("pause_scheduler", [])] if self._pauses() else []) + self._next_phase()
+
+    def _pauses(self) -> bool:
+        return not self.workload.free and len(self.workload.phases[0].actions) > 1
 
     def ended(self, request_id: str) -> list[Command]:
         """A request got its end, whatever end."""
@@ -242,7 +250,7 @@ class Driver:
             call = self._utility("run_steps", [phase.steps])
             self._steps_ticket = call.ticket
             return [*commands, call]
-        if self._phase or len(phase.actions) > 1:
+        if self._pauses() if not self._phase else not self.workload.free:
             commands.append(self._utility("resume_scheduler", []))
         self._behind = phase.behind
         return commands + self._maybe_finish()

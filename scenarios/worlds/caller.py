@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.errors import RingtwinError
 from engine.frontend.async_llm import AsyncLLM
+from engine.frontend.attachment import Attachment
 from engine.frontend.text.input_processor import Prompt
 from engine.frontend.text.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
@@ -42,32 +43,43 @@ class CallerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     life: int = 0
     log: str = ""  # the file that takes what this process and those it starts write to stderr
     await_death_s: float = 0.0  # after the workload, wait so long for the engine's death
+    attachment: bytes = b""  # of the engines that it shares; nothing where it starts its own
+
+    @property
+    def attached(self) -> Attachment | None:
+        return msgspec.msgpack.decode(self.attachment, type=Attachment) if self.attachment else None
 
 
 def main(recipe: bytes, connection: Connection) -> None:
     """Entry point of the process."""
-    begun = begin(recipe, connection, lambda config, ports: AsyncLLM(config, ports=ports))
+    begun = begin(recipe, connection, lambda play, ports: AsyncLLM(
+        play.config, ports=ports, attachment=play.attached))
     if begun is not None:
         play, ports, llm = begun
         asyncio.run(CallerProcess(llm, ports, play, connection).run())
         ports.observe("bye", reason="done")
 
 
-def begin(recipe: bytes, connection: Connection, make: Callable[[EngineConfig, Any], _LLM],
+def begin(recipe: bytes, connection: Connection, make: Callable[[CallerRecipe, Any], _LLM],
           ) -> tuple[CallerRecipe, Any, _LLM] | None:
     """Set a caller up. -> (its recipe, its ports, its engine), or None where that did not start, as the lab is told."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the lab's to handle; it ends its processes
+    ignore_interrupts()
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
     set_process_title(f"frontend-{play.index}")
     log_to(play.log)
     ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
     ports.mark(Mark.BORN)
     try:
-        return play, ports, make(play.config, ports)
+        return play, ports, make(play, ports)
     except RingtwinError as error:
         ports.observe("bye", reason="the engine did not start")
         connection.send_bytes(FAILED + b" " + str(error).encode())
         return None
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C is the lab's to handle; it ends its processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def log_to(path: str) -> None:

@@ -28,7 +28,7 @@ from engine.config import EngineConfig
 from engine.process.children import process_name, readable
 from engine.process.identity import start_time
 from engine.process.runtime_dir import sweep
-from engine.topology import Client, Deployment, Engine, Node
+from engine.topology import Client, Deployment, Engine, Launcher, Node
 from faults.plan import PlanError
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
@@ -42,8 +42,8 @@ from scenarios.lab.script import Rehearsed, Seen
 from scenarios.lab.settings import config_for, config_of
 from scenarios.programs import program, queue_user, sync_caller
 from scenarios.programs.queue_script import program_script, queue_script
-from scenarios.workloads.workload import Workload, workload_of
-from scenarios.worlds import caller, fork_server, listener
+from scenarios.workloads.workload import Workload, workload_for
+from scenarios.worlds import caller, fork_server, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.leftovers import engine_files
@@ -210,17 +210,23 @@ class RealBench:
 
     # -- what the script asks for
 
-    def start_client(self, client: Client, life: int) -> RealActor:
-        engine = self._play.topology.engine(client.engines[0])
-        folder = self._folder_of(engine.index)
+    def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> RealActor:
+        return self._act(launching.main, launching.LauncherRecipe(
+            index=launcher.index, config=self._config_of(clients[0]), clients=len(clients), ports_factory=FACTORY,
+            ports_argument=self._argument, life=life, log=self._log), f"{launcher.node}@{life}")
+
+    def _config_of(self, client: Client) -> EngineConfig:
+        folder = self._folder_of(client.engines[0])
         folder.mkdir(exist_ok=True)
         if self._options.long_runtime_dir:
             folder = folder / ("a-long-directory-name" * 6)
+        return msgspec.structs.replace(config_for(self._config, client, self._play.topology), runtime_dir=str(folder))
+
+    def start_client(self, client: Client, life: int, attachment: bytes) -> RealActor:
         recipe = caller.CallerRecipe(
-            index=client.index, config=msgspec.structs.replace(
-                config_for(self._config, client, self._play.topology), runtime_dir=str(folder)),
-            workload=workload_of(self._workload, engine), ports_factory=FACTORY, ports_argument=self._argument,
-            life=life, await_death_s=self._options.await_death_s, log=self._log)
+            index=client.index, config=self._config_of(client), attachment=attachment,
+            workload=workload_for(self._workload, client, self._play.topology), ports_factory=FACTORY,
+            ports_argument=self._argument, life=life, await_death_s=self._options.await_death_s, log=self._log)
         if self._options.plain:
             recipe = msgspec.structs.replace(recipe, ports_factory="", ports_argument=b"")
         main = sync_caller.main if self._options.synchronous else caller.main

@@ -26,18 +26,18 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.frontend.text.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
-from engine.topology import Client, Deployment, Engine, Node, frontend
+from engine.topology import Client, Deployment, Engine, Launcher, Node, frontend
 from faults.plan import PlanError
 from scenarios.history.play import Holdings
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab.follower import follow, following
 from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import config_for, config_of
-from scenarios.workloads.workload import Workload, workload_of
+from scenarios.workloads.workload import Workload, workload_for
 from scenarios.worlds.addresses import with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.twin.alone import PURE, play_program
-from scenarios.worlds.twin.caller import ORDERS, client_main
+from scenarios.worlds.twin.caller import ORDERS, client_main, launcher_main
 from scenarios.worlds.twin.queue import play_queue
 from scenarios.worlds.twin.text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
@@ -210,7 +210,7 @@ class SimBench:
         self._options = play.options
         self._config = with_events_at(play.config, "", lambda: EVENT_PORTS)
         self._lab = SimProcess(simulation, frontend(), None, 0)  # whose time the script takes
-        self._clients: dict[int, list[SimProcess]] = {}  # by client, all lives
+        self._owners: list[SimProcess] = []  # clients and launchers, in all their lives
         self._guard_expired = False
         self._ended_by_lab: set[str] = set()
         simulation.when_any_ends = self._wake
@@ -264,15 +264,23 @@ class SimBench:
 
     # -- what the script asks for
 
-    def start_client(self, client: Client, life: int) -> SimActor:
-        engine = self._play.topology.engine(client.engines[0])
+    def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> SimActor:
+        config = config_for(self._config, clients[0], self._play.topology)
+        process = self._sim.start_process(
+            msgspec.structs.replace(launcher.node, life=life),
+            lambda p: launcher_main(p, config, tuple(client.index for client in clients), actor.say))
+        actor = SimActor(process, self._wake)
+        self._owners.append(process)
+        return actor
+
+    def start_client(self, client: Client, life: int, attachment: bytes) -> SimActor:
         config = config_for(self._config, client, self._play.topology)
-        workload = workload_of(self._workload, engine)
+        workload = workload_for(self._workload, client, self._play.topology)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
-                p, config, workload, actor.say, self._options.await_death_s, partial(self._inputs, config)))
+                p, config, workload, actor.say, self._options.await_death_s, partial(self._inputs, config), attachment))
         actor = SimActor(process, self._wake)
-        self._clients.setdefault(client.index, []).append(process)
+        self._owners.append(process)
         return actor
 
     def _inputs(self, config: EngineConfig, model: ModelConfig) -> InputProcessor:
@@ -309,8 +317,8 @@ class SimBench:
 
     def files(self, deployment: Deployment) -> set[str]:
         """Also those of its earlier lives, and not the socket files of events, whose addresses the lab chose."""
-        ids = {process.context.get("engine") for client in deployment.clients
-               for process in self._clients.get(client.index, ())} - {None}
+        nodes = deployment.nodes
+        ids = {process.context.get("engine") for process in self._owners if process.node.first_life in nodes} - {None}
         return {name for engine_id in ids for name in files_of(self._sim.host, engine_id)}
 
     def now(self) -> float:

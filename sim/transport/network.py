@@ -111,6 +111,7 @@ class Network:
         connector.connections.append(connection)
         binder.connections.append(connection)
         binder.met = True
+        connector.met = True
         taken = False
         if binder.kind == "ROUTER":
             old = binder.routes.get(identity)

@@ -173,7 +173,9 @@ class SimSocket:
         return self.met and not self.connections and not self.arrived and not self._heard
 
     def close(self, linger_s: float | None = None) -> None:
-        """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None)."""
+        """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None), unless nobody is there."""
+        if self.spec.watched and not self.spec.bind and self.is_over():
+            linger_s = 0.0
         if not self.closed:
             self._close(self, self.spec.linger_s if linger_s is None else linger_s)
 

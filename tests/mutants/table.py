@@ -163,7 +163,7 @@ INPUT_THREAD_DIES = Mutant(
     bug="A frame that cannot be decoded ends the thread that reads the socket, and with it the core.",
     breaks=these("bad-frame-isolated/process", "no-foreign-code/crash"),
     along=these("tokens-match-reference", "no-foreign-code"),
-    edits=(Edit("engine/core/io_loops.py", "        except BadFrameError as error:\n",
+    edits=(Edit("engine/core/io/loops.py", "        except BadFrameError as error:\n",
                 "        except ZeroDivisionError as error:\n"),))
 
 INPUT_THREAD_DIES_IN_SILENCE = Mutant(

@@ -9,7 +9,7 @@ NO_NOTICE = Mutant(
     id="no-notice", scenario="test_core_raises_behind_a_full_queue",
     bug="A core that leaves does not say so: its client learns of it when the process is gone.",
     breaks=these("dead-notice/notice"),
-    edits=(Edit("engine/core/io_loops.py",
+    edits=(Edit("engine/core/io/loops.py",
                 "                yield Send(outbox, [ENGINE_CORE_DEAD])\n",
                 "                yield from ()\n"),))
 
@@ -18,7 +18,7 @@ NOTICE_OVERTAKES = Mutant(
     bug="Outputs wait a moment for others to travel with; the notice does not, and overtakes them.",
     breaks=these("dead-notice/behind"), along=these("hwm0-no-loss", "nothing-left-behind"),
     edits=(
-        Edit("engine/core/io_loops.py",
+        Edit("engine/core/io/loops.py",
              "        unsent.extend((yield Take(OUTPUT, now + every_s)))\n        while unsent:\n",
              "        unsent.extend((yield Take(OUTPUT, now + every_s)))\n"
              "        while unsent and not isinstance(unsent[-1], Dead) and (\n"
@@ -27,7 +27,7 @@ NOTICE_OVERTAKES = Mutant(
              "        if unsent and isinstance(unsent[-1], Dead):\n"
              "            unsent.rotate(1)\n"
              "        while unsent:\n"),
-        Edit("engine/core/io_loops.py",
+        Edit("engine/core/io/loops.py",
              "            if isinstance(item, Dead):\n                return\n",
              "            if isinstance(item, Dead):\n"
              "                while unsent:\n"

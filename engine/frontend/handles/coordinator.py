@@ -15,9 +15,10 @@ _BEAT = "coordinator.beat"
 class CoordinatorHandle(Handle):
     def open(self, config: EngineConfig, files: EngineFiles, frontend: Identity) -> Loop[CoordinatorReady]:
         """Tell it what it is. -> where it is bound. Raises StartupError when it fails, dies or is late."""
-        beat = files.segment(_BEAT)
-        yield OpenHeartbeat(beat, create=True, of=self.node)
-        yield TellChild(self.node, CoordinatorRecipe(config=config, files=files, beat=beat, frontend=frontend))
+        self.beats_at = files.segment(_BEAT)
+        yield OpenHeartbeat(self.beats_at, create=True, of=self.node)
+        yield TellChild(self.node, CoordinatorRecipe(
+            config=config, files=files, beat=self.beats_at, frontend=frontend))
         heard = yield HearChildren((self.node,), (yield Now()) + config.bounds.handshake_s)
         if heard is None:
             raise StartupError(f"{self.name} did not say where it is bound in time")

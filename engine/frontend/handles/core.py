@@ -21,16 +21,16 @@ class CoreHandle(Handle):
 
     def claim(self, files: EngineFiles) -> Loop[None]:
         """These names are its. -> None"""
-        self.files = files
-        yield OpenHeartbeat(files.segment("beat"), create=True, of=self.node)
+        self.files, self.beats_at = files, files.segment("beat")
+        yield OpenHeartbeat(self.beats_at, create=True, of=self.node)
 
     @property
     def member(self) -> Member:
         """As other cores know it."""
-        return Member(self.name, self.process, self.files.segment("beat"))
+        return Member(self.name, self.identity, self.beats_at)
 
     def tell(self, config: EngineConfig, handshake_address: str, frontend: Identity, clients: tuple[int, ...],
-             ranks: tuple[Member, ...]) -> Loop[None]:
+             ranks: tuple[Member, ...], launcher: int | None) -> Loop[None]:
         yield TellChild(self.node, CoreRecipe(
-            config=config, files=self.files, handshake_address=handshake_address, beat=self.files.segment("beat"),
-            frontend=frontend, engine_index=self.node.index, clients=clients, ranks=ranks))
+            config=config, files=self.files, handshake_address=handshake_address, beat=self.beats_at,
+            frontend=frontend, engine_index=self.node.index, clients=clients, launcher=launcher, ranks=ranks))

@@ -32,6 +32,7 @@ class Handle:
 
     monitor: CoreMonitor  # from the moment on when it serves
     inbox: str | None = None  # what it says comes there
+    beats_at: str  # the shared word of its heartbeat, once it is opened
 
     def __init__(self, node: Node, bounds: Bounds) -> None:
         self.node = node
@@ -61,6 +62,12 @@ class Handle:
         """It is ready."""
         self.monitor = CoreMonitor(self.name, self._bounds.stall_s, now)
         self.serves = True
+
+    @property
+    def identity(self) -> Identity:
+        """Of a process that was started."""
+        assert self.process is not None
+        return self.process
 
     # -- watch
 

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from engine.config import EngineConfig
 from engine.effects import AwaitEnds, Identity, Loop, Now
+from engine.errors import ChildGoneError
+from engine.frontend.attachment import ClientAddresses
 from engine.frontend.handles.coordinator import CoordinatorHandle
 from engine.frontend.handles.core import CoreHandle
 from engine.frontend.handles.handle import Handle
+from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
 from engine.process.files import EngineFiles
 from engine.process.recipes import CoordinatorReady
-from engine.topology import Node, coordinator, core
+from engine.topology import Node, NodeKind, coordinator, core
+from engine.wire.handshake import frontend_handshake
+
+#: What both sides of a handshake must agree on, by name.
+Agreed = dict[str, int | str | bool]
+
+
+def with_start_method(config: EngineConfig) -> EngineConfig:
+    """As the processes of an engine are started."""
+    return msgspec.structs.replace(config, start_method="spawn") if config.start_method == "auto" else config
+
+
+def parallel_config(config: EngineConfig) -> Agreed:
+    return {"tensor_parallel_size": config.tensor_parallel_size,
+            "pipeline_parallel_size": config.pipeline_parallel_size,
+            "data_parallel_size": config.data_parallel_size}
 
 
 class CoreEngineProcManager:
     """Of the process `node`; a single core has its number, several count from 0."""
+
+    files: EngineFiles | None = None  # from the start on
 
     def __init__(self, node: Node, config: EngineConfig) -> None:
         ranks, bounds = config.data_parallel_size, config.bounds
@@ -25,7 +47,7 @@ class CoreEngineProcManager:
         self.all: list[Handle] = [*self.cores.values(), *([self.coordinator] if self.coordinator else [])]
         self.by_node = {handle.node: handle for handle in self.all}
         self.nodes = tuple(self.by_node)
-        self._bounds = bounds
+        self._bounds, self._launcher = bounds, node.index if node.kind is NodeKind.LAUNCHER else None
 
     def is_core(self, node: Node) -> bool:
         return self.coordinator is None or node != self.coordinator.node
@@ -47,8 +69,24 @@ class CoreEngineProcManager:
         ranks = tuple(handle.member for handle in self.cores.values()) if config.is_lockstep else ()
         for index, handle in self.cores.items():
             own = msgspec.structs.replace(config, data_parallel_rank=index) if several else config
-            yield from handle.tell(own, handshake_address, me, clients, ranks)
+            yield from handle.tell(own, handshake_address, me, clients, ranks, self._launcher)
         return hub
+
+    def meet(self, clients: Sequence[ClientAddresses], agreed: Agreed, hub: CoordinatorReady | None,
+             inboxes: tuple[str, ...]) -> Loop[dict[int, int]]:
+        """Until all have introduced themselves, and announced in these inboxes. -> KV-cache blocks of each core
+
+        Raises ConfigError or StartupError.
+        """
+        theirs = () if hub is None else (hub.waves, hub.reports, hub.stats)
+        metadata = {index: EngineHandshakeMetadata(EngineZmqAddresses(
+            [client.requests for client in clients], [client.outputs[index] for client in clients], *theirs), agreed)
+            for index in self.cores}
+        try:
+            return (yield from frontend_handshake(
+                metadata, self._bounds.handshake_s, self._bounds.startup_s, self.nodes, inboxes))
+        except ChildGoneError:
+            raise (yield from self.why_start_failed()) from None
 
     def why_start_failed(self) -> Loop[Exception]:
         """One of them is gone."""

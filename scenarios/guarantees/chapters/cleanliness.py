@@ -36,7 +36,7 @@ from scenarios.history.receipts import Receipt
 _CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
 
-_PARENTS = {"core": "frontend", "worker": "core"}
+_PARENTS = {"core": ("frontend", "launcher"), "worker": ("core",)}
 
 
 def check_no_orphans(history: History) -> Finding:
@@ -44,7 +44,7 @@ def check_no_orphans(history: History) -> Finding:
     bound = history.bounds.orphan_s
     processes = {of_life(p.node, p.life): p for p in history.lab.processes}
     for parent, death in history.ends.items():
-        if kind_of(parent) not in ("frontend", "core"):
+        if kind_of(parent) not in ("frontend", "core", "launcher") or history.is_attached(parent):
             continue
         for node, process in processes.items():
             if history.engine_of(node) != history.engine_of(parent) or not _descends(kind_of(node), kind_of(parent)):
@@ -71,8 +71,8 @@ def check_no_orphans(history: History) -> Finding:
 
 
 def _descends(kind: str, ancestor: str) -> bool:
-    parent = _PARENTS.get(kind)
-    return parent is not None and (parent == ancestor or _descends(parent, ancestor))
+    parents = _PARENTS.get(kind, ())
+    return ancestor in parents or any(_descends(parent, ancestor) for parent in parents)
 
 
 def check_nothing_left_behind(history: History) -> Finding:

@@ -32,7 +32,9 @@ def has_a_client(history: History, node: str, until: float) -> bool:
     """Whether one is there all the time, who ends what stands still."""
     engine = history.engine_of(node)
     return any(history.ends.at(client) >= until and not history.faults.frozen_s(client, 0.0, until)
-               for client in history.of_kind("frontend") if history.is_of(client, engine))
+               for client in history.of_kind("frontend")
+               if history.is_of(client, engine) and not history.is_attached(client)) or (
+                   history.ends.at(history.owner(engine)) >= until)
 
 
 def judge_closed(finding: Finding) -> None:
@@ -46,12 +48,16 @@ def judge_closed(finding: Finding) -> None:
     ended = {of_life(p.node, p.life): FOREVER if p.ended_at is None else p.ended_at for p in history.lab.processes}
     for engine in history.engines:
         core = engine.core
-        for node in (client for client in history.of_kind("frontend") if history.is_of(client, engine)):
+        clients = [client for client in history.of_kind("frontend") if history.is_of(client, engine)]
+        for node in {*clients, history.owner(engine)}:
             for record in history.by_node("closed").get(node, ()):
-                if ended.get(core, 0.0) > record.at + late_s:
+                if node == history.owner(engine) and ended.get(core, 0.0) > record.at + late_s:
                     finding.broke("{} said that it had closed, and {} was there", node, core, at=record.at, node=node)
-                _judge_freed(finding, node, engine, record)
+                if node in clients:
+                    _judge_freed(finding, node, engine, record)
         for node, record in history.heard_of("engine-dead", engine):
+            if history.is_attached(node):
+                continue
             if ended.get(core, 0.0) > record.at + late_s and not history.heard_of("dead-notice", engine, node):
                 finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
 

@@ -23,7 +23,8 @@ def check_handshake_order(history: History) -> Finding:
             if startup.ready and startup.end is not None:
                 _judge_agreement(finding, node, startup.end, engine)
             _judge_sayings(finding, engine.core, node)
-            _judge_damage(finding, engine.core, startup)
+            if node == history.owner(engine):
+                _judge_damage(finding, engine.core, startup)
         hits = [r for r in history.faults.at("/handshake:") if not set(history.engines_of(r.node)).isdisjoint(engines)]
         if startup.end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -34,7 +35,7 @@ def check_handshake_order(history: History) -> Finding:
                             bound=timer_s(history.bounds, history.bounds.startup_s),
                             measured=startup.end.at - startup.began.at):
             continue
-        for engine in engines:
+        for engine in engines if not history.is_attached(node) else ():
             _judge_hello(finding, startup, engine.core)
         if not startup.ready and not startup.end.data.get("error"):
             finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
@@ -52,7 +53,9 @@ def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:
     greetings, announced = (history.sends(f"{core}->{frontend}/{channel.value}")
                             for channel in (Channel.HANDSHAKE, Channel.REQUESTS))
     answers = history.sends(f"{frontend}->{core}/{Channel.HANDSHAKE.value}")
-    for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1), (frontend, answers, 1)):
+    again = sum(record.data["client"] == history.client_index(frontend)
+                for record in history.by_node("client-gone").get(core, ())) if history.is_attached(frontend) else 0
+    for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1 + again), (frontend, answers, 1)):
         if len(said) > most:
             finding.broke("{} said {} times what it has to say {} times when it starts", who, len(said), most,
                           at=said[most].at, node=who)
@@ -119,7 +122,7 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
         back = f"{flow.target}->{frontend}"
         heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
         announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
-        if heard < _GREETINGS:
+        if heard < _GREETINGS and not history.is_attached(frontend):
             finding.broke("work was sent to {} after {} of its {} handshake messages", flow.target, heard, _GREETINGS,
                           at=first.at, node=frontend)
         if not announced:
@@ -131,7 +134,7 @@ def _judge_first_request(finding: Finding, frontend: str) -> None:
     """A request is taken in when all handshake messages of the core were read, also one that cannot be sent."""
     history = finding.history
     first = next(iter(history.by_node("accepted").get(frontend, ())), None)
-    if first is None:
+    if first is None or history.is_attached(frontend):
         return
     for engine in history.engines_of(frontend):
         heard = sum(r.number < first.number for r in history.receives(f"{engine.core}->{frontend}/handshake"))

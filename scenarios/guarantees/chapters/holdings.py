@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from engine.topology import Mark, NodeKind
+from engine.topology import Mark, Node, NodeKind
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, History, kind_of
 from scenarios.history.names import of_life
@@ -101,10 +101,14 @@ def _threads_to_come(history: History, node: str, at: float) -> int:
 
 
 def _may_connect_late(history: History, node: str) -> int:
-    followers = len(history.play.topology.subscribers)
+    topology = history.play.topology
     if kind_of(node) == NodeKind.SUBSCRIBER:
         return _SOCKETS_OF_A_FOLLOWER
-    return _SOCKETS_OF_A_FOLLOWER * followers if kind_of(node) == NodeKind.CORE else 0
+    outputs = len(topology.peers(Node.parse(node), NodeKind.CORE)) if history.is_attached(node) else 0
+    if kind_of(node) != NodeKind.CORE:
+        return outputs
+    clients = topology.peers(Node.parse(node), NodeKind.FRONTEND) if topology.launchers else ()
+    return _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) + len(clients)
 
 
 GUARANTEES = (

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+import msgspec
+
 from engine.config import EngineConfig
 from engine.effects import Loop, MarkPoint, Now, Observe, Take
 from engine.errors import RingtwinError
+from engine.frontend.attachment import Attachment
+from engine.frontend.launcher import LauncherLife
 from engine.frontend.life import ClientLife
 from engine.frontend.session import UtilityResult
 from engine.frontend.streams import Stream, Streams
@@ -88,12 +92,14 @@ def _listen(caller: Caller, heard: Heard, stream: Stream) -> Loop[None]:
 
 
 def client_main(process: SimProcess, config: EngineConfig, workload: Workload, say: Callable[[bytes], None],
-                await_death_s: float, inputs_of: Callable[[ModelConfig], InputProcessor]) -> Loop[None]:
+                await_death_s: float, inputs_of: Callable[[ModelConfig], InputProcessor], attachment: bytes,
+                ) -> Loop[None]:
     """The client's main thread, as often as the lab says GO."""
+    attached = msgspec.msgpack.decode(attachment, type=Attachment) if attachment else None
     yield MarkPoint(Mark.BORN)
     numbers = count(1)
     me = f"{process.node.life:x}{process.node.index:x}"  # ids differ between clients and their lives, as random ones do
-    life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}")
+    life = ClientLife(process.node, config, lambda: f"{me}{next(numbers):06x}", attached)
     try:
         yield RunLoop(_obey(life, workload, say, await_death_s, inputs_of))
     except (Exception, SystemExit):  # a program that ends by an exception shuts down on its way out
@@ -101,7 +107,34 @@ def client_main(process: SimProcess, config: EngineConfig, workload: Workload, s
         raise
 
 
-def _shut_down(life: ClientLife) -> Loop[None]:
+def launcher_main(process: SimProcess, config: EngineConfig, clients: tuple[int, ...], say: Callable[[bytes], None],
+                  ) -> Loop[None]:
+    """The main thread of who owns their engines, until the lab says CLOSE."""
+    yield MarkPoint(Mark.BORN)
+    life = LauncherLife(process.node, config, clients)
+    try:
+        yield RunLoop(_own(life, say))
+    except (Exception, SystemExit):
+        yield from _shut_down(life)
+        raise
+
+
+def _own(life: LauncherLife, say: Callable[[bytes], None]) -> Loop[None]:
+    try:
+        attachment = yield from life.start()
+    except RingtwinError as error:
+        yield from _shut_down(life)
+        yield Observe("bye", {"reason": "the engines did not start"})
+        say(FAILED + b" " + str(error).encode())
+        return
+    say(UP + msgspec.msgpack.encode(attachment))
+    while not (yield Take(ORDERS, None if life.reason else (yield Now()) + life.tick_s)):
+        yield from life.serve((yield Now()))
+    yield from _shut_down(life)
+    yield Observe("bye", {"reason": "done"})
+
+
+def _shut_down(life: ClientLife | LauncherLife) -> Loop[None]:
     """As `EngineCoreClient.shutdown` does."""
     try:
         yield from life.shutdown()

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
-from engine.core.engine_core import INPUT, OUTPUT, Dead, EngineCore, MalformedRequest, Outgoing, Terminate, reason_of
-from engine.core.io_loops import input_loop, last_words, outboxes_of, output_loop
-from engine.core.pulse import Pulse
+from engine.core.engine_core import EngineCore, reason_of
+from engine.core.io.items import INPUT, OUTPUT, Dead, MalformedRequest, Outgoing, Terminate
+from engine.core.io.loops import input_loop, last_words, outboxes_of, output_loop
+from engine.core.io.pulse import Pulse
 from engine.core.scheduler import Scheduler
 from engine.effects import Receive, Send, Take
 from engine.errors import QueueCancelledError, RpcError

@@ -13,7 +13,8 @@ from engine.coordinator.board import Start
 from engine.coordinator.sockets import COORDINATOR
 from engine.coordinator.waves import Waves
 from engine.core.dp_engine_core import GROUP, CountedEngineCore, DPEngineCore
-from engine.core.engine_core import INPUT, OUTPUT, EngineCore, Outgoing, Terminate
+from engine.core.engine_core import EngineCore
+from engine.core.io.items import INPUT, OUTPUT, Outgoing, Terminate
 from engine.core.scheduler import Scheduler
 from engine.effects import Effect, Loop, Take
 from engine.executor.uniproc import UniProcExecutor

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, SchedulerConfig
-from engine.core.engine_core import INPUT
+from engine.core.io.items import INPUT
 from engine.core.life import core_life
 from engine.effects import Close, JoinThread, MarkPoint, Put, RemoveFiles, Send, StartThread, Take
 from engine.errors import ConfigError, PeerDeadError, WorkerDeadError

@@ -11,8 +11,9 @@ import pytest
 from engine.config import Bounds, EngineConfig, LimitsConfig
 from engine.effects import Close, EndProcesses, Gone, Identity, OpenSocket, RemoveFiles, Send, StartChild
 from engine.errors import ConfigError, EngineDeadError, StartupError, UnroutableError
+from engine.frontend.handles.manager import parallel_config
 from engine.frontend.handles.monitor import GRACE_S, LOOK_S
-from engine.frontend.life import ClientLife, parallel_config
+from engine.frontend.life import ClientLife
 from engine.frontend.session import RequestEnd, Tokens
 from engine.messages import (
     ENGINE_CORE_DEAD,

@@ -35,7 +35,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "nothing can be found where `cache_blocks` has stored nothing"),
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "branch-never-taken", "last <= first", _EMPTY),
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "off-by-one", "last <= first", _EMPTY, "last < first"),
-    Equivalent("engine/core/io_loops.py", "_whose", "exception-swallowed", "return None",
+    Equivalent("engine/core/io/loops.py", "_whose", "exception-swallowed", "return None",
                "a function that ends returns None"),
     Equivalent("engine/core/engine_core.py", "EngineCore.busy_loop", "off-by-one", "1",
                "who reads a heartbeat asks whether it has grown", "2"),
@@ -99,6 +99,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                'raise TypeError(f"the core cannot handle {type(item).__name__}")',
                "whoever puts something into this queue puts one of what stands above: the input thread, a signal, and "
                "those who tell of a failure"),
-    Equivalent("engine/core/pulse.py", "Pulse.missing", "off-by-one", "now - at > self._away_s",
+    Equivalent("engine/core/io/pulse.py", "Pulse.missing", "off-by-one", "now - at > self._away_s",
                "the instant itself: a clock has moved on by the next look", "now - at >= self._away_s"),
 )

@@ -48,18 +48,19 @@ def _judge_order_of_requests(finding: Finding, engine: EngineLife) -> None:
             taken.add(record.data["request"])
     if history.faults.hit(*ORDERINGS, Fate.DUPLICATE, channel=Channel.REQUESTS.value):
         return
-    sent = [o.internal for o in history.operations if o.internal is not None and history.is_asked_of(o, engine)]
-    place = {internal: number for number, internal in enumerate(sent)}
-    last = -1
+    sent = [o for o in history.operations if o.internal is not None and history.is_asked_of(o, engine)]
+    place = {o.internal: number for number, o in enumerate(sent)}
+    client = {o.internal: o.node for o in sent}
+    last: dict[str, int] = {}  # of each client
     for record in history.by_node("request").get(engine.core, ()):
         request = record.data["request"]
         if record.data["action"] != "add" or request not in place:
             continue
-        if place[request] < last:
+        if place[request] < last.get(client[request], -1):
             finding.broke("{} took {!r} after a request that was sent later", engine.core, request, at=record.at,
                           node=engine.core)
             return
-        last = place[request]
+        last[client[request]] = place[request]
 
 
 def _judge_unserved(finding: Finding, served: Served) -> None:

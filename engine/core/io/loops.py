@@ -17,9 +17,10 @@ from engine.coordinator.board import Start
 from engine.coordinator.sockets import COORDINATOR, READY, REPORTS, WAVES
 from engine.coordinator.waves import StartWave
 from engine.coordinator.words import decode_start
-from engine.core.engine_core import INPUT, OUTPUT, Dead, MalformedRequest, reason_of
-from engine.core.pulse import Pulse
-from engine.effects import Loop, Now, Observe, Put, Receive, Send, Take
+from engine.core.engine_core import reason_of
+from engine.core.io.items import INPUT, OUTPUT, ClientGone, Dead, MalformedRequest
+from engine.core.io.pulse import Pulse
+from engine.effects import Loop, Now, Observe, Put, Receive, Send, Take, WasCut
 from engine.errors import BadFrameError
 from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs
 from engine.wire.codec import decode_request, encode_outputs
@@ -28,26 +29,54 @@ from engine.wire.wiring import OUTPUTS
 _AT_ONCE = 0.0
 
 
-def input_loop(edges: Mapping[str, str], pulse: Pulse) -> Loop[None]:
-    """Runs until its process cancels it (the Receive raises). `edges`: the name of what each inbox brings."""
-    inboxes = tuple(edges)
+def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int] | None = None,
+               look_s: float = 0.0) -> Loop[None]:
+    """Runs until its process cancels it (the Receive raises). `edges`: the name of what each inbox brings.
+
+    `clients`: by inbox, where there are several; any of them may leave, and come back, which is looked for every
+    `look_s`. None: there is one.
+    """
+    inboxes, every_s = tuple(edges), min(pulse.every_s, look_s) if clients else pulse.every_s
     while True:
         now = yield Now()
         pulse.beat("input", now)
-        got = yield Receive(inboxes, now + pulse.every_s)
+        for inbox, index in (clients or {}).items():
+            if (yield WasCut(inbox)):
+                while (last := (yield Receive((inbox,), _AT_ONCE))) is not None:
+                    yield from _take_in(last[2], edges[inbox], index)
+                yield Put(INPUT, ClientGone(index))
+                yield from announce(inbox)  # before it who comes back sends nothing
+        got = yield Receive(inboxes, now + every_s)
         if got is None:
             continue
         inbox, _, frames = got
         if inbox == WAVES:
             yield from _started(frames, edges[inbox])
-            continue
-        edge = edges[inbox]
-        try:
-            item: Any = decode_request(frames)
-        except BadFrameError as error:
-            item = MalformedRequest(str(error), _whose(frames))
-            yield Observe("bad-frame", {"edge": edge, "error": item.error, "request": item.request_id})
-        yield Put(INPUT, item)
+        else:
+            yield from _take_in(frames, edges[inbox], None if clients is None else clients[inbox])
+
+
+def _take_in(frames: list[Any], edge: str, client: int | None) -> Loop[None]:
+    """`client`: which of several has sent it."""
+    try:
+        item: Any = decode_request(frames)
+        _check_index(item, client)
+    except BadFrameError as error:
+        item = MalformedRequest(str(error), _whose(frames), client or 0)
+        yield Observe("bad-frame", {"edge": edge, "error": item.error, "request": item.request_id})
+    yield Put(INPUT, item)
+
+
+def announce(inbox: str) -> Loop[None]:
+    """To a client, as soon as it is there: this core can be sent to."""
+    yield Send(inbox, [b""])
+
+
+def _check_index(item: Any, index: int | None) -> None:
+    """Raises BadFrameError where what one of several clients sends is to be answered to another one."""
+    said = getattr(item, "client_index", index)
+    if index is not None and said != index:
+        raise BadFrameError(f"client {index} speaks of itself as {said}")
 
 
 def _started(frames: list[Any], edge: str) -> Loop[None]:

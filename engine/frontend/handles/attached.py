@@ -1,0 +1,100 @@
+"""Cores, and their coordinator, as a client has them that did not start them (pure): watched, and nothing else.
+
+Promises: that one is gone is known from its process, that it stands still from its heartbeat, both as whoever started
+it knows them; it is never ended from here.
+"""
+
+from __future__ import annotations
+
+from engine.config import Bounds, EngineConfig
+from engine.effects import IsAlive, Loop, Now, Observe, OpenHeartbeat, WhoAmI
+from engine.frontend.attachment import Attachment, Running
+from engine.frontend.handles.handle import Handle
+from engine.frontend.handles.manager import Agreed
+from engine.frontend.handles.own import open_all, subscribe
+from engine.process.files import EngineFiles, birth_certificate
+from engine.topology import Node, coordinator, core
+from engine.wire.handshake import REQUESTS, await_announcements
+from engine.wire.wiring import client_sockets, outputs_of
+
+
+class AttachedHandle(Handle):
+    """Of the process `node`, which another one has started."""
+
+    def __init__(self, node: Node, bounds: Bounds, running: Running) -> None:
+        super().__init__(node, bounds)
+        self._running = running
+
+    def open(self) -> Loop[None]:
+        yield OpenHeartbeat(self._running.beat, create=False, of=self.node)
+
+    def beat(self, now: float) -> Loop[str | None]:
+        if self.monitor.gone() is None and not (yield IsAlive(self._running.identity)):
+            self.monitor.on_gone("", now)
+        return (yield from super().beat(now))
+
+    def in_its_words(self, reason: str) -> Loop[str]:
+        """They went to whoever started it."""
+        return reason
+        yield
+
+    def bury(self, reason: str, notice_read: bool) -> Loop[None]:
+        self.reason = reason
+        return
+        yield
+
+
+class AttachedCore(AttachedHandle):
+    def __init__(self, node: Node, bounds: Bounds, running: Running) -> None:
+        super().__init__(node, bounds, running)
+        self.inbox: str = outputs_of(node.index)
+
+
+class AttachedEngines:
+    """What `OwnEngines` are to a client that has started them."""
+
+    nodes: tuple[Node, ...] = ()  # its own children
+    files: EngineFiles | None = None  # they are their launcher's
+
+    def __init__(self, config: EngineConfig, attachment: Attachment, life: int = 0) -> None:
+        bounds, hub = config.bounds, attachment.coordinator
+        self._attachment = attachment
+        self.cores = {index: AttachedCore(core(index, life), bounds, running)
+                      for index, running in attachment.cores.items()}
+        self.coordinator = None if hub is None else AttachedHandle(coordinator(0, life), bounds, hub)
+        self.all: list[AttachedHandle] = [*self.cores.values(), *([self.coordinator] if self.coordinator else [])]
+        self.by_node = {handle.node: handle for handle in self.all}
+
+    def is_core(self, node: Node) -> bool:
+        return self.coordinator is None or node != self.coordinator.node
+
+    def open_for(self, node: Node, config: EngineConfig, agreed: Agreed) -> Loop[dict[int, int]]:
+        """Open what joins them with `node`. -> KV-cache blocks of each core. Raises ConfigError or StartupError."""
+        attachment = self._attachment
+        attachment.check(agreed)
+        yield Observe("born", birth_certificate((yield WhoAmI())))
+        for handle in self.all:
+            yield from handle.open()
+        mine = attachment.clients[attachment.index_of(node.index)]
+        at = {REQUESTS: mine.requests, **{outputs_of(index): address for index, address in mine.outputs.items()}}
+        yield from open_all(client_sockets(config, at, tuple(self.cores)))
+        if attachment.stats is not None:
+            yield from subscribe(attachment.stats, node.index)
+        yield from await_announcements(tuple(self.cores), (yield Now()) + config.bounds.handshake_s)
+        return attachment.blocks
+
+    def watch(self, now: float) -> None:
+        for handle in self.all:
+            handle.watch(now)
+
+    def silent(self, now: float) -> str:
+        """Their launcher says it, to those whom it tells."""
+        return ""
+
+    def end(self) -> Loop[None]:
+        return
+        yield
+
+    def kill(self) -> Loop[None]:
+        return
+        yield

@@ -1,0 +1,146 @@
+"""Promises about several clients that share engines which none of them owns."""
+
+from __future__ import annotations
+
+from engine.messages import Outcome
+from engine.topology import NodeKind
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.history.history import FOREVER, History, Operation
+from scenarios.history.play import Play
+
+CHAPTER, SOURCE = "Several clients", "vLLM V1 engine core client, client_index"
+
+
+def is_shared(play: Play) -> bool:
+    return bool(play.topology.launchers)
+
+
+def _clients(history: History) -> list[str]:
+    return [node for node in history.of_kind(NodeKind.FRONTEND) if history.is_attached(node)]
+
+
+def _done_at(history: History, operation: Operation) -> float:
+    """When its core had finished it, and nobody had asked it to stop; infinite if it did not."""
+    node, internal = history.asked_of(operation).core, operation.internal
+    acts = [record for record in history.by_node("request").get(node, ()) if record.data["request"] == internal]
+    if operation.abort is not None or any(record.data["action"] != "add" for record in acts):
+        return FOREVER
+    freed = (record.at for record in history.by_node("freed").get(node, ()) if record.data["request"] == internal)
+    return next(freed, FOREVER)
+
+
+def check_routed(history: History) -> Finding:
+    finding = Finding(history)
+    for node, record in history.observed("stray"):
+        finding.broke("{} was sent an output of {!r}, which another client has asked for", node, record.data["request"],
+                      at=record.at, node=node)
+    asked: dict[str, dict[str, Operation]] = {}  # by name, then client
+    for o in history.operations:
+        if not history.is_attached(o.node) or o.accepted is None:
+            continue
+        done_at, bound = _done_at(history, o), history.bounds.request_s
+        if done_at < FOREVER and o.outcome != Outcome.FINISHED and not history.faults.receipts and \
+                min(history.ends.at(o.node), o.over_at) > done_at + bound / 2:
+            finding.broke("request {!r} of {} was finished by its core, and {} was not told", o.request, o.node, o.node,
+                          at=done_at, node=o.node)
+        asked.setdefault(o.request, {})[o.node] = o
+    for name, by_client in asked.items():
+        both = [o for o in by_client.values() if o.outcome == Outcome.FINISHED and o.deliveries]
+        if len(both) > 1 and max(o.began_at for o in both) < min(o.over_at for o in both):
+            finding.witness("{} asked for {!r} at once, and each got what is its own",
+                            " and ".join(o.node for o in both), name)
+    return finding
+
+
+def check_isolated(history: History) -> Finding:
+    """By the deaths of clients whose engines go on."""
+    finding, bounds = Finding(history), history.bounds
+    clients = _clients(history)
+    for client in clients:
+        gone_at = history.ends.at(client)
+        engines = history.engines_of(client)
+        if gone_at >= min(history.closing_at(engine) for engine in engines):
+            continue
+        others_open = _judge_others(finding, client, gone_at)
+        mine = [o for o in history.operations if o.node == client and o.accepted is not None
+                and o.accepted.at <= gone_at and _done_at(history, o) > gone_at]
+        held = 0
+        for o in mine:
+            core = history.asked_of(o).core
+            took = [r for r in history.by_node("request").get(core, ()) if r.data["request"] == o.internal]
+            freed = next((r.at for r in history.by_node("freed").get(core, ()) if r.data["request"] == o.internal),
+                         None)
+            if not any(r.data["action"] == "add" for r in took) or (
+                    freed is None and history.ends.at(core) < gone_at + bounds.detection_s):
+                continue
+            freed = min(history.ended_at, history.ends.at(core)) if freed is None else freed
+            held += 1
+            finding.took("freeing {!r} of {}, which was gone,", o.request, client, bound=bounds.detection_s,
+                         measured=freed - gone_at - history.faults.frozen_s(core, gone_at, freed), at=freed, node=core)
+        if held and others_open:
+            finding.witness("{} was gone with {} requests, and {} of others went on", client, held, others_open,
+                            at=gone_at, node=client)
+    return finding
+
+
+def _judge_others(finding: Finding, client: str, gone_at: float) -> int:
+    """-> how many requests of other clients were under way"""
+    history = finding.history
+    theirs = [o for o in history.operations if o.node != client and history.is_attached(o.node)
+              and o.accepted is not None and o.accepted.at < gone_at < o.over_at]
+    hit = {receipt.node for receipt in history.faults.receipts if receipt.node != client}
+    for o in theirs if not hit else ():
+        if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and \
+                o.over_at < history.ends.at(o.node) and o.over_at < history.closing_at(history.asked_of(o)):
+            finding.broke("request {!r} of {} ended {} behind the end of {}", o.request, o.node, o.outcome, client,
+                          at=o.over_at, node=o.node)
+    return len(theirs)
+
+
+def check_notice_to_all(history: History) -> Finding:
+    finding, bound = Finding(history), history.bounds.detection_s
+    for engine in history.engines:
+        death = history.ends.first_death(engine)
+        if death is None or death.at >= history.closing_at(engine):
+            continue
+        told = 0
+        for client in _clients(history):
+            began = next((start for start in history.startups if start.node == client), None)
+            until = history.ends.at(client)
+            heard = history.heard_of("engine-dead", engine, client)
+            if engine not in history.engines_of(client) or began is None or began.ready_at > death.at or (
+                    not heard and until < death.at + bound):
+                continue
+            at = heard[0][1].at if heard else min(until, history.ended_at)
+            frozen = history.faults.frozen_s(client, death.at, at)
+            told += finding.took("word of the end of {} to {}", death.node, client, bound=bound,
+                                 measured=at - death.at - frozen, at=at, node=client)
+        if told > 1:
+            finding.witness("{} ended, and {} clients were told", death.node, told, at=death.at, node=engine.core)
+    return finding
+
+
+GUARANTEES = (
+    Guarantee(
+        id="client-routed", chapter=CHAPTER, source=SOURCE, check=check_routed, applies=is_shared,
+        sentence="An output reaches exactly the client that has asked, whatever others call their requests.",
+        wrong="sends all outputs to its first client",
+        witness="two clients used one name at the same time",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="client-isolated", chapter=CHAPTER, source=SOURCE, check=check_isolated, applies=is_shared,
+        sentence="The end of one client changes nothing for another one, and what it had asked for is freed.",
+        wrong={"freed": "computes on what a client has asked for that is gone",
+               "others": "gives up everything when one of its clients is gone"},
+        witness="a client was gone with requests under way, and another one had some, too",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="notice-to-all", chapter=CHAPTER, source=SOURCE, check=check_notice_to_all, applies=is_shared,
+        sentence="Each client is told of the end of a core that it shares, within the bound of detection.",
+        wrong="attaches to cores and does not look whether they live",
+        witness="two clients were told of one end",
+        envelope=Envelope(),
+    ),
+)

@@ -1,0 +1,57 @@
+"""Several clients of the same engines: each gets what it asked for, and the end of one is none of the others'."""
+
+from __future__ import annotations
+
+from engine.topology import data_parallel
+from faults.plan import delay, drop, kill, plan, stall, terminate, until
+from scenarios.guarantees.all import (
+    blocks_conserved,
+    client_isolated,
+    client_routed,
+    nothing_left_behind,
+    notice_to_all,
+    served_in_turn,
+    tokens_match_reference,
+)
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import recorded
+
+CALM = (client_routed, tokens_match_reference, blocks_conserved, served_in_turn)
+DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
+TWO = data_parallel(2, tp=1, clients=2, coordinated=True)
+
+globals().update(family(__name__, (
+    Case("test_two_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM),
+    Case("test_two_clients_share_two_cores", "The same of two cores, whose counts a coordinator carries.", plan(), CALM,
+         play={"topology": TWO}),
+    Case("test_two_clients_share_a_core_of_two_workers", "Each asks the same, by the same names.", plan(), CALM,
+         play={"topology": data_parallel(1, tp=2, clients=2)}),
+    Case("test_two_clients_share_cores_in_step", "The same of two cores that step together.", plan(), CALM,
+         play={"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
+               "config": lab_config(bounds={"collective_s": 0.8})}),
+    Case("test_three_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM,
+         play={"topology": data_parallel(1, tp=1, clients=3)}),
+    Case("test_one_of_two_clients_dies", "It is killed while both are served: the other one is served on.",
+         plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4)), DIES),
+    Case("test_first_of_two_clients_dies", "The first one is no more than any other.",
+         plan(kill("frontend.0", at="core.0->frontend.0/outputs:receive", nth=4)), DIES),
+    Case("test_one_of_two_clients_of_two_cores_dies", "Each of two cores frees what is its.",
+         plan(kill("frontend.1", at="core.1->frontend.1/outputs:receive", nth=4)), DIES, play={"topology": TWO}),
+    Case("test_one_of_two_clients_is_stopped", "It reads nothing for a while: nobody waits for it.",
+         plan(stall("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4, until=until(seconds=0.5))),
+         (client_routed, tokens_match_reference)),
+    Case("test_core_of_two_clients_dies", "Both are told.",
+         plan(kill("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (notice_to_all, nothing_left_behind)),
+    Case("test_core_of_two_clients_is_asked_to_leave", "Both are told by its last words.",
+         plan(terminate("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (nothing_left_behind,)),
+    Case("test_core_of_two_clients_stands_still", "Their launcher ends it.",
+         plan(stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (nothing_left_behind,)),
+    Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
+         plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)), ()),
+    Case("test_outputs_to_one_of_two_clients_are_late", "They come behind later ones.",
+         plan(delay("core.0->frontend.1/outputs", nth=4, until=until("core.0->frontend.1/outputs:send", 8))),
+         (client_routed, tokens_match_reference)),
+    Case("test_request_of_one_of_two_clients_is_lost", "Its caller is told in time, and the other one is served.",
+         plan(drop("frontend.1->core.0/requests", nth=2)), ()),
+), topology=data_parallel(1, tp=1, clients=2), workload=recorded("eight-mixed"), config=lab_config()))
