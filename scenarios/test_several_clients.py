@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.topology import data_parallel
-from faults.plan import delay, drop, kill, plan, stall, terminate, until
+from engine.topology import Mark, data_parallel
+from faults.plan import delay, drop, hang, kill, marked, plan, stall, terminate, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     client_isolated,
@@ -19,6 +19,8 @@ from scenarios.workloads import recorded
 
 CALM = (client_routed, tokens_match_reference, blocks_conserved, served_in_turn)
 DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
+#: Steps that take so long that nobody is served to the end before a client is missed, or within the bound of that.
+SLOW = [hang("core.0", at=marked("core.0", Mark.STEP), nth=nth, until=until(seconds=0.08)) for nth in range(30, 42)]
 TWO = data_parallel(2, tp=1, clients=2, coordinated=True)
 
 globals().update(family(__name__, (
@@ -33,9 +35,12 @@ globals().update(family(__name__, (
     Case("test_three_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM,
          play={"topology": data_parallel(1, tp=1, clients=3)}),
     Case("test_one_of_two_clients_dies", "It is killed while both are served: the other one is served on.",
-         plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4)), DIES),
+         plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4), *SLOW), DIES),
+    Case("test_one_of_two_clients_dies_in_a_long_step", "The other one has much to come when it is missed.",
+         plan(kill("frontend.1", at=marked("core.0", Mark.STEP), nth=30),
+              hang("core.0", at=marked("core.0", Mark.STEP), nth=31, until=until(seconds=0.4))), DIES),
     Case("test_first_of_two_clients_dies", "The first one is no more than any other.",
-         plan(kill("frontend.0", at="core.0->frontend.0/outputs:receive", nth=4)), DIES),
+         plan(kill("frontend.0", at="core.0->frontend.0/outputs:receive", nth=4), *SLOW), DIES),
     Case("test_one_of_two_clients_of_two_cores_dies", "Each of two cores frees what is its.",
          plan(kill("frontend.1", at="core.1->frontend.1/outputs:receive", nth=4)), DIES, play={"topology": TWO}),
     Case("test_one_of_two_clients_is_stopped", "It reads nothing for a while: nobody waits for it.",

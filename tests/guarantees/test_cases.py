@@ -5,6 +5,7 @@ import pytest
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.verdicts import Verdict
 from tests.guarantees import (  # noqa: F401  each module adds its histories to the table
+    cases_clients,
     cases_coordinator,
     cases_cores,
     cases_death,

@@ -1,4 +1,4 @@
-"""Bugs of a client that has several cores."""
+"""Bugs of a client that has several cores, and of cores that have several clients."""
 
 from __future__ import annotations
 
@@ -47,5 +47,38 @@ ALL_TO_ONE = Mutant(
     breaks=these("dp-burst-spreads"),
     edits=(Edit("engine/frontend/balance.py", "        return min(living, key=self.score)\n",
                 "        return min(living)\n"),))
+
+FIRST_GETS_ALL = Mutant(
+    id="first-client-gets-all", scenario="test_two_clients_share_a_core",
+    bug="A core sends all outputs to the first of its clients.",
+    breaks=these("client-routed"),
+    along=these("tokens-match-reference", "lost-request-is-bounded", "ends-once", "calls-answered", "health-is-true"),
+    edits=(Edit("engine/core/io/loops.py",
+                "        yield Send(outboxes[item.client_index], encode_outputs(item.outputs))\n",
+                "        yield Send(outboxes[min(item.client_index, 0)], encode_outputs(item.outputs))\n"),))
+
+GONE_IS_SERVED = Mutant(
+    id="gone-is-served", scenario="test_one_of_two_clients_dies",
+    bug="A core does not see that a client is gone.",
+    breaks=these("client-isolated/freed"),
+    edits=(Edit("engine/core/io/loops.py", "                yield Put(INPUT, ClientGone(index))\n", ""),))
+
+ALL_GO_WITH_ONE = Mutant(
+    id="all-go-with-one-client", scenario="test_one_of_two_clients_dies_in_a_long_step",
+    bug="When a client is gone, its core gives up all that it has to do.",
+    breaks=these("client-isolated/others"),
+    along=these("tokens-match-reference", "ends-once", "lost-request-is-bounded"),
+    edits=(Edit("engine/core/engine_core.py",
+                "for r in self.scheduler.requests.values() if r.client_index == item.client_index]\n",
+                "for r in self.scheduler.requests.values()]\n"),))
+
+UNWATCHED_CORE = Mutant(
+    id="attached-and-blind", scenario="test_core_of_two_clients_dies",
+    bug="A client that has not started its cores does not look whether they live.",
+    breaks=these("notice-to-all"),
+    along=these("death-is-told", "ends-once", "health-is-true", "tokens-match-reference", "lost-request-is-bounded"),
+    edits=(Edit("engine/frontend/handles/attached.py",
+                "        if self.monitor.gone() is None and not (yield IsAlive(self._running.identity)):\n",
+                "        if not (yield IsAlive(self._running.identity)) and not self.inbox:\n"),))
 
 CORES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -56,8 +56,7 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
             operation.began_at > death.at + _noticed_s(history, death):
         finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
                       at=operation.accepted.at, node=node)
-    if operation.outcome == Outcome.ENGINE_DEAD and not blames(
-            history, death, operation.ends[0].data["reason"], attached=history.is_attached(node)):
+    if operation.outcome == Outcome.ENGINE_DEAD and not blames(history, death, operation.ends[0].data["reason"]):
         finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
                       operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
 
@@ -67,13 +66,11 @@ def _noticed_s(history: History, death: Death) -> float:
     return SENTINEL_S if history.simulated and kind_of(death.node) == "core" else history.bounds.detection_s
 
 
-def blames(history: History, death: Death, reason: str, *, attached: bool = False) -> bool:
-    """Whether a reason says who died, and of what, where one fault alone can have ended it; to a client that is
-    `attached`, in which core.
-    """
-    if attached and history.play.says_why:
-        return reason == "the engine was shut down" or "core." in reason
+def blames(history: History, death: Death, reason: str) -> bool:
+    """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows."""
     receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
+    if history.play.topology.launchers:
+        return reason == "the engine was shut down" or "core." in reason
     if not history.play.says_why or len(receipts) != 1 or reason == "the engine was shut down":
         return True
     if receipts[0].node == history.engine_of(death.node).core:
@@ -328,11 +325,8 @@ def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
     history = finding.history
     dying = next(iter(history.by_node("dying").get(node, ())), None)
     told = next((record for _, record in history.heard_of("engine-dead", history.engine_of(node), caller)), None)
-    if history.is_attached(caller) or not history.play.says_why:
-        return
-    if dying is None or told is None or "ENGINE_CORE_DEAD" not in told.data["reason"]:
-        return
-    if dying.data["reason"] not in told.data["reason"]:
+    if history.play.says_why and dying and told and "ENGINE_CORE_DEAD" in told.data["reason"] and \
+            dying.data["reason"] not in told.data["reason"] and not history.is_attached(caller):
         finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],
                       at=told.at, node=caller)
 

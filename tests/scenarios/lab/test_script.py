@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.config import Bounds
-from engine.topology import Client, Deployment, Engine, Node, Topology, core, side_by_side, tensor_parallel
+from engine.topology import (
+    Client,
+    Deployment,
+    Engine,
+    Launcher,
+    Node,
+    Topology,
+    core,
+    data_parallel,
+    side_by_side,
+    tensor_parallel,
+)
 from scenarios.history.play import Beside, Holdings, Moment, Options
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, GUARD_FACTOR, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import listeners_s
@@ -56,6 +67,7 @@ class Bench:
         self.stray: set[str] = set()  # files of engines that nobody closed
         self.waited: list[tuple[float, bool]] = []  # waits that ran out, and whether the play is ended then
         self.events: list[tuple[float, Callable[[], None]]] = []
+        self.attached: list[bytes] = []  # what clients were given
         self.time = 0.0
         self.dies_s = self.dying_until = 0.0  # what the last process of a killed engine takes to be gone
 
@@ -88,7 +100,12 @@ class Bench:
 
     # -- as the script asks for it
 
-    def start_client(self, client: Client, life: int) -> Actor:
+    def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Actor:
+        self.attached = []
+        return self._start(str(launcher.node), lambda actor: actor.said.append(UP + b"where it is"))
+
+    def start_client(self, client: Client, life: int, attachment: bytes) -> Actor:
+        self.attached.append(attachment)
         name = f"frontend.{client.index}" + (f"@{life}" if life else "")
         return self._start(name, lambda actor: self._up(actor, client.engines[0], life))
 
@@ -200,6 +217,43 @@ def test_a_client_that_dies_ends_the_wait_for_its_workload() -> None:
     bench.births["frontend.0"] = born
     bench.play()
     assert bench.time == 2.0 and not bench.waited
+
+
+# -- several clients
+
+
+def test_clients_of_a_launcher_come_behind_it_are_given_what_it_says_and_go_before_it() -> None:
+    bench = Bench(data_parallel(1, clients=2))
+    bench.play()
+    assert list(bench.actors) == ["launcher.0", "frontend.0", "frontend.1"] and bench.attached == [b"where it is"] * 2
+    assert bench.order() == ["frontend.0 go", "frontend.1 go", "frontend.0 close", "frontend.1 close",
+                             "launcher.0 close"]
+    assert not bench.waited
+
+
+def test_who_is_left_of_several_clients_is_waited_for() -> None:
+    bench = Bench(data_parallel(1, clients=2))
+
+    def born(actor: Actor) -> None:
+        actor.said.append(UP)
+        actor.deaf = {GO}
+        bench.events.append((2.0, lambda: setattr(actor, "gone", True)))
+
+    bench.births["frontend.1"] = born
+    bench.play()
+    assert bench.time == 2.0 and not bench.waited and "frontend.0 close" in bench.order()
+
+
+def test_engines_that_their_launcher_cannot_start_have_no_clients() -> None:
+    bench = Bench(data_parallel(1, clients=2))
+
+    def born(actor: Actor) -> None:
+        actor.said.append(FAILED + b" no room")
+        actor.gone = True
+
+    bench.births["launcher.0"] = born
+    bench.play()
+    assert list(bench.actors) == ["launcher.0"] and not bench.waited
 
 
 # -- subscribers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.messages import Outcome
 from engine.topology import NodeKind
-from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
 from scenarios.history.history import FOREVER, History, Operation
 from scenarios.history.play import Play
 
@@ -76,11 +76,17 @@ def check_isolated(history: History) -> Finding:
             freed = min(history.ended_at, history.ends.at(core)) if freed is None else freed
             held += 1
             finding.took("freeing {!r} of {}, which was gone,", o.request, client, bound=bounds.detection_s,
-                         measured=freed - gone_at - history.faults.frozen_s(core, gone_at, freed), at=freed, node=core)
+                         measured=freed - gone_at - _longest_standstill_s(history, core, gone_at), at=freed, node=core)
         if held and others_open:
             finding.witness("{} was gone with {} requests, and {} of others went on", client, held, others_open,
                             at=gone_at, node=client)
     return finding
+
+
+def _longest_standstill_s(history: History, core: str, since: float) -> float:
+    """Who goes on behind one sees who is gone, however many there are."""
+    return max((stall.until - max(stall.at, since) for stall in history.faults.stalls
+                if stall.node == core and stall.until > since), default=0.0)
 
 
 def _judge_others(finding: Finding, client: str, gone_at: float) -> int:
@@ -88,7 +94,8 @@ def _judge_others(finding: Finding, client: str, gone_at: float) -> int:
     history = finding.history
     theirs = [o for o in history.operations if o.node != client and history.is_attached(o.node)
               and o.accepted is not None and o.accepted.at < gone_at < o.over_at]
-    hit = {receipt.node for receipt in history.faults.receipts if receipt.node != client}
+    hit = [r for r in history.faults.receipts if r.node != client and (
+        r.fate not in STALLS or r.may_end_the_engine(min(history.bounds.step_s, history.bounds.request_s)))]
     for o in theirs if not hit else ():
         if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and \
                 o.over_at < history.ends.at(o.node) and o.over_at < history.closing_at(history.asked_of(o)):

@@ -1,0 +1,113 @@
+"""Histories of several clients that share a core."""
+
+from engine.topology import data_parallel
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+ROUTED, ISOLATED, NOTICE = "client-routed", "client-isolated", "notice-to-all"
+FIRST, SECOND = "frontend.0", "frontend.1"
+
+
+def two() -> Builder:
+    h = history(tp=1, topology=data_parallel(1, tp=1, clients=2), data_parallel_size=1)
+    for client in (FIRST, SECOND):
+        h.observes(client, "starting").observes(client, "ready", num_gpu_blocks=8)
+    return h
+
+
+def asks(h: Builder, client: str, request: str = "a") -> Builder:
+    """It is called by that client, accepted, and taken in by the core."""
+    internal = f"{request}-{client[-1]}"
+    h.observes(client, "call", request=request, index=0, prompt=2, max_tokens=3)
+    h.observes(client, "accepted", request=request, internal=internal, core=0)
+    h.sends(f"{client}->core.0/requests", internal)
+    return h.observes("core.0", "request", request=internal, action="add", reason="")
+
+
+def freed(h: Builder, client: str, request: str = "a") -> Builder:
+    return h.observes("core.0", "freed", request=f"{request}-{client[-1]}")
+
+
+def served(h: Builder, client: str, request: str = "a") -> Builder:
+    freed(h, client, request).observes(client, "tokens", request=request, internal=f"{request}-{client[-1]}", offset=0,
+                                       tokens=[7, 8, 9])
+    return h.ended(request, node=client)
+
+
+def both() -> Builder:
+    return asks(asks(two(), FIRST), SECOND)
+
+
+@accepts(ROUTED)
+def two_ask_by_one_name_and_each_gets_its_own() -> Builder:
+    return served(served(both(), FIRST), SECOND)
+
+
+@rejects(ROUTED)
+def one_is_sent_what_the_other_has_asked_for() -> Builder:
+    h = served(both(), FIRST).observes(FIRST, "stray", request="a-1", core=0)
+    return served(h, SECOND)
+
+
+@rejects(ROUTED)
+def what_one_has_asked_for_never_comes() -> Builder:
+    h = freed(served(both(), FIRST), SECOND).wait(5.0)
+    return h.ended("a", "failed", node=SECOND, error="RequestTimeoutError")
+
+
+@silent(ROUTED)
+def one_asks_when_the_other_is_served() -> Builder:
+    return served(asks(served(asks(two(), FIRST), FIRST), SECOND), SECOND)
+
+
+def second_dies(h: Builder) -> Builder:
+    return h.fires("kill", "core.0->frontend.1/outputs:receive", node=SECOND).wait(.01)
+
+
+@accepts(ISOLATED)
+def one_is_gone_and_the_other_goes_on() -> Builder:
+    return served(freed(second_dies(both()), SECOND), FIRST)
+
+
+@rejects(ISOLATED)
+def what_one_has_asked_for_is_computed_on() -> Builder:
+    return served(second_dies(both()).wait(2.0), FIRST)
+
+
+@rejects(ISOLATED)
+def the_end_of_one_ends_what_the_other_has_asked_for() -> Builder:
+    return freed(freed(second_dies(both()), SECOND), FIRST).ended("a", "failed", node=FIRST, error="RequestError")
+
+
+@silent(ISOLATED)
+def one_is_gone_that_had_asked_for_nothing() -> Builder:
+    return served(second_dies(asks(two(), FIRST)), FIRST)
+
+
+def core_dies(h: Builder) -> Builder:
+    return h.fires("kill", "core.0/mark:executed").wait(.01)
+
+
+def told(h: Builder, client: str) -> Builder:
+    h.observes(client, "engine-dead", reason="core.0 died", core=0)
+    return h.ended("a", "engine-dead", node=client, error="EngineDeadError", reason="core.0 died")
+
+
+@accepts(NOTICE)
+def both_are_told() -> Builder:
+    return told(told(core_dies(both()), FIRST), SECOND)
+
+
+@rejects(NOTICE)
+def one_is_told_too_late() -> Builder:
+    return told(told(core_dies(both()), FIRST).wait(2.0), SECOND)
+
+
+@rejects(NOTICE)
+def one_is_not_told() -> Builder:
+    return told(core_dies(both()), FIRST).wait(3.0).ended("a", "failed", node=SECOND, error="RequestTimeoutError")
+
+
+@silent(NOTICE)
+def one_alone_was_there_to_be_told() -> Builder:
+    return told(core_dies(second_dies(both())), FIRST)
