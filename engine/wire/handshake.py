@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from engine.effects import AwaitEnds, Loop, MarkPoint, Now, Observe, Receive, Send
+from engine.effects import AwaitEnds, Identity, IsAlive, Loop, MarkPoint, Now, Observe, Receive, Send
 from engine.errors import ChildGoneError, StartupError
 from engine.messages import EngineHandshakeMetadata
 from engine.topology import Mark, Node
@@ -94,14 +94,19 @@ def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s:
     return ready
 
 
-def await_announcements(engines: Collection[int], deadline: float) -> Loop[None]:
-    """Of a client that did not start these: until each can be sent to. Raises StartupError naming the others."""
+def await_announcements(engines: Mapping[int, Identity], deadline: float, look_s: float) -> Loop[None]:
+    """Of a client that did not start these: until each can be sent to. Raises StartupError naming those that cannot."""
     announced: set[int] = set()
     while len(announced) < len(engines):
-        got = yield Receive((REQUESTS,), deadline)
+        now = yield Now()
+        got = yield Receive((REQUESTS,), min(deadline, now + look_s))
         if got is None:
-            raise StartupError(_missing(engines, set(engines), dict.fromkeys(engines, 0), announced))
-        if got[1] in engines:
+            for index, identity in engines.items():
+                if not (yield IsAlive(identity)):
+                    raise StartupError(f"core.{index} has ended: its engines are to be started again")
+            if now >= deadline:
+                raise StartupError(_missing(engines, set(engines), dict.fromkeys(engines, 0), announced))
+        elif got[1] in engines:
             announced.add(got[1])
         else:
             yield Observe("bad-frame", {"edge": REQUESTS, "error": f"unknown engine {got[1]}"})

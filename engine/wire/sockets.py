@@ -202,8 +202,9 @@ class ZmqSocket:
 
     def close(self, linger_s: float | None = None) -> None:
         if self._monitor is not None:
-            if self.spec.watched and not self.spec.bind and self.is_over():
-                linger_s = 0.0
+            if self.spec.watched and not self.spec.bind:
+                self._look()
+                linger_s = 0.0 if self._came <= self._went else linger_s
             self._socket.disable_monitor()
             self._monitor.close(0)
         self._socket.close(None if linger_s is None else round(linger_s * 1000))

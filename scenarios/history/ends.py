@@ -126,7 +126,7 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
 def _leaves_in_order(death: Death, seen: Records) -> bool:
     if kind_of(death.node) == NodeKind.FRONTEND:
         return not death.planned and death.node in seen.by_node("bye")
-    closing_at = seen.closing_at(seen.engine_of(death.node))
+    closing_at = seen.closes_at(death.node)
     return death.at >= closing_at and not (death.hit_at is not None and death.hit_at < closing_at)
 
 

@@ -171,6 +171,11 @@ class Records:
         said = self.by_node("closing").get(self.owner(engine))
         return said[0].at if said else FOREVER
 
+    def closes_at(self, node: str) -> float:
+        """The same of one process: of a client that is attached, when it began to leave."""
+        said = self.by_node("closing").get(node, ()) if self.is_attached(node) else None
+        return self.closing_at(self.engine_of(node)) if said is None else said[0].at if said else FOREVER
+
     def before_closing(self, node: str, record: Record) -> bool:
         """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""
         closing = self.by_node("closing").get(node)

@@ -167,7 +167,7 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
 
 def _after_closing(history: History, incident: Incident) -> bool:
     """The lab, or the caller's program at its end, has begun to shut that engine down."""
-    return incident.at >= history.closing_at(history.engine_of(incident.node))
+    return incident.at >= history.closes_at(incident.node)
 
 
 def _given_up_with_another(history: History, incident: Incident) -> bool:

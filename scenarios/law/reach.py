@@ -55,7 +55,8 @@ def _outlives(receipt: Receipt, incident: Incident) -> bool:
 def _is_of_another_client(history: History, receipt: Receipt, incident: Incident) -> bool:
     """What befalls one of several clients, or what it is told, is nothing to the others, nor to their engines."""
     if history.is_attached(receipt.node):
-        return incident.node != receipt.node
+        about_it = incident.sort is Sort.STRANGE and kind_of(incident.node) == NodeKind.CORE
+        return incident.node != receipt.node and not about_it
     if receipt.fate not in MESSAGE_FATES | {Fate.CUT} or not history.is_attached(incident.node):
         return False
     site = receipt.site.replace("->", "/")

@@ -174,7 +174,7 @@ class SimSocket:
 
     def close(self, linger_s: float | None = None) -> None:
         """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None), unless nobody is there."""
-        if self.spec.watched and not self.spec.bind and self.is_over():
+        if self.spec.watched and not self.spec.bind and not self.connections:
             linger_s = 0.0
         if not self.closed:
             self._close(self, self.spec.linger_s if linger_s is None else linger_s)

@@ -44,6 +44,7 @@ def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int
             if (yield WasCut(inbox)):
                 while (last := (yield Receive((inbox,), _AT_ONCE))) is not None:
                     yield from _take_in(last[2], edges[inbox], index)
+                yield Observe("client-cut", {"client": index})
                 yield Put(INPUT, ClientGone(index))
                 yield from announce(inbox)  # before it who comes back sends nothing
         got = yield Receive(inboxes, now + every_s)

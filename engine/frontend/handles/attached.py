@@ -80,7 +80,8 @@ class AttachedEngines:
         yield from open_all(client_sockets(config, at, tuple(self.cores)))
         if attachment.stats is not None:
             yield from subscribe(attachment.stats, node.index)
-        yield from await_announcements(tuple(self.cores), (yield Now()) + config.bounds.handshake_s)
+        cores = {index: running.identity for index, running in attachment.cores.items()}
+        yield from await_announcements(cores, (yield Now()) + config.bounds.handshake_s, config.bounds.detection_s)
         return attachment.blocks
 
     def watch(self, now: float) -> None:

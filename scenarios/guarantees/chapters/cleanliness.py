@@ -33,7 +33,7 @@ from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import Receipt
 
-_CALLER = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit")
+_CALLER = Where(PROCESS, nodes="[fl]*.*", why="the caller itself is hit, or the launcher")
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
 
 _PARENTS = {"core": ("frontend", "launcher"), "worker": ("core",)}
@@ -119,7 +119,8 @@ def check_start_ends(history: History) -> Finding:
     bound = timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
         node, end, began = startup.node, startup.end, startup.began.at
-        hits = [r for r in history.faults.receipts if began <= r.at <= (end.at if end else FOREVER)
+        since = 0.0 if history.is_attached(node) else began  # what it attaches to may have been hit before
+        hits = [r for r in history.faults.receipts if since <= r.at <= (end.at if end else FOREVER)
                 and not set(history.engines_of(r.node)).isdisjoint(history.engines_of(node))]
         engine = whose_end(history, startup, hits)
         if end is None:
@@ -141,12 +142,11 @@ def check_start_ends(history: History) -> Finding:
             tell = finding.unclear if history.starved(history.bounds.handshake_s) else finding.broke
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
-        else:
+        elif not history.is_attached(node):
             _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
             _judge_blame(finding, end, engine)
             _judge_unheard(finding, end, hits)
-        if not startup.ready:
             judge_words(finding, end, engine, node)
         if not startup.ready and not hits:
             finding.witness("{} was refused what it was configured for: {}", node, end.data["reason"], at=end.at,

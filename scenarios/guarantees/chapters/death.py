@@ -63,14 +63,15 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
 
 def _noticed_s(history: History, death: Death) -> float:
     """How long a death may be unknown to a client that looks: of its own child it is told by the system."""
-    return SENTINEL_S if history.simulated and kind_of(death.node) == "core" else history.bounds.detection_s
+    known = history.simulated and kind_of(death.node) == "core" and not history.play.topology.launchers
+    return SENTINEL_S if known else history.bounds.detection_s
 
 
 def blames(history: History, death: Death, reason: str) -> bool:
     """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows."""
     receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
     if history.play.topology.launchers:
-        return reason == "the engine was shut down" or "core." in reason
+        return reason == "the engine was shut down" or "core." in reason or "coordinator." in reason
     if not history.play.says_why or len(receipts) != 1 or reason == "the engine was shut down":
         return True
     if receipts[0].node == history.engine_of(death.node).core:
@@ -103,19 +104,17 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                             at=ended, node=node)
         return
     since = max(_can_be_told(history, death), operation.began_at)
-    if since >= min(history.ends.at(node), history.closing_at(history.engine_of(node))):
+    if since >= min(history.ends.at(node), history.closes_at(node)):
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
             finding.hangs("request {!r}, pending when {} died,", operation.request, death.node, bound=bound,
                           since=since, node=node)
         return
-    in_time = finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how,
-                           bound=bound, measured=ended - since - history.faults.frozen_s(node, since, ended), at=ended,
-                           node=node)
-    if not in_time:
+    if not finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how, bound=bound,
+                        measured=ended - since - history.faults.frozen_s(node, since, ended), at=ended, node=node):
         return
-    if history.simulated and kind_of(death.node) == "core" and operation.outcome == Outcome.ENGINE_DEAD:
+    if _noticed_s(history, death) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD:
         judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:
@@ -296,7 +295,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
         told = history.heard_of("engine-dead", engine, caller)
-        if history.ends_with_another(engine, since) if told else history.closing_at(engine) < FOREVER:
+        if history.ends_with_another(engine, since) if told else history.closes_at(caller) < FOREVER:
             return  # its client had ended it with the others, or was leaving and read nothing any more
         if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)

@@ -21,9 +21,10 @@ _CLIENT_CHANNELS = (Channel.REQUESTS, Channel.OUTPUTS)
 
 
 def _lived_until(history: History, flow: Flow) -> float:
-    """Until when both ends were alive and nobody had begun to leave."""
-    engine = history.engine_of(flow.target)
-    times = [history.ends.at(flow.source), history.ends.at(flow.target), history.closing_at(engine)]
+    """Until when both ends were alive and nobody had begun to leave. A client may never have come."""
+    if history.is_attached(flow.target) and flow.target not in history.nodes:
+        return 0.0
+    times = [at(node) for node in (flow.source, flow.target) for at in (history.ends.at, history.closes_at)]
     for name in ("dying", "bye"):
         told = history.by_node(name)
         times += [told[node][0].at for node in (flow.source, flow.target) if node in told]

@@ -54,7 +54,7 @@ def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:
                             for channel in (Channel.HANDSHAKE, Channel.REQUESTS))
     answers = history.sends(f"{frontend}->{core}/{Channel.HANDSHAKE.value}")
     again = sum(record.data["client"] == history.client_index(frontend)
-                for record in history.by_node("client-gone").get(core, ())) if history.is_attached(frontend) else 0
+                for record in history.by_node("client-cut").get(core, ())) if history.is_attached(frontend) else 0
     for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1 + again), (frontend, answers, 1)):
         if len(said) > most:
             finding.broke("{} said {} times what it has to say {} times when it starts", who, len(said), most,

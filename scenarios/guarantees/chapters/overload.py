@@ -121,7 +121,7 @@ def check_no_foreign_code(history: History) -> Finding:
             ended = FOREVER  # it left when it was told to, before the engine did
         if is_of_a_group_that_was_called(history, node):
             ended = FOREVER  # the others did what it could not read, and missed it
-        if record.at <= ended < history.closing_at(history.engine_of(node)) and not any(
+        if record.at <= ended < history.closes_at(node) and not any(
                 death.planned for death in history.ends.deaths):
             finding.broke("{} died after a malformed frame from {}", node, record.data.get("edge"), at=ended, node=node)
         else:

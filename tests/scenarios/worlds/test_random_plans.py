@@ -33,6 +33,8 @@ TOPOLOGIES = {
     "two cores and a coordinator": data_parallel(2, coordinated=True),
     "two ranks in step": data_parallel(2, lockstep=True),
     "two ranks of two workers in step": data_parallel(2, tp=2, lockstep=True),
+    "two clients of a core": data_parallel(1, clients=2),
+    "two clients of two cores in step": data_parallel(2, lockstep=True, clients=2),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }

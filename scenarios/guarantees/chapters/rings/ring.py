@@ -180,7 +180,7 @@ def check_ring_overflow_ordered(history: History) -> Finding:
 def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Record]], missing: list[int]) -> None:
     """An overflow that never came, though its reader lived on. One that is to come behind the next waits for that."""
     history = finding.history
-    closing_at = history.closing_at(history.engine_of(flow.target))
+    closing_at = history.closes_at(flow.target)
     end = min(history.ends.at(flow.target), history.ends.at(flow.source), closing_at,
               history.ended_at)
     held = any(hit.node == flow.target and hit.released_at is None

@@ -129,7 +129,7 @@ def _judge_never_noticed(finding: Finding, flow: Flow, sends: dict[int, list[Rec
     if position not in sends or sends[position][-1].data.get("overflow"):
         return
     published = _published_at(written, sends, position)
-    closing_at = history.closing_at(history.engine_of(flow.target))
+    closing_at = history.closes_at(flow.target)
     end = min(history.ends.at(flow.target), history.ends.at(flow.source), closing_at,
               history.ended_at)
     if published is None or not any(at >= published for at in dropped):
@@ -163,7 +163,7 @@ def _judge_full(finding: Finding, node: str, full: Record) -> None:
     history, bounds, ring = finding.history, finding.history.bounds, full.data.get("ring")
     if any(record.number > full.number and record.thread == full.thread for record in history.records(node)):
         return
-    until = min(history.ends.at(node), history.closing_at(history.engine_of(node)), history.ended_at)
+    until = min(history.ends.at(node), history.closes_at(node), history.ended_at)
     dead = [history.ends.at(flow.target) for flow in history.flows(*RING_CHANNELS)
             if flow.source == node and names_channel(ring, flow.edge.channel)]
     since = max(full.at, min(dead, default=FOREVER))
@@ -183,7 +183,7 @@ def _judge_open_calls(finding: Finding) -> None:
         answers = answers_by_call(history.by_node("rpc-reply").get(core, []))
         failed = {record.data["call"] for record in history.by_node("rpc-failed").get(core, ())}
         dying = next((record.at for record in history.by_node("dying").get(core, ())), FOREVER)
-        until = min(dying, history.ends.at(core), history.closing_at(history.engine_of(core)), history.ended_at)
+        until = min(dying, history.ends.at(core), history.closes_at(core), history.ended_at)
         ready = next((record.at for record in history.by_node("ready").get(core, ())), FOREVER)
         tp = history.ranks_of(core)
         for call in calls:

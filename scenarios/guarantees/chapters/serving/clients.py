@@ -59,7 +59,7 @@ def check_isolated(history: History) -> Finding:
     for client in clients:
         gone_at = history.ends.at(client)
         engines = history.engines_of(client)
-        if gone_at >= min(history.closing_at(engine) for engine in engines):
+        if gone_at >= min(history.closes_at(client), *(history.closing_at(engine) for engine in engines)):
             continue
         others_open = _judge_others(finding, client, gone_at)
         mine = [o for o in history.operations if o.node == client and o.accepted is not None
@@ -98,7 +98,7 @@ def _judge_others(finding: Finding, client: str, gone_at: float) -> int:
         r.fate not in STALLS or r.may_end_the_engine(min(history.bounds.step_s, history.bounds.request_s)))]
     for o in theirs if not hit else ():
         if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and \
-                o.over_at < history.ends.at(o.node) and o.over_at < history.closing_at(history.asked_of(o)):
+                o.over_at < history.ends.at(o.node) and o.over_at < history.closes_at(o.node):
             finding.broke("request {!r} of {} ended {} behind the end of {}", o.request, o.node, o.outcome, client,
                           at=o.over_at, node=o.node)
     return len(theirs)

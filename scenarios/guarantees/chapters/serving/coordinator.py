@@ -65,7 +65,7 @@ def check_coordinator_death_is_told(history: History) -> Finding:
                     not set(history.engines_of(client)) & set(history.engines_of(hub)):
                 continue
             told = _told_of(history, client, base(hub))
-            end = min(history.ends.at(client), history.closing_at(history.engine_of(client)), history.ended_at)
+            end = min(history.ends.at(client), history.closes_at(client), history.ended_at)
             until = end if told is None else told.at
             late = until - since - history.faults.frozen_s(client, since, until)
             if told is None and late <= bounds.detection_s:
@@ -89,7 +89,7 @@ def _told_of(history: History, client: str, hub: str) -> Record | None:
 def _when_gone(history: History, hub: str) -> tuple[float, str]:
     """When it was gone, or had stood still for as long as it may; and how."""
     death = next((death for death in history.ends.deaths if death.node == hub), None)
-    if death is not None and (death.planned or death.at < history.closing_at(history.engine_of(hub))):
+    if death is not None and (death.planned or death.at < history.closes_at(hub)):
         return death.at, death.how
     stalls = [receipt.at for receipt in history.faults.receipts if of_life(base(receipt.node), life_of(hub)) == hub
               and receipt.fate in STALL_FATES and receipt.lasted_s > history.bounds.stall_s]

@@ -82,7 +82,7 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         first = min((records[0][1] for records in told if records), key=lambda record: record.number, default=None)
         asked = [(o, o.accepted.number) for o in history.operations if o.node == client and o.accepted is not None]
         if first is None:
-            last = min(history.ends.at(client), history.closing_at(engine), history.ended_at)
+            last = min(history.ends.at(client), history.closes_at(client), history.ended_at)
             if death is not None and any(o.began_at <= death.at for o, _ in asked) and any(
                     start.ready_at <= death.at for start in history.startups if start.node == client):
                 finding.took("word of the end of {}, which {} steps with,", death.node, engine.core, bound=bound,
