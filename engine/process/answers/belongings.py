@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSocket, RemoveFiles, SweepFiles
-from engine.errors import StartupError
+from engine.errors import QueueError, StartupError
 from engine.ports import Ports, Socket
 from engine.process.files import GONE, EngineFiles
 from engine.process.runtime_dir import RuntimeDir, sweep
@@ -52,7 +52,7 @@ class Belongings:
     def _open_heartbeat(self, effect: OpenHeartbeat) -> None:
         try:
             word = self._process.ports.shared_word(effect.name, create=effect.create)
-        except FileNotFoundError:
+        except QueueError:
             raise StartupError(GONE) from None
         if effect.of is None:
             self._process.heartbeat = word

@@ -104,11 +104,11 @@ def _may_connect_late(history: History, node: str) -> int:
     topology = history.play.topology
     if kind_of(node) == NodeKind.SUBSCRIBER:
         return _SOCKETS_OF_A_FOLLOWER
-    outputs = len(topology.peers(Node.parse(node), NodeKind.CORE)) if history.is_attached(node) else 0
-    if kind_of(node) != NodeKind.CORE:
-        return outputs
-    clients = topology.peers(Node.parse(node), NodeKind.FRONTEND) if topology.launchers else ()
-    return _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) + len(clients)
+    followers = _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) if kind_of(node) == NodeKind.CORE else 0
+    if not topology.launchers:
+        return followers
+    others = NodeKind.CORE if history.is_attached(node) else NodeKind.FRONTEND  # a client and who serves it
+    return followers + len(topology.peers(Node.parse(node), others))
 
 
 GUARANTEES = (
