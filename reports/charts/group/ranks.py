@@ -29,7 +29,7 @@ from scenarios.history.run import Run
 
 LEFT, RIGHT, HEAD, FOOT = 92.0, 110.0, 26.0, 22.0
 SIGNS, WORDS, BAR, ROW = 13.0, 17.0, 16.0, 19.0  # heights: what was heard, a wave's number, a forward, a row of them
-FORWARD, NARROW, DISC, WIDE = 11.0, 7.0, 17.0, 26.0  # widths: a usual forward, the shortest one, an answer of one or two
+FORWARD, NARROW, DISC, WIDE = 11.0, 7.0, 17.0, 26.0  # widths: a usual forward, the shortest, answers of one and two
 CUT = 44.0  # longest rest, in pixels
 TICK = 64.0
 #: Forwards that are drawn of all ranks together; of more, those at the beginning and at the end.
