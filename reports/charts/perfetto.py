@@ -75,9 +75,9 @@ def trace(run: Run) -> bytes:
         slices.update(_records(node, file.records, lanes, began_at))
     works, numbers = lanes_of(run.history), count(1)
     ranks = [rank for group in ranks_of(run.history) for rank in group]
-    events = [*slices.values(), *_waits(run, lanes), *_steps(works, lanes), *_ranks(ranks, lanes), *_arrows(run, slices, numbers),
-              *_pipe(run, slices, works, lanes, numbers), *_lives(run, lanes), *_flights(works, lanes),
-              *_requests(run, lanes), *_held(run, lanes)]
+    events = [*slices.values(), *_waits(run, lanes), *_steps(works, lanes), *_ranks(ranks, lanes),
+              *_arrows(run, slices, numbers), *_pipe(run, slices, works, lanes, numbers), *_lives(run, lanes),
+              *_flights(works, lanes), *_requests(run, lanes), *_held(run, lanes)]
     return msgspec.json.encode({
         "displayTimeUnit": "ms",
         "otherData": {"scenario": run.play.scenario, "world": run.play.world, "began_at": began_at},

@@ -173,8 +173,7 @@ def _waves(forwards: Sequence[Forward], starts: Sequence[Start], done: Sequence[
     over = {wave: at for at, wave in reversed(done)}
     numbers = sorted(began, key=lambda wave: began[wave])
     found = []
-    for number, following in zip(numbers, [*numbers[1:], None], strict=True):
-        last = end if following is None else began[following]
+    for number, last in zip(numbers, [*(began[wave] for wave in numbers[1:]), end], strict=False):
         found.append(Wave(number=number, began=began[number], ended=min(over.get(number, last), last),
                           is_over=number in over))
     return found
