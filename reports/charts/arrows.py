@@ -17,9 +17,10 @@ import msgspec
 from engine.topology import RING_CHANNELS, Channel, NodeKind
 from faults.journal import Record
 from reports.charts.steps import Piece, pieces_of
+from scenarios.guarantees.readers.lockstep import ACROSS
 from scenarios.history.flows import Flow
 from scenarios.history.history import History
-from scenarios.history.names import base, life_of, rank_of
+from scenarios.history.names import base, kind_of, rank_of
 
 _HELD = frozenset({"delay", "reorder"})
 _ENTER = "/collective:enter"
@@ -95,11 +96,15 @@ class Burst(msgspec.Struct, kw_only=True):
 
 
 class Collective(msgspec.Struct, kw_only=True):
-    """Collectives `number` to `last`, which follow each other: when each worker entered the first."""
+    """Collectives `number` to `last`, which follow each other: when each process entered the first.
+
+    `operation` is ACROSS where ranks of several engines met, who count those by themselves.
+    """
 
     number: int
     last: int
     entered: dict[str, float]
+    operation: str = ""
     label: str = "collective"
     channel: str = "collective"
     whole: bool = True
@@ -107,6 +112,13 @@ class Collective(msgspec.Struct, kw_only=True):
     @property
     def count(self) -> int:
         return self.last - self.number + 1
+
+    @property
+    def words(self) -> str:
+        """collective 7; keep_step 3 to 20"""
+        if self.operation:
+            return f"{self.operation} {self.number}" + (f" to {self.last}" if self.count > 1 else "")
+        return f"collective {self.number}" if self.count == 1 else f"collectives {self.number} to {self.last}"
 
     @property
     def at(self) -> float:
@@ -197,25 +209,40 @@ def _piece(piece: Piece) -> Arrow | None:
 
 
 def _collectives(history: History) -> list[Collective]:
-    """By number, life and stage, in the order in which they began."""
-    entered = [(record, node) for site, records in history.crossings.items() if site.endswith(_ENTER)
-               for node in [site.removesuffix(_ENTER)] for record in records]
-    found: dict[tuple[int, int, int], Collective] = {}
-    for record, node in sorted(entered, key=lambda pair: (pair[0].at, pair[1])):
-        stage = history.grid_of(node).stage(rank_of(node))
-        collective = found.setdefault((life_of(node), stage, record.nth), Collective(
-            number=record.nth, last=record.nth, entered={}))
+    """Each with those who met in it, in the order in which they began."""
+    entered = []
+    for site, records in history.crossings.items():
+        if site.endswith(_ENTER):
+            node, across = site.removesuffix(_ENTER), 0
+            for record in records:
+                across += record.data.get("operation") == ACROSS
+                entered.append((record, node, across))
+    found: dict[tuple[object, ...], Collective] = {}
+    for record, node, across in sorted(entered, key=lambda entry: (entry[0].at, entry[1])):
+        operation = ACROSS if record.data.get("operation") == ACROSS else ""
+        number = across if operation else record.nth
+        collective = found.setdefault((_group(history, node, operation), number), Collective(
+            number=number, last=number, entered={}, operation=operation))
         collective.entered[base(node)] = record.at
     return list(found.values())
 
 
+def _group(history: History, node: str, operation: str) -> tuple[object, ...]:
+    """Whom it meets there: the ranks of its place in all engines of its group, or those of its own stage."""
+    engine = history.engine_of(node)
+    rank = rank_of(node) if kind_of(node) == NodeKind.WORKER else 0
+    if operation == ACROSS:
+        return ACROSS, history.joined(engine), rank
+    return engine, history.grid_of(node).stage(rank)
+
+
 def _joined(items: list[Arrow | Collective]) -> list[Arrow | Collective]:
-    """Collectives of the same workers with no message between them as one: a step has two per layer."""
+    """Collectives of the same ranks with no message between them as one: a step has two per layer."""
     found: list[Arrow | Collective] = []
     for item in items:
         last = found[-1] if found else None
         if (isinstance(item, Collective) and isinstance(last, Collective) and item.number == last.last + 1
-                and item.entered.keys() == last.entered.keys()):
+                and item.operation == last.operation and item.entered.keys() == last.entered.keys()):
             last.last = item.last
         else:
             found.append(item)

@@ -5,7 +5,8 @@
     bar      a request, from its call to its end; what a fault held, until it let go; a process's life
 
 Where steps overlap, each thread that executes or answers them has a lane of its own for that, with the waits of a stage
-for the one before it inside, an arrow for what it then took over, and a core a bar for each step in flight.
+for the one before it inside, an arrow for what it then took over, and a core a bar for each step in flight. Cores that
+step together have lanes for their waves, pauses, forwards, real and dummy, and all-reduces with their answers.
 
 Records are points in time, and slices must nest: each takes up to a microsecond, is over before the next one of its
 thread begins, and carries its true time (`at`, seconds of the run's clock) in its arguments. Several records of one
@@ -23,6 +24,7 @@ from typing import Any
 import msgspec
 
 from faults.journal import Kind, Record
+from reports.charts.group.waves import RankLane, ranks_of
 from reports.charts.notable import lives_of
 from reports.charts.steps import IN_FLIGHT, MAIN, Work, lanes_of, pieces_of
 from scenarios.history.names import life_of, of_life
@@ -72,9 +74,10 @@ def trace(run: Run) -> bytes:
         node = of_life(file.node, file.life)
         slices.update(_records(node, file.records, lanes, began_at))
     works, numbers = lanes_of(run.history), count(1)
-    events = [*slices.values(), *_waits(run, lanes), *_steps(works, lanes), *_arrows(run, slices, numbers),
-              *_pipe(run, slices, works, lanes, numbers), *_lives(run, lanes), *_flights(works, lanes),
-              *_requests(run, lanes), *_held(run, lanes)]
+    ranks = [rank for group in ranks_of(run.history) for rank in group]
+    events = [*slices.values(), *_waits(run, lanes), *_steps(works, lanes), *_ranks(ranks, lanes),
+              *_arrows(run, slices, numbers), *_pipe(run, slices, works, lanes, numbers), *_lives(run, lanes),
+              *_flights(works, lanes), *_requests(run, lanes), *_held(run, lanes)]
     return msgspec.json.encode({
         "displayTimeUnit": "ms",
         "otherData": {"scenario": run.play.scenario, "world": run.play.world, "began_at": began_at},
@@ -82,7 +85,7 @@ def trace(run: Run) -> bytes:
 
 
 def _node_order(node: str) -> tuple[int, str, int]:
-    kinds = "frontend", "core", "worker", "subscriber"
+    kinds = "frontend", "coordinator", "core", "worker", "subscriber"
     kind = node.partition(".")[0]
     return kinds.index(kind) if kind in kinds else len(kinds), node.partition("@")[0], life_of(node)
 
@@ -145,6 +148,28 @@ def _steps(works: Iterable[Work], lanes: _Lanes) -> Iterator[Event]:
                     work.ended, step=work.step, is_over=work.is_over)
         for wait in work.waits:
             yield _span("pipe:receive", "pipe wait", where, wait.began, wait.until, step=work.step)
+
+
+def _ranks(ranks: Iterable[RankLane], lanes: _Lanes) -> Iterator[Event]:
+    """What cores did in step with others. Forwards in flight at once have lanes beside each other."""
+    for rank in ranks:
+        for wave in rank.waves:
+            yield _span(f"wave {wave.number}", "wave", lanes.of(rank.node, "in step: waves"), wave.began, wave.ended,
+                        is_over=wave.is_over)
+        for pause in rank.pauses:
+            yield _span("paused", "pause", lanes.of(rank.node, "in step: pauses"), pause.began, pause.ended,
+                        is_over=pause.is_over)
+        for forward in rank.forwards:
+            lane = "in step: forwards" + (f" {forward.place + 1}" if forward.place else "")
+            yield _span("dummy" if forward.dummy else "forward", "forward", lanes.of(rank.node, lane), forward.began,
+                        forward.ended, wave=forward.wave, step=forward.step, is_over=forward.is_over)
+        for one in rank.all_reduces:
+            yield _span(one.words, "all-reduce", lanes.of(rank.node, "in step: all-reduces"), one.began, one.ended,
+                        votes=list(one.votes), answer=list(one.answer), is_over=one.is_over)
+        for start in rank.starts:
+            yield {"ph": "i", "s": "t", "name": f"START of wave {start.wave}", "cat": "start",
+                   **lanes.of(rank.node, "in step: waves"), "ts": _microseconds(_nanoseconds(start.at, 0.0)),
+                   "args": {"runs": start.runs}}
 
 
 def _span(name: str, kind: str, where: Mapping[str, int], began: float, ended: float, **arguments: Any) -> Event:

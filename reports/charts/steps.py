@@ -112,7 +112,7 @@ def _past(history: History, crossing: Record) -> float | None:
 
 def lanes_of(history: History) -> list[Work]:
     """Every span of the play, lane by lane and in each by time; none where nothing overlaps."""
-    flights = [work for node in history.of_kind(NodeKind.CORE) for work in _in_flight(history, node)]
+    flights = [work for node in history.of_kind(NodeKind.CORE) for work in in_flight(history, node)]
     staged = any(engine.pp > 1 for engine in history.play.topology.engines)
     if not staged and not history.marks(Mark.COPYING.value) and not _overlap(flights):
         return []
@@ -128,13 +128,13 @@ def _overlap(flights: Sequence[Work]) -> bool:
     return any(one.node == other.node and other.began < one.ended for one, other in pairwise(flights))
 
 
-def _end_of(history: History, node: str) -> float:
+def end_of(history: History, node: str) -> float:
     """Of its life, as it is known: a killed process says nothing."""
     ends = [life.ended_at for life in history.lives if life.node == node and life.ended_at is not None]
     return max(ends[-1] if ends else history.ended_at, history.last[node].at)
 
 
-def _in_flight(history: History, core: str) -> list[Work]:
+def in_flight(history: History, core: str) -> list[Work]:
     """Each step from its schedule to its use, or to where its core says that it failed."""
     scheduled = history.crossings.get(f"{core}/mark:{Mark.SCHEDULED.value}", ())
     if not scheduled:
@@ -142,7 +142,7 @@ def _in_flight(history: History, core: str) -> list[Work]:
     ends = [*history.crossings.get(f"{core}/mark:{Mark.EXECUTED.value}", ()),
             *history.by_node("step-failed").get(core, ())]
     over = {record.data.get("step"): record.at for record in reversed(ends)}
-    last, origin = _end_of(history, core), history.began_at
+    last, origin = end_of(history, core), history.began_at
     return [Work(node=core, lane=IN_FLIGHT, what=IN_FLIGHT, step=record.data.get("step"), began=record.at - origin,
                  ended=over.get(record.data.get("step"), last) - origin, is_over=record.data.get("step") in over)
             for record in scheduled]
@@ -158,7 +158,7 @@ class _Rank:
         self._copy = [record for record in records if record.thread == COPY]
         self._copied = {record.data["call"]: record.at for record in self._copy if record.site.endswith(_COPYING)}
         self._steps: dict[int, int | None] = {}  # of a call
-        self._end = _end_of(history, node)
+        self._end = end_of(history, node)
 
     def works(self) -> Iterator[Work]:
         step: int | None = None

@@ -238,11 +238,10 @@ def _item(item: Arrow | Burst | Collective | Skipped, index: int, placed: Height
     if isinstance(item, Collective):
         xs, beside = zip(*sorted((columns.lines[node], columns.rights[node]) for node in item.entered), strict=True)
         waited = f", first to last {duration(item.until - item.at)}" if len(xs) > 1 else ""
-        which = f"collective {item.number}" if item.count == 1 else f"collectives {item.number} to {item.last}"
         # A stage of one rank meets nobody: beside the last one its words would lie on the brackets.
-        label = text(xs[0] - 7.0, y - 2.5, which, None, "end") if columns.lanes and len(xs) == 1 else \
-            text(beside[0] + 7.0, y - 2.5, which)
-        return (tag("g", tag("title", f"{which}: {listed(sorted(item.entered))}{waited}"),
+        label = text(xs[0] - 7.0, y - 2.5, item.words, None, "end") if columns.lanes and len(xs) == 1 else \
+            text(beside[0] + 7.0, y - 2.5, item.words)
+        return (tag("g", tag("title", f"{item.words}: {listed(sorted(item.entered))}{waited}"),
                     line(xs[0], y, xs[-1], y, "together"),
                     *(tag("circle", cx=x, cy=y, r=2.5) for x in xs), class_="c"),
                 tag("g", label, class_="w c"))

@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from markupsafe import Markup
 
+from reports.charts.group.load import Load, load_charts
+from reports.charts.group.ranks import Lanes, rank_charts
 from reports.charts.kv_timeline import Mirror, mirrors_of
 from reports.charts.notable import Moment, moments_of
 from reports.charts.svg import drawing, line, tag
 from reports.charts.timeline import Chart, sequence_chart
+from reports.charts.topology import Picture, topology_chart
 from reports.collect import PlayedScenario, Promise
 from reports.formats import clock, count, duration
 from reports.matrix import Half, anchor, grade_of, half_of, worst
@@ -72,6 +75,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     kills: bool  # the lab itself, as the play asks
     replay: str
     moments: list[Moment]
+    topology: Picture | None
+    loads: list[Load]
+    ranks: list[Lanes]
     chart: Chart
     mirrors: list[Mirror]
     torn: list[str]
@@ -169,6 +175,7 @@ def _run(run: Run, anchors: Mapping[int, str], several: bool, replay_command: Ca
         faults=[f"{fault.id}: {fault.fate.value} at {fault.site}, crossing {fault.nth}"
                 + (f", {fault.times} times" if fault.times > 1 else "")
                 + ("" if fired.get(fault.id) else " (did not fire)") for fault in run.play.plan.faults],
+        topology=topology_chart(run), loads=load_charts(run), ranks=rank_charts(run),
         chart=sequence_chart(run, CAP if run.play.plan.faults else CALM_CAP, anchors[id(run)]), mirrors=mirrors_of(run),
         torn=[f"{journal.node}, life {journal.life}" for journal in run.journals if journal.torn],
         leftovers=list(run.lab.leftovers))

@@ -13,6 +13,7 @@ from reports.collect import Promise
 from reports.page import MOST_CAUSES, render
 from scenarios.history.run import Run, load_run
 from tests.reports.browser import ask, needs_browser
+from tests.reports.charts.played import ALONE, DENSE, STEPPING, played
 from tests.reports.charts.test_bursts import WAYS, burst
 from tests.reports.charts.test_charts import follower
 from tests.reports.example import (
@@ -37,6 +38,12 @@ PHONE, LAPTOP, SCREEN = 400, 1280, 1920
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render(write_examples(tmp_path_factory.mktemp("runs")), PROMISES, replay_command)
+
+
+@pytest.fixture(scope="module")
+def groups() -> str:
+    """Plays of several cores, and one of one."""
+    return render([played(name) for name in (*STEPPING, DENSE, ALONE)], PROMISES, replay_command)
 
 
 def wide_runs() -> tuple[list[Run], dict[str, Promise]]:
@@ -93,6 +100,14 @@ def test_so_does_what_needs_a_person_and_every_look_of_a_cell(tmp_path: Path, wi
             return contrasts();""", dark=dark)
         assert len(found) > 50
         assert [text for text in found if text[0] < 4.5] == []
+
+
+@SCHEMES
+def test_so_does_every_text_of_plays_of_several_cores(tmp_path: Path, groups: str, dark: bool) -> None:
+    found = ask(tmp_path, groups, "await openAll(); return contrasts();", dark=dark)
+    drawn = {text[1] for text in found}
+    assert {"topology", "ranks", "load"} <= drawn
+    assert [text for text in found if text[0] < 4.5] == []
 
 
 @pytest.mark.parametrize(("style", "what"), [
@@ -286,7 +301,8 @@ def test_words_of_a_chart_do_not_lie_on_each_other(tmp_path: Path) -> None:
 def collided(folder: Path, page: str) -> list[Any]:
     said = ask(folder, page, """
         await openAll();
-        const charts = all("svg.sequence, svg.mirror, svg.strip").filter(chart => chart.querySelector("text"));
+        const kinds = ["sequence", "mirror", "strip", "topology", "ranks", "load"];
+        const charts = all(kinds.map(kind => "svg." + kind).join()).filter(chart => chart.querySelector("text"));
         return [charts.length, charts.flatMap(collisions)];""")
     assert said[0] > 1
     return said[1]
@@ -294,6 +310,29 @@ def collided(folder: Path, page: str) -> list[Any]:
 
 def test_nor_do_those_of_other_drawings(tmp_path: Path, examples: str) -> None:
     assert collided(tmp_path, examples) == []
+
+
+def test_nor_do_those_of_plays_of_several_cores(tmp_path: Path, groups: str) -> None:
+    assert collided(tmp_path, groups) == []
+
+
+def test_each_drawing_of_several_cores_is_there_once_for_each_play_that_has_it(tmp_path: Path, groups: str) -> None:
+    said = ask(tmp_path, groups, """
+        await openAll();
+        const shown = kind => all(`figure .scroll > svg.${kind}`).filter(svg => {
+          const box = svg.getBoundingClientRect();
+          return box.width > 200 && box.height > 40;
+        }).length;
+        return [shown("topology"), shown("ranks"), shown("load"), tooWide()];""", width=PHONE)
+    assert said == [len(STEPPING) + 2, len(STEPPING), len(STEPPING) + 1, []]
+
+
+def test_a_dummy_forward_does_not_look_like_a_real_one_without_colours(tmp_path: Path, groups: str) -> None:
+    said = ask(tmp_path, groups, """
+        await openAll();
+        const strokes = look => all(`.scroll > svg.ranks .${look}`).map(group => group.querySelectorAll("path").length);
+        return [new Set(strokes("real")), new Set(strokes("dummy"))].map(found => [...found]);""")
+    assert said == [[0], [1]]
 
 
 def test_nor_do_gaps_that_were_noticed_at_once(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from engine.topology import Channel, Mark, mark_site
 from faults.journal import Record
-from scenarios.guarantees.chapters.rings.groups import ACROSS
 from scenarios.history.history import EngineLife, History
 from scenarios.history.names import of_life
 from scenarios.history.play import Play
 
 FORWARD, ALL_REDUCE = "a forward", "an all-reduce"
+#: What the ranks of one place in several engines enter together.
+ACROSS = "keep_step"
 #: What a core writes down of its waves, besides its turns.
 _TOLD = ("consensus", "start-heard", "request", "freed")
 _MARKS = (Mark.WAVE_DONE, Mark.PAUSED, Mark.RESUMED)

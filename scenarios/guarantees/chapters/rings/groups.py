@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import DEATHS, MEMORY, Envelope, Finding, Guarantee, has_workers
+from scenarios.guarantees.readers.lockstep import ACROSS
 from scenarios.history.history import FOREVER, Fate, History, Record
 from scenarios.history.names import base
 
 CHAPTER = "Ring and collective RPC"
 _ENTER = "/collective:enter"
-#: What the ranks of one place in several engines enter together.
-ACROSS = "keep_step"
 #: Whoever meets one of these where it enters never does; who stands still there does when that is over.
 _NEVER = frozenset({*DEATHS, Fate.RAISE})
 
