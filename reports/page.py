@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from reports.answer import Answer, Trouble, answer
 from reports.charts.detection_times import detections_of, strip
+from reports.charts.topology import CHANNELS
 from reports.collect import PlayedScenario, Promise, collect, guarantees_of
 from reports.formats import clock, count, duration, listed
 from reports.matrix import GLYPHS, matrix
@@ -68,7 +69,7 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         opened=_opened(views), evidence=Markup(block({v.anchor: packed(evidence.render(s=v)) for v in views})),  # noqa: S704
         strip=strip(detections_of(scenarios, lambda run: anchors[id(run)]), min(bounds, default=None)),
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
-        measured=measured(), places=places_of(runs), blind=blind_of(scenarios, judged),
+        measured=measured(), channels=CHANNELS, places=places_of(runs), blind=blind_of(scenarios, judged),
         worlds=[known(name) for name in in_order(run.play.world for run in runs)],
         css=inline("style.css"), script=inline("page.js"))
 

@@ -91,7 +91,7 @@ globals().update(family(__name__, (
          play={"workload": MORE, "topology": data_parallel(2, tp=2)}),
     Case("test_rank_of_one_of_two_cores_raises",
          "A rank of one core fails in a step.",
-         plan(raises("worker.1.1", at=marked("worker.1.1", Mark.EXECUTING), nth=8)),
+         plan(raises("worker.1.1", at=marked("worker.1.1", Mark.EXECUTING), nth=9)),
          (rpc_any_rank_fails_fast, ends_once, nothing_left_behind),
          play={"workload": MORE, "topology": data_parallel(2, tp=2)}),
     Case("test_client_of_two_cores_dies",

@@ -5,7 +5,8 @@
                   |              +--- worker.1   ]
                   +--- core.1 ---+--- worker.1.0 ]  )  pipe: a bow to the next stage
 
-From the left to the right: clients, coordinators, cores, then workers with the subscribers of their engine below them.
+From the left to the right: who launched (above the clients), clients, coordinators, cores, then workers with the
+subscribers of their engine below them.
 Two processes are joined by one line for each channel, whatever its directions; where all of a group meet, by one line
 with a stub to each. A box says what befell its process; a line that a fault struck is marked.
 """
@@ -28,36 +29,37 @@ from scenarios.history.run import Run
 
 BOX, HIGH, ROW, GAP = 136.0, 32.0, 40.0, 10.0  # a box, a row, and what is between two engines
 COLUMN, LEFT, TOP = 250.0, 8.0, 10.0
-APART = 5.0  # lines of one pair
+APART = 6.0  # lines of one pair
 STUB, BUS, BOW = 10.0, 7.0, 22.0  # of those who meet: the first line, the next ones, the depth of a bow
 LETTERS = 24  # that fit into a box
 _DRAWN = (NodeKind.FRONTEND, NodeKind.COORDINATOR, NodeKind.CORE, NodeKind.WORKER)
 _MET = (Channel.COLLECTIVE, Channel.PIPE)
-_WORDS = {
-    Channel.HANDSHAKE: "handshake: a core and its client, as it starts",
-    Channel.REQUESTS: "requests: a client to its cores",
-    Channel.OUTPUTS: "outputs: a core to its clients",
-    Channel.RPC: "rpc: the ring of a core to its workers",
-    Channel.RESPONSE: "response: the ring of a worker to its core",
-    Channel.OVERFLOW: "overflow: what is too large for either ring",
-    Channel.COLLECTIVE: "collective: the ranks of a stage",
-    Channel.PIPE: "pipe: a rank to the one in the next stage",
-    Channel.KV: "kv: events of a core to its subscribers",
-    Channel.REPLAY: "replay: what a subscriber asks for again",
-    Channel.STATS: "stats: a coordinator to its clients",
-    Channel.WAVE: "wave: a coordinator to its cores",
-    Channel.REPORT: "report: a core to its coordinator",
-    Channel.CONSENSUS: "consensus: what cores decide together",
+#: What joins processes, by the name that a picture's legend gives it.
+CHANNELS = {
+    Channel.HANDSHAKE.value: "a core and who started it",
+    Channel.REQUESTS.value: "a client to its cores",
+    Channel.OUTPUTS.value: "a core to its clients",
+    Channel.RPC.value: "the ring of a core to its workers",
+    Channel.RESPONSE.value: "the ring of a worker to its core",
+    Channel.OVERFLOW.value: "what is too large for either ring",
+    Channel.COLLECTIVE.value: "the ranks of a stage",
+    Channel.PIPE.value: "a rank to the one in the next stage",
+    Channel.KV.value: "events of a core to its subscribers",
+    Channel.REPLAY.value: "what a subscriber asks for again",
+    Channel.STATS.value: "a coordinator to its clients",
+    Channel.WAVE.value: "a coordinator to its cores",
+    Channel.REPORT.value: "a core to its coordinator",
+    Channel.CONSENSUS.value: "what cores decide together",
+    ACROSS: "the ranks of one place in all engines, in each forward",
 }
-_ACROSS_WORDS = f"{ACROSS}: the ranks of one place in all engines, in each forward"
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """`legend`: channels that are drawn, each with its words."""
+    """`legend`: channels that are drawn; `CHANNELS` has their words."""
 
     svg: Markup
     sentence: str
-    legend: tuple[tuple[str, str], ...]
+    legend: tuple[str, ...]
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -87,18 +89,16 @@ def topology_chart(run: Run) -> Picture | None:
     topology, fates = run.play.topology, _fates(run)
     places = _places(topology)
     struck = _struck(run)
-    parts, drawn = [], {}
-    for shape, channel, words in (*_lines(topology, places, struck), *_meetings(topology, places)):
+    parts, drawn = [], set()
+    for shape, channel in (*_lines(topology, places, struck), *_meetings(topology, places)):
         parts.append(shape)
-        drawn[channel] = words
+        drawn.add(channel)
     parts += [_box(node, places[node], fates.get(str(node))) for node in places]
     sentence = _sentence(topology, fates)
     right = max(place.x for place in places.values()) + BOX + _margin(topology)
     bottom = max(place.y for place in places.values()) + HIGH / 2.0 + TOP
-    order = [channel.value for channel in _WORDS]
-    legend = sorted(drawn.items(), key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order))
     return Picture(svg=drawing(right, bottom, f"Topology: {sentence}", "topology", parts), sentence=sentence,
-                   legend=tuple(legend))
+                   legend=tuple(channel for channel in CHANNELS if channel in drawn))
 
 
 # -- what befell whom
@@ -130,7 +130,8 @@ def _struck(run: Run) -> dict[Edge, list[str]]:
 
 
 def _sentence(topology: Topology, fates: Mapping[str, _Fate]) -> str:
-    kinds = (("client", topology.clients), ("coordinator", topology.coordinators), ("core", topology.engines),
+    kinds = (("launcher", topology.launchers), ("client", topology.clients),
+             ("coordinator", topology.coordinators), ("core", topology.engines),
              ("worker", topology.workers), ("subscriber", set(topology.subscribers)))
     words = listed(count(len(nodes), what) for what, nodes in kinds if nodes)
     struck = [f"{node} ({fate.words})" for node, fate in sorted(fates.items()) if fate.faults or fate.deaths]
@@ -161,9 +162,13 @@ def _places(topology: Topology) -> dict[Node, _Place]:
 
 
 def _clients(topology: Topology, places: Mapping[Node, _Place], x: float) -> dict[Node, _Place]:
-    """Each beside the middle of its cores, as far as there is room."""
+    """Each beside the middle of its cores, as far as there is room; who launched the cores above all."""
     found: dict[Node, _Place] = {}
     low = 0.0
+    for launcher in topology.launchers:
+        low = max(low, TOP + HIGH / 2.0)
+        found[launcher.node] = _Place(x, low)
+        low += ROW
     for client in topology.clients:
         mine = [places[engine.core].y for engine in topology.engines_of(client.node)]
         low = max(low, sum(mine) / len(mine) if mine else TOP + HIGH / 2.0)
@@ -183,8 +188,8 @@ def _margin(topology: Topology) -> float:
 
 
 def _lines(topology: Topology, places: Mapping[Node, _Place], struck: Mapping[Edge, Sequence[str]],
-           ) -> Iterator[tuple[Markup, str, str]]:
-    """(shape, channel, words of the legend): one for each channel of a pair, and a bow for each pipe."""
+           ) -> Iterator[tuple[Markup, str]]:
+    """(shape, channel): one for each channel of a pair, and a bow for each pipe."""
     pairs: dict[frozenset[Node], dict[Channel, list[Edge]]] = defaultdict(lambda: defaultdict(list))
     for edge in topology.edges:
         if edge.channel is Channel.PIPE:
@@ -200,41 +205,40 @@ def _lines(topology: Topology, places: Mapping[Node, _Place], struck: Mapping[Ed
             yield _shape(_curve(left.x + BOX, left.y + shift, right.x, right.y + shift), channel, edges, hits)
 
 
-def _shape(path: str, channel: Channel, edges: Sequence[Edge], hits: Sequence[str]) -> tuple[Markup, str, str]:
+def _shape(path: str, channel: Channel, edges: Sequence[Edge], hits: Sequence[str]) -> tuple[Markup, str]:
     first, *back = edges
     words = f"{channel.value}: {first.source} to {first.target}" + (" and back" if back else "")
     words += f"; struck by {listed(hits)}" if hits else ""
     return (tag("g", tag("title", words), tag("path", d=path), class_=f"ch {channel.value}" + (" hit" if hits else "")),
-            channel.value, _WORDS[channel])
+            channel.value)
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
-    middle = (x1 + x2) / 2.0
-    return f"M{x1:.0f} {y1:.1f}C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
+    """Relative to where it begins: what is alike is written alike, and takes less when it is packed."""
+    half, down = (x2 - x1) / 2.0, y2 - y1
+    return f"M{x1:.0f} {y1:.0f}c{half:.0f} 0 {half:.0f} {down:.0f} {2 * half:.0f} {down:.0f}"
 
 
 def _bow(source: _Place, target: _Place) -> str:
     """At the right of both, out of the lower half of the one and into the upper half of the other; further where the
     way is longer."""
-    x, down = source.x + BOX, target.y > source.y
-    y1, y2 = (source.y + 6.0, target.y - 6.0) if down else (source.y - 6.0, target.y + 6.0)
-    depth = x + STUB + BOW * min(3.0, 1.0 + abs(target.y - source.y) / 400.0) * (1.0 if down else 1.4)
-    return f"M{x:.0f} {y1:.1f}C{depth:.0f} {y1:.1f} {depth:.0f} {y2:.1f} {x:.0f} {y2:.1f}"
+    y1, y2 = (source.y + 6.0, target.y - 6.0) if target.y > source.y else (source.y - 6.0, target.y + 6.0)
+    depth = STUB + BOW * min(3.0, 1.0 + abs(y2 - y1) / 400.0) * (1.0 if y2 > y1 else 1.4)
+    return f"M{source.x + BOX:.0f} {y1:.0f}c{depth:.0f} 0 {depth:.0f} {y2 - y1:.0f} 0 {y2 - y1:.0f}"
 
 
-def _meetings(topology: Topology, places: Mapping[Node, _Place]) -> Iterator[tuple[Markup, str, str]]:
+def _meetings(topology: Topology, places: Mapping[Node, _Place]) -> Iterator[tuple[Markup, str]]:
     """Where all of a group meet: the ranks of a stage, the cores that step together, their ranks of one place."""
     for engine in topology.engines:
         for stage in range(0, engine.ranks, engine.tp) if engine.workers and engine.tp > 1 else ():
             yield _bus([engine.workers[rank] for rank in engine.grid.tp_group(stage)], places, 0,
-                       Channel.COLLECTIVE.value, _WORDS[Channel.COLLECTIVE])
+                       Channel.COLLECTIVE.value)
     for hub in topology.coordinators:
         engines = [engine for engine in topology.engines if engine.index in hub.engines]
         if hub.lockstep:
-            yield _bus([engine.core for engine in engines], places, 0, Channel.CONSENSUS.value,
-                       _WORDS[Channel.CONSENSUS])
+            yield _bus([engine.core for engine in engines], places, 0, Channel.CONSENSUS.value)
             for number, group in enumerate(_across(engines)):
-                yield _bus(group, places, number + 1, ACROSS, _ACROSS_WORDS)
+                yield _bus(group, places, number + 1, ACROSS)
 
 
 def _across(engines: Sequence[Engine]) -> list[list[Node]]:
@@ -243,15 +247,15 @@ def _across(engines: Sequence[Engine]) -> list[list[Node]]:
     return [list(group) for group in zip(*ranks, strict=False)]
 
 
-def _bus(nodes: Sequence[Node], places: Mapping[Node, _Place], lane: int, channel: str, words: str,
-         ) -> tuple[Markup, str, str]:
+def _bus(nodes: Sequence[Node], places: Mapping[Node, _Place], lane: int, channel: str,
+         ) -> tuple[Markup, str]:
     edge = places[nodes[0]].x + BOX
     x = edge + STUB + BUS * lane
-    ys = [places[node].y + 2.5 * lane for node in nodes]
-    stubs = "".join(f"M{edge:.0f} {y:.1f}H{x:.0f}" for y in ys)
+    ys = [places[node].y + 2.0 * lane for node in nodes]
+    stubs = "".join(f"M{edge:.0f} {y:.0f}H{x:.0f}" for y in ys)
     title = f"{channel}: {listed(map(str, nodes), len(nodes))}, each with every other"
-    return (tag("g", tag("title", title), tag("path", d=f"{stubs}M{x:.0f} {min(ys):.1f}V{max(ys):.1f}"),
-                class_=f"ch {channel}"), channel, words)
+    return (tag("g", tag("title", title), tag("path", d=f"{stubs}M{x:.0f} {min(ys):.0f}V{max(ys):.0f}"),
+                class_=f"ch {channel}"), channel)
 
 
 # -- boxes
@@ -269,8 +273,8 @@ def _box(node: Node, place: _Place, fate: _Fate | None) -> Markup:
     return tag("g", tag("title", f"{node}" + (f": {words}" if words else "")),
                tag("rect", x=place.x, y=place.y - HIGH / 2.0, width=BOX, height=HIGH,
                    rx=HIGH / 2.0 if node.kind is NodeKind.SUBSCRIBER else 4),
-               text(place.x + BOX / 2.0, middle, str(node), "name", "middle"),
-               text(place.x + BOX / 2.0, place.y + 10.0, short, "fate", "middle") if short else "", *marks,
+               text(place.x + BOX / 2.0, middle, str(node), "name"),
+               text(place.x + BOX / 2.0, place.y + 10.0, short, "fate") if short else "", *marks,
                class_=" ".join(looks))
 
 

@@ -229,9 +229,9 @@ def _pause(node: str, pause: Span, top: float, height: float, axis: _Axis) -> Ma
 
 
 def _forward(node: str, forward: Forward, y: float, axis: _Axis) -> Markup:
-    x, end = axis.at(forward.began) + 0.5, axis.at(forward.ended) - 0.5
-    width = max(2.0, end - x)
-    stroke = tag("path", d=f"M{x:.1f} {y + BAR:.1f}L{x + width:.1f} {y:.1f}") if forward.dummy else ""
+    x = round(axis.at(forward.began))
+    width = max(2, round(axis.at(forward.ended)) - x - 1)
+    stroke = tag("path", d=f"M{x} {y + BAR:.0f}l{width} {-BAR:.0f}") if forward.dummy else ""
     return tag("g", tag("title", f"{node}: {forward.words}, {_told(forward)}"),
                tag("rect", x=x, y=y, width=width, height=BAR), stroke,
                class_=f"{'dummy' if forward.dummy else 'real'}{_open(forward)}")
@@ -242,8 +242,8 @@ def _all_reduce(node: str, one: AllReduce, y: float, axis: _Axis) -> Markup:
     width = _width(one)
     x = (axis.at(one.began) + axis.at(one.ended)) / 2.0 if one.is_over else axis.at(one.began) + width / 2.0
     return tag("g", tag("title", f"{node}: {one.words}, {_told(one)}"),
-               tag("ellipse", cx=x, cy=y, rx=width / 2.0 - 0.5, ry=BAR / 2.0),
-               text(x, y + 3.5, _answer(one), None, "middle"), class_=f"reduce{_open(one)}")
+               tag("ellipse", cx=round(x), cy=y, rx=width / 2.0 - 0.5, ry=BAR / 2.0),
+               text(round(x), y + 4.0, _answer(one)), class_=f"reduce{_open(one)}")
 
 
 def _answer(one: AllReduce) -> str:
@@ -256,10 +256,10 @@ def _width(one: AllReduce) -> float:
 
 
 def _start(node: str, start: Start, top: float, axis: _Axis) -> Markup:
-    x = axis.at(start.at)
+    x = round(axis.at(start.at))
     what = "runs now" if start.runs else "changes nothing"
     return tag("g", tag("title", f"{node}: START of wave {start.wave} heard at {clock(start.at)}, {what}"),
-               tag("path", d=f"M{x:.1f} {top + 1:.1f}v10l8 -5z"), class_="start" if start.runs else "idle")
+               tag("path", d=f"M{x} {top + 1:.0f}v10l8 -5z"), class_="start" if start.runs else "idle")
 
 
 # -- over all lanes
