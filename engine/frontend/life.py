@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.coordinator.sockets import STATS, stats_socket
-from engine.coordinator.words import decode_notice
+from engine.coordinator.sockets import STATS
 from engine.effects import (
     AwaitEnds,
     ClaimFiles,
@@ -40,15 +39,15 @@ from engine.effects import (
 from engine.errors import BadFrameError, ChildGoneError, EngineDeadError, RefusedError
 from engine.frontend.handles.handle import Handle
 from engine.frontend.handles.manager import CoreEngineProcManager
+from engine.frontend.link import CoordinatorLink
 from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
 from engine.process.files import EngineFiles, birth_certificate
 from engine.process.recipes import CoordinatorReady
-from engine.topology import Channel, Edge, Mark, Node, coordinator
+from engine.topology import Channel, Edge, Mark, Node
 from engine.wire.handshake import HANDSHAKE, REQUESTS, frontend_handshake
-from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import frontend_sockets
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
@@ -84,6 +83,7 @@ class ClientLife:
         self.cores = engines.cores
         self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
         self.session = ClientSession(config.limits, bounds, suffix, cores=tuple(self.cores))
+        self._link = CoordinatorLink(node, config, self.session, tuple(self.cores))
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
@@ -111,7 +111,7 @@ class ClientLife:
             config = msgspec.structs.replace(config, start_method=start_method)
             hub = yield from self._engines.tell(config, files, me, addresses[HANDSHAKE], (self._node.index,))
             if hub is not None:
-                yield from self._subscribe(hub)
+                yield from self._link.subscribe(hub)
             yield from self._meet(addresses, hub)
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
@@ -129,12 +129,6 @@ class ClientLife:
         for spec in frontend_sockets(self.config, address, tuple(self.cores)):
             bound[spec.name] = yield OpenSocket(spec)
         return bound
-
-    def _subscribe(self, hub: CoordinatorReady) -> Loop[None]:
-        """To what the coordinator says."""
-        yield OpenSocket(stats_socket(hub.stats, self._node.index))
-        for topic in subscriptions_of(self._node.index):
-            yield Send(STATS, [topic])
 
     def _meet(self, addresses: dict[str, str], hub: CoordinatorReady | None) -> Loop[None]:
         agreed = parallel_config(self.config)
@@ -168,7 +162,9 @@ class ClientLife:
                 "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
             raise
         yield Observe("accepted", {"request": request_id, "internal": internal, "core": chosen})
-        if not (yield from self.send(frames, chosen, request=request_id)):
+        if (yield from self.send(frames, chosen, request=request_id)):
+            self._link.sent(chosen)
+        else:
             yield from self._hand_over(self.session.unroutable(request_id))
         return internal
 
@@ -260,14 +256,7 @@ class ClientLife:
         inbox, peer, frames = got
         if inbox != STATS and peer is not None:
             return (yield from self.on_message(frames, peer))
-        try:
-            self.session.on_notice(notice := decode_notice(frames))
-        except BadFrameError as error:
-            edge = Edge(coordinator(), self._node.first_life, Channel.STATS)
-            yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
-        else:
-            yield Observe("view", {"counts": None if notice.counts is None else [list(one) for one in notice.counts],
-                                   "wave": notice.wave, "running": notice.running})
+        yield from self._link.hear(frames)
         now: float = yield Now()
         return now
 
@@ -286,6 +275,7 @@ class ClientLife:
 
     def tick(self) -> Loop[None]:
         """Let time pass: deaths of cores, heartbeats, the end of a death's grace, then time-outs of the living."""
+        yield from self._link.tell()
         now = yield from self.look_at_cores()
         was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
         if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late
