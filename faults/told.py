@@ -10,6 +10,7 @@
 
     to a core      {"ready": true}, {"start": wave, "exclude"}     from a core      {"start_wave"}, {"wave_complete"}
     to a client    {"wave", "running"}, with "counts"              a subscription   {"index"}
+    of a client    {"first_request": rank, "wave"}
 
 Promise: what is no such message says nothing. Numbers only, read from the bytes by themselves, and not as the engine
 reads them: a judge wants to know what came, whatever a reader made of it. Pure.
@@ -144,8 +145,10 @@ def _told_to_clients(frames: Sequence[Any]) -> dict[str, Any] | None:
     if first[:1] == SUBSCRIBE:
         return _subscribed(first)
     found = _unpacked(first)
-    if not isinstance(found, list) or len(found) != 3 or not isinstance(found[2], bool):
+    if not isinstance(found, list) or len(found) != 3:
         return None
+    if not isinstance(found[2], bool):
+        return {"first_request": found[1], "wave": found[2]} if _are_numbers(found, 3) else None
     counts, wave, running = found
     return {"wave": wave, "running": running, **({} if counts is None else {"counts": counts})}
 

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from engine.topology import Mark, data_parallel
-from faults.plan import Plan, delay, drop, duplicate, exits, hang, kill, marked, plan, raises, stall, terminate, until
+from faults.plan import (
+    Plan,
+    delay,
+    drop,
+    duplicate,
+    exits,
+    hang,
+    kill,
+    marked,
+    plan,
+    raises,
+    reorder,
+    stall,
+    terminate,
+    until,
+)
 from scenarios.guarantees.all import (
     abort_is_final,
     blocks_conserved,
@@ -15,6 +30,7 @@ from scenarios.guarantees.all import (
     dp_death_ends_group,
     dp_quiet_when_idle,
     dp_start_needs_all,
+    dp_view_converges,
     dp_wave_monotone,
     dp_work_wakes_all,
     ends_once,
@@ -60,12 +76,24 @@ def rested() -> Workload:
     return found.then(add(1))
 
 
+def counted() -> Workload:
+    """Requests wait, and later all are done; and each time nothing changes for a while."""
+    return recorded("eight-mixed").then(utility("pause_scheduler"), steps=0).then(
+        add(0, 1, 2, 3), utility("get_stats"), steps=0).then(utility("resume_scheduler"), steps=0).then(
+        add(4), behind=("r4", ENDED)).then(utility("get_stats"), steps=0).then(add(5))
+
+
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
 IN_STEP = (*CALM, dp_collectives_equal)
 RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
 HUB, TO_FIRST, TO_SECOND = "coordinator.0", "coordinator.0->core.0/wave", "coordinator.0->core.1/wave"
 START = {"type": "START_DP_WAVE"}
+NOTICES, CALLS = "coordinator.0->frontend.0/stats", {"type": "UTILITY", "method": "get_stats"}
+#: What two ranks have of four requests that wait, as it is told the first time; and calls take so long to arrive.
+COUNTED = {"type": "NOTICE", "counts": [[2, 0, 0.0], [2, 0, 0.0]]}
+SLOW_CALLS = tuple(delay("frontend.0->core.1/requests", nth=nth, match=CALLS, until=until(seconds=1.0))
+                   for nth in (1, 2))
 DENSE = {"topology": data_parallel(2, coordinated=True)}
 
 globals().update(family(__name__, (
@@ -118,6 +146,18 @@ globals().update(family(__name__, (
          "A client hears of counts and waves late, or not at all: no request waits for that.",
          plan(drop("coordinator.0->frontend.0/stats", nth=1), drop("coordinator.0->frontend.0/stats", nth=2),
               delay("coordinator.0->frontend.0/stats", nth=4, until=until(seconds=0.2))), CALM),
+    Case("test_counts_to_a_client_are_lost",
+         "A client does not hear that requests wait: it is told again, though nothing has changed.",
+         plan(drop(NOTICES, nth=1, match=COUNTED), *SLOW_CALLS), (*CALM, dp_view_converges),
+         play={**DENSE, "workload": counted()}),
+    Case("test_counts_of_ranks_in_step_are_late",
+         "A client hears late that requests wait, when it knows already: it does not forget what came meanwhile.",
+         plan(delay(NOTICES, nth=1, match=COUNTED, until=until(seconds=0.3)), *SLOW_CALLS),
+         (*CALM, dp_view_converges), play={"workload": counted()}),
+    Case("test_counts_to_a_client_are_overtaken",
+         "A client hears of the next count first.",
+         plan(reorder(NOTICES, nth=1, match=COUNTED), *SLOW_CALLS), (*CALM, dp_view_converges),
+         play={**DENSE, "workload": counted()}),
     Case("test_subscription_of_a_rank_is_late",
          "A rank has subscribed late: no core is ready before.",
          plan(delay("core.1->coordinator.0/wave", nth=1, until=until(seconds=0.3))),

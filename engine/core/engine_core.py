@@ -110,6 +110,7 @@ class EngineCore:
                 return "SIGTERM"
             if self._may_step():
                 idle = False
+                yield from self._looked()  # a step may take its time
                 yield from self._step()
             if "run_steps" in self._later and not self._may_step():
                 yield from self._steps_are_over()

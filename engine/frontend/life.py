@@ -20,7 +20,6 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.coordinator.sockets import STATS
-from engine.coordinator.words import decode_notice
 from engine.effects import (
     AwaitEnds,
     Close,
@@ -40,11 +39,12 @@ from engine.frontend.handles.core import CoreHandle
 from engine.frontend.handles.handle import Handle
 from engine.frontend.handles.manager import parallel_config
 from engine.frontend.handles.own import OwnEngines
+from engine.frontend.link import CoordinatorLink
 from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
-from engine.topology import Channel, Edge, Mark, Node, coordinator
+from engine.topology import Channel, Edge, Mark, Node
 from engine.wire.handshake import REQUESTS
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
@@ -77,6 +77,7 @@ class ClientLife:
         self.cores: Mapping[int, CoreHandle | AttachedCore] = engines.cores
         self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
         self.session = ClientSession(config.limits, bounds, suffix, index, tuple(self.cores), count)
+        self._link = CoordinatorLink(node, config, self.session, tuple(self.cores))
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
         self.tick_s = min(bounds.heartbeat_s, bounds.stall_s, bounds.request_s, bounds.output_gap_s) / TICKS_PER_BOUND
@@ -121,7 +122,9 @@ class ClientLife:
                 "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
             raise
         yield Observe("accepted", {"request": request_id, "internal": internal, "core": chosen})
-        if not (yield from self.send(frames, chosen, request=request_id)):
+        if (yield from self.send(frames, chosen, request=request_id)):
+            self._link.sent(chosen)
+        else:
             yield from self._hand_over(self.session.unroutable(request_id))
         return internal
 
@@ -215,14 +218,7 @@ class ClientLife:
         inbox, peer, frames = got
         if inbox != STATS and peer is not None:
             return (yield from self.on_message(frames, peer))
-        try:
-            self.session.on_notice(notice := decode_notice(frames))
-        except BadFrameError as error:
-            edge = Edge(coordinator(), self._node.first_life, Channel.STATS)
-            yield Observe("bad-frame", {"edge": str(edge), "error": str(error)})
-        else:
-            yield Observe("view", {"counts": None if notice.counts is None else [list(one) for one in notice.counts],
-                                   "wave": notice.wave, "running": notice.running})
+        yield from self._link.hear(frames)
         now: float = yield Now()
         return now
 
@@ -241,6 +237,7 @@ class ClientLife:
 
     def tick(self) -> Loop[None]:
         """Let time pass: deaths of cores, heartbeats, the end of a death's grace, then time-outs of the living."""
+        yield from self._link.tell()
         now = yield from self.look_at_cores()
         was_away, self._ticked_at = now - self._ticked_at > _AWAY * self.tick_s, now
         if self.session.dead is None and not was_away:  # else what came meanwhile is read before anything is late

@@ -84,6 +84,8 @@ DECIDERS: dict[str, Decider] = {
                                   "was ready", (_I, _L), "a coordinator that says it has seen who was not there"),
     "dp-coordinator-death-is-told": Decider("which fault struck the coordinator, its end, and what the client said",
                                             (_P, _B, _C)),
+    "dp-view-converges": Decider("requests that each core says it took in and was done with; counts as the client says "
+                                 "it was told", (_I, _P), "a client that says that it knows what it does not use"),
     "dp-collectives-equal": Decider("forwards and all-reduces as each rank came to them; what it says that it brought "
                                     "and was answered", (_L, _I)),
     "dp-wave-monotone": Decider("waves as the ranks and their coordinator tell them, and as forwards have them",

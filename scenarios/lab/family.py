@@ -7,6 +7,7 @@
 
 Promises: each case is a scenario like any other, for pytest and for the catalogue; its name is the one that results
 know it by. A case with `each` is as many scenarios, called `test_xxx[value]`, and its plan is made from the value.
+What a case declares `broken` must be found so, or the lab cannot see red.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 
 from faults.plan import Plan
 from scenarios.guarantees.base import Guarantee
+from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import Only, only
 from scenarios.worlds.base import World
 
@@ -32,6 +34,7 @@ class Case(NamedTuple):
     each: tuple[Any, ...] = ()
     play: Mapping[str, Any] = {}
     only: Only | None = None  # the one world that can play it
+    broken: tuple[Guarantee, ...] = ()
 
 
 def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Callable[..., None]]:
@@ -43,11 +46,13 @@ def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[...
     def plan(*value: Any) -> Plan:
         return case.plan if isinstance(case.plan, Plan) else case.plan(*value)
 
+    red = {guarantee.name: Verdict.BROKEN for guarantee in case.broken}
+
     def alone(world: World) -> None:
-        world.play(plan=plan(), **asked).holds(*case.promises)
+        world.play(plan=plan(), **asked).holds(*case.promises, **red)
 
     def of_a_value(world: World, value: Any) -> None:
-        world.play(plan=plan(value), **asked).holds(*case.promises)
+        world.play(plan=plan(value), **asked).holds(*case.promises, **red)
 
     function = of_a_value if case.each else alone
     function.__name__ = function.__qualname__ = case.name

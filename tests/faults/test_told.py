@@ -4,6 +4,8 @@ import zlib
 
 import pytest
 
+from engine.coordinator.board import Notice
+from engine.coordinator.words import FirstRequest, encode_first_request, encode_notice
 from engine.kv_events.codec import (
     EndReport,
     Place,
@@ -70,6 +72,18 @@ def test_a_large_batch_says_both():
     large = encode_batch(EventBatch(1.5, [BlockRemoved(block_hashes=[7] * LARGE_BYTES)]), 0, 9)
     assert LIVE([b"", number_frame(3), large]) == {
         "seq": 3, "ts": 1.5, "epoch": 9, "payload": zlib.crc32(large), "bytes": 8 + len(large)}
+
+
+@pytest.mark.parametrize(("frames", "said"), [
+    (encode_first_request(FirstRequest(client=0, rank=2, wave=5)), {"first_request": 2, "wave": 5}),
+    (encode_notice(Notice(None, 5, False)), {"wave": 5, "running": False}),
+    (encode_notice(Notice(((1, 2, 0.5),), 5, True)), {"wave": 5, "running": True, "counts": [[1, 2, 0.5]]}),
+    ([b"\x93\x00\x01\xa1x"], None),
+    ([b"\x92\x00\x01"], None),
+    ([b"\x01\x03\x00"], {"index": 3}),
+])
+def test_what_clients_and_their_coordinator_say_tells_what_it_is(frames, said):
+    assert said_of(Channel.STATS)(frames) == said
 
 
 def test_where_no_message_crosses_nothing_is_said():

@@ -1,10 +1,11 @@
 """Histories of cores that have a coordinator."""
 
+from engine.config import DataParallelConfig
 from engine.topology import data_parallel
 from tests.guarantees.build import Builder, history
-from tests.guarantees.cases import accepts, rejects, silent
+from tests.guarantees.cases import accepts, outside, rejects, silent
 
-START, DEATH = "dp-start-needs-all", "dp-coordinator-death-is-told"
+START, DEATH, VIEW = "dp-start-needs-all", "dp-coordinator-death-is-told", "dp-view-converges"
 HUB = "coordinator.0"
 
 
@@ -93,3 +94,125 @@ def somebody_else_is_named() -> Builder:
 def nothing_was_asked_for() -> Builder:
     h = hub().observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
     return dies(h).observes("frontend.0", "coordinator-dead", reason="coordinator.0 died (exit code -9)")
+
+
+# -- what clients learn by it
+
+
+STATS = f"{HUB}->frontend.0/stats"
+OPTIONS = DataParallelConfig(coordinator=True, changed_s=0.02, unchanged_s=0.2, settle_s=0.01)
+#: Longer than it may take until a client knows, with a detection bound of a tenth of a second.
+LONG_S = 0.5
+
+
+def ready() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, coordinated=True), data_parallel_size=2, data_parallel=OPTIONS)
+    h.observes("frontend.0", "starting").observes(HUB, "subscribed", inbox="stats", index=0)
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8)
+
+
+def counted(*fates: str) -> Builder:
+    """Both cores got a request; and what befell the notice of that."""
+    h = views(ready(), 0, 0)
+    for core, request in ((0, "a"), (1, "b")):
+        h.observes(f"core.{core}", "request", request=request, action="add", reason="")
+    for fate in fates:
+        h.fires(fate, f"{STATS}:receive")
+    return h
+
+
+def views(h: Builder, *counts: int) -> Builder:
+    """The client is told so many requests of each core, of which the first one waits."""
+    told = [[min(count, 1), count - min(count, 1), 0.25] for count in counts]
+    return h.observes("frontend.0", "view", counts=told, wave=0, running=False)
+
+
+def waved(h: Builder) -> Builder:
+    """It is told of a wave alone."""
+    return h.observes("frontend.0", "view", counts=None, wave=1, running=False)
+
+
+def done(h: Builder, core: int = 0, request: str = "a") -> Builder:
+    return h.observes(f"core.{core}", "freed", request=request)
+
+
+@accepts(VIEW)
+def a_notice_is_lost_and_the_next_one_says_it_again() -> Builder:
+    return views(counted("drop").wait(.2), 1, 1).wait(LONG_S)
+
+
+@accepts(VIEW)
+def an_old_notice_comes_behind_the_new_one_and_counts_are_told_again() -> Builder:
+    h = views(counted("delay").wait(.05), 1, 1)
+    return views(views(h.releases(), 0, 0).wait(.2), 1, 1).wait(LONG_S)
+
+
+@accepts(VIEW)
+def a_notice_of_a_wave_leaves_the_counts_as_they_are() -> Builder:
+    return waved(views(counted("reorder").wait(.2), 1, 1)).wait(LONG_S)
+
+
+@accepts(VIEW)
+def a_client_that_stood_still_reads_late() -> Builder:
+    h = counted("drop").fires("hang", "core.0->frontend.0/outputs:receive").wait(2.0).releases()
+    return views(h, 1, 1).wait(LONG_S)
+
+
+@rejects(VIEW)
+def a_notice_is_lost_and_never_said_again() -> Builder:
+    return counted("drop").wait(LONG_S)
+
+
+@rejects(VIEW)
+def it_is_said_again_too_late() -> Builder:
+    return views(counted("drop").wait(LONG_S), 1, 1).wait(LONG_S)
+
+
+@rejects(VIEW)
+def what_is_done_is_never_told() -> Builder:
+    return done(views(counted(), 1, 1)).wait(LONG_S)
+
+
+@rejects(VIEW)
+def what_is_done_is_not_taken() -> Builder:
+    return waved(done(views(counted(), 1, 1))).wait(LONG_S)
+
+
+@rejects(VIEW)
+def the_counts_are_those_of_another_core() -> Builder:
+    return views(done(views(counted(), 1, 1)), 1, 0).wait(LONG_S)
+
+
+@rejects(VIEW)
+def a_client_is_told_nothing_from_the_start() -> Builder:
+    return ready().wait(LONG_S)
+
+
+@silent(VIEW)
+def no_notice_was_struck() -> Builder:
+    return views(done(views(counted(), 1, 1)), 0, 1).wait(LONG_S)
+
+
+@silent(VIEW)
+def something_changes_before_it_is_due() -> Builder:
+    return views(done(counted("drop").wait(.2)).wait(.01), 0, 1)
+
+
+@silent(VIEW)
+def a_core_dies_before_it_is_due() -> Builder:
+    return counted("drop").fires("kill", "core.1/mark:executed").ends("core.1", exitcode=-9).wait(LONG_S)
+
+
+@silent(VIEW)
+def a_notice_is_held_up_for_ever() -> Builder:
+    return counted("delay").wait(LONG_S)
+
+
+@outside(VIEW)
+def a_core_s_own_report_is_lost() -> Builder:
+    return counted().fires("drop", f"core.1->{HUB}/report:receive", node=HUB).wait(LONG_S)
+
+
+@outside(VIEW)
+def a_coordinator_stands_still_for_good() -> Builder:
+    return counted().fires("stall", f"core.1->{HUB}/report:receive", node=HUB).wait(LONG_S)

@@ -31,4 +31,28 @@ UNWATCHED = Mutant(
            Edit("engine/frontend/handles/manager.py", "        self.nodes = tuple(self.by_node)\n",
                 "        self.nodes = tuple(handle.node for handle in self.cores.values())\n")))
 
+VIEW_SAID_ONCE = Mutant(
+    id="view-said-once", scenario="test_counts_to_a_client_are_lost",
+    bug="A coordinator publishes counts when they have changed, and never again.",
+    breaks=these("dp-view-converges/repeat"),
+    edits=(Edit("engine/coordinator/board.py", "self._changed_s if self._changed else self._unchanged_s",
+                "self._changed_s if self._changed else 1000 * self._unchanged_s"),))
+
+VIEW_NEVER_FALLS = Mutant(
+    id="view-never-falls", scenario="test_counts_to_a_client_are_lost",
+    bug="A core tells how much it has to do when that has grown.",
+    breaks=these("dp-view-converges/falls"),
+    edits=(Edit("engine/core/dp_engine_core.py", "            self._counted = counts\n            yield",
+                "            grown = sum(counts) > sum(self._counted)\n            self._counted = counts\n"
+                "            if not grown:\n                return\n            yield"),))
+
+VIEW_OF_WAVES = Mutant(
+    id="view-of-waves", scenario="test_counts_of_ranks_in_step_are_late",
+    bug="A client takes the counts of cores that step, and none of cores at rest.",
+    breaks=these("dp-view-converges/rests"),
+    edits=(Edit("engine/frontend/link.py", "            self._session.on_notice(notice := decode_notice(frames))\n",
+                "            notice = decode_notice(frames)\n            if not notice.running:\n"
+                "                notice = type(notice)(None, notice.wave, False)\n"
+                "            self._session.on_notice(notice)\n"),))
+
 COORDINATOR_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -1,11 +1,14 @@
-"""Promises about a coordinator: whom it waits for at the start, and who hears of its end."""
+"""Promises about a coordinator: whom it waits for at the start, what clients learn by it, and who hears of its end."""
 
 from __future__ import annotations
 
-from engine.topology import Mark, NodeKind, mark_site
-from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from engine.topology import Channel, Mark, NodeKind, mark_site
+from scenarios.guarantees.base import LOSSES, MESSAGE, ORDERINGS, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.history.history import FOREVER, History, Receipt, Record
+from scenarios.history.history import FOREVER, EngineLife, History, Receipt, Record
 from scenarios.history.names import base, life_of, of_life
 from scenarios.history.play import Play
 from scenarios.history.receipts import STALL_FATES
@@ -96,6 +99,81 @@ def _when_gone(history: History, hub: str) -> tuple[float, str]:
     return (min(stalls) + history.bounds.stall_s, "it stood still") if stalls else (FOREVER, "")
 
 
+# -- what clients learn by it
+
+
+class _Quiet(NamedTuple):
+    """A time in which no core got a request or was done with one, and how many each of them had then."""
+
+    since: float
+    until: float
+    requests: tuple[int, ...]
+
+
+def check_view_converges(history: History) -> Finding:
+    finding = Finding(history)
+    for hub in history.of_kind(NodeKind.COORDINATOR):
+        engines = history.engines_of(hub)
+        for start in history.startups:
+            client = start.node
+            if life_of(client) == life_of(hub) and start.ready_at < FOREVER and set(
+                    history.engines_of(client)) & set(engines):
+                for quiet in _quiets(history, hub, client, engines, start.ready_at):
+                    _judge_view(finding, hub, client, quiet)
+    return finding
+
+
+def _quiets(history: History, hub: str, client: str, engines: tuple[EngineLife, ...],
+            since: float) -> Iterator[_Quiet]:
+    """Until the first of them ends, or is told to, by what each core says that it took in and was done with."""
+    over_at = min(history.ended_at, *map(history.ends.at, (hub, client, *(engine.core for engine in engines))),
+                  *map(history.closing_at, engines),
+                  *(records[0].at for node, records in history.by_node("dying").items()
+                    if any(history.lives_with(engine, node) for engine in engines)))
+    changes = []
+    for place, engine in enumerate(engines):
+        changes += [(record.at, place, 1) for record in history.by_node("request").get(engine.core, ())
+                    if record.data["action"] == "add"]
+        changes += [(record.at, place, -1) for record in history.by_node("freed").get(engine.core, ())]
+    has = [0] * len(engines)
+    for at, place, step in [*sorted(changes), (FOREVER, 0, 0)]:
+        if since < min(at, over_at):
+            yield _Quiet(since, min(at, over_at), tuple(has))
+        since = max(since, at)
+        has[place] += step
+
+
+def _judge_view(finding: Finding, hub: str, client: str, quiet: _Quiet) -> None:
+    history, options = finding.history, finding.history.play.config.data_parallel
+    bound = options.unchanged_s + options.changed_s + 2 * options.settle_s + history.bounds.detection_s
+    edge = f"{base(hub)}->{base(client)}/{Channel.STATS.value}"
+    struck = [receipt for receipt in history.faults.receipts if receipt.site.rpartition(":")[0] == edge
+              and life_of(receipt.node) == life_of(client) and receipt.at < quiet.until]
+    since = max([quiet.since, *(receipt.over_at if receipt.holds else receipt.at for receipt in struck)])
+    seen = [record for record in history.by_node("view").get(client, ())
+            if record.data["counts"] is not None and record.at < quiet.until]
+    known = [record for record in seen if record.at < quiet.since][-1:]
+    known += [record for record in seen if record.at >= quiet.since]
+    wrong = [place for place, record in enumerate(known)
+             if tuple(waiting + running for waiting, running, _ in record.data["counts"]) != quiet.requests]
+    right = known[wrong[-1] + 1 if wrong else 0:]
+    until = right[0].at if right else quiet.until
+    late = until - since - history.faults.frozen_s(client, since, until, hub, *(
+        engine.core for engine in history.engines_of(hub)))
+    if not right and late <= bound:
+        return  # it was over too soon
+    kept = finding.took("{} believed that the cores have {} requests, and they had {}: that", client,
+                        _told_in(known), list(quiet.requests), bound=bound, measured=late, at=until, node=client)
+    if kept and any(quiet.since <= receipt.at <= until and receipt.fate in LOSSES | ORDERINGS for receipt in struck):
+        finding.witness("{} did not hear of a count, or late, and knew {:.4f} s behind the last change that the cores "
+                        "have {}", client, until - quiet.since, list(quiet.requests), at=until, node=client)
+
+
+def _told_in(views: list[Record]) -> str:
+    found = [[waiting + running for waiting, running, _ in record.data["counts"]] for record in views[-1:]]
+    return str(found[0]) if found else "no"
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-start-needs-all", chapter=CHAPTER, source=SOURCE, check=check_start_needs_all, applies=has_coordinator,
@@ -113,5 +191,21 @@ GUARANTEES = (
         wrong="watches its cores alone",
         witness="the coordinator was gone while requests were under way or to come",
         envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-view-converges", chapter=CHAPTER, source=SOURCE, check=check_view_converges, applies=has_coordinator,
+        sentence="When no core has got a request or been done with one for as long as a coordinator takes to publish "
+                 "counts that have changed, and once more those that have not, and for the detection bound, each "
+                 "client knows how many requests each core has.",
+        wrong={"repeat": "publishes counts when they have changed, and never again",
+               "falls": "tells what it has to do when that grows, and not when it falls",
+               "rests": "takes counts while a wave runs, and none at rest"},
+        witness="a notice of counts was lost, late or overtaken, and its client knew them in time",
+        envelope=Envelope(outside=(
+            Where(STALLS, passing=False, why="who stands still for good tells nothing: see stall-is-told"),
+            Where(MESSAGE | LOSSES, sites=f"core.*->coordinator.*/{Channel.REPORT.value}:*",
+                  why="a core tells its counts when they change, once: they are advice"),
+            Where(MESSAGE | LOSSES, sites=f"frontend.*->coordinator.*/{Channel.STATS.value}:*",
+                  why="a client asks for them once"))),
     ),
 )
