@@ -3,7 +3,7 @@
 _NAMES = {
     "LLM": "engine.frontend.llm", "AsyncLLM": "engine.frontend.async_llm", "EngineConfig": "engine.config",
     "SamplingParams": "engine.messages", "RequestOutput": "engine.messages", "EngineDeadError": "engine.errors",
-    "RequestError": "engine.errors",
+    "RequestError": "engine.errors", "EngineLauncher": "engine.frontend.client",
 }
 __all__ = list(_NAMES)  # noqa: PLE0605
 

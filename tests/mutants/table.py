@@ -156,15 +156,15 @@ NO_SENTINEL = Mutant(
     id="H32", scenario="test_core_dies_in_mid_step",
     bug="The frontend does not watch the core's process: it waits for a notice that a killed core cannot send.",
     breaks=these("death-is-told/pending", "health-is-true/dead"),
-    edits=(Edit("engine/frontend/life.py", "        self.watched = self._engines.nodes\n", ""),))
+    edits=(Edit("engine/frontend/life.py", "        self.watched = engines.nodes\n", ""),))
 
 INPUT_THREAD_DIES = Mutant(
     id="H36", scenario="test_frames_that_are_no_requests",
     bug="A frame that cannot be decoded ends the thread that reads the socket, and with it the core.",
     breaks=these("bad-frame-isolated/process", "no-foreign-code/crash"),
     along=these("tokens-match-reference", "no-foreign-code"),
-    edits=(Edit("engine/core/io/loops.py", "        except BadFrameError as error:\n",
-                "        except ZeroDivisionError as error:\n"),))
+    edits=(Edit("engine/core/io/loops.py", "    except BadFrameError as error:\n        item =",
+                "    except ZeroDivisionError as error:\n        item ="),))
 
 INPUT_THREAD_DIES_IN_SILENCE = Mutant(
     id="H36-in-silence", scenario="test_frames_that_are_no_requests",
@@ -179,7 +179,7 @@ EXTERNAL_ID = Mutant(
     id="H44", scenario="test_abort_comes_behind_a_new_request_of_the_same_id",
     bug="A request has its caller's id inside, too: a late abort of the old one kills the new one.",
     breaks=these("ends-once/forgets", "abort-is-final/reuse"), along=these("lost-request-is-bounded"),
-    edits=(Edit("engine/frontend/session.py", 'internal_id = f"{request_id}-{self._suffix()}"',
+    edits=(Edit("engine/frontend/session.py", 'internal_id = f"{request_id}-{self._mark}{self._suffix()}"',
                 "internal_id = request_id"),))
 
 HANDSHAKE_FOR_EVER = Mutant(
@@ -204,7 +204,7 @@ NO_SWEEP = Mutant(
     id="H92", scenario="test_everything_is_killed_and_started_again_beside_a_neighbour",
     bug="A start does not remove what a killed engine has left, so /dev/shm fills up.",
     breaks=these("nothing-left-behind/restart"),
-    edits=(Edit("engine/frontend/life.py", "            yield SweepFiles()\n", ""),))
+    edits=(Edit("engine/frontend/handles/own.py", "        yield SweepFiles()\n", ""),))
 
 SKIPPED_SLOT = Mutant(
     id="H01", scenario="test_reader_stalls_until_the_ring_is_full",

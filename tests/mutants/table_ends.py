@@ -126,9 +126,9 @@ NAMELESS_START = Mutant(
     id="nameless-start", scenario="test_worker_dies_while_loading",
     bug="A start that fails ends with whatever was met on the way.",
     breaks=these("start-ends/named"),
-    edits=(Edit("engine/frontend/life.py",
-                "            raise (yield from self._engines.why_start_failed()) from None\n",
-                "            raise KeyError(str(self._node)) from None\n"),))
+    edits=(Edit("engine/frontend/handles/manager.py",
+                "            raise (yield from self.why_start_failed()) from None\n",
+                "            raise KeyError(str(self.nodes[0])) from None\n"),))
 
 LEAVES_AT_ONCE = Mutant(
     id="leaves-at-once", scenario="test_core_is_asked_to_leave",

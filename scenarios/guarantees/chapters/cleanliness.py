@@ -33,9 +33,9 @@ from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import Receipt
 
-_CALLER = Where(PROCESS, nodes="[fl]*.*", why="the caller itself is hit, or the launcher")
+_CALLERS = (Where(PROCESS, nodes="frontend.*", why="the caller itself is hit"),
+            Where(PROCESS, nodes="launcher.*", why="who launched the engine is hit"))
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
-
 _PARENTS = {"core": ("frontend", "launcher"), "worker": ("core",)}
 
 
@@ -372,7 +372,7 @@ GUARANTEES = (
         },
         witness="a process died or a handshake message was lost or late during start-up, or what was configured cannot "
                 "be had, and it ended",
-        envelope=Envelope(outside=(_CALLER,)),
+        envelope=Envelope(outside=_CALLERS),
     ),
     Guarantee(
         id="drain", chapter=CHAPTER, source="vLLM", check=check_drain,
@@ -384,7 +384,7 @@ GUARANTEES = (
         witness="a request was running when the core got SIGTERM and finished or was aborted by the deadline, or a "
                 "new one was refused",
         envelope=Envelope(outside=(
-            _CALLER,
+            *_CALLERS,
             Where(PROCESS - {Fate.TERMINATE}, why="the engine goes down for another reason"),
             Where(DEATHS, nodes="worker.*", why="the engine goes down for another reason"),
             Where(MESSAGE | LOSSES, sites="*/outputs:*", why="what a request gets is lost on its way"),

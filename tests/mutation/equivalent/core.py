@@ -89,7 +89,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/life.py", "CoreLife._start", "effects-swapped",
                "yield OpenHeartbeat(recipe.beat, create=False)\n        "
                "yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, "
-               "recipe.clients[0]))", _NO_ORDER),
+               "recipe.owner))", _NO_ORDER),
     Equivalent("engine/core/life.py", "CoreLife._watch_parent", "effects-swapped",
                "yield Cancel(gone)\n        yield Put(INPUT, gone)", "both end the main thread, by the same error"),
     Equivalent("engine/core/life.py", "CoreLife._watch_parent", "sent-twice", "yield Put(INPUT, gone)", _FIRST),
