@@ -7,6 +7,7 @@ from faults.plan import delay, drop, hang, kill, marked, plan, stall, terminate,
 from scenarios.guarantees.all import (
     blocks_conserved,
     client_isolated,
+    client_returns,
     client_routed,
     death_is_told,
     lost_request_is_bounded,
@@ -15,6 +16,7 @@ from scenarios.guarantees.all import (
     served_in_turn,
     tokens_match_reference,
 )
+from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
@@ -24,6 +26,7 @@ DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
 #: Steps that take so long that nobody is served to the end before a client is missed, or within the bound of that.
 SLOW = [hang("core.0", at=marked("core.0", Mark.STEP), nth=nth, until=until(seconds=0.08)) for nth in range(30, 42)]
 TWO = data_parallel(2, tp=1, clients=2, coordinated=True)
+BACK = Options(client_returns=True)
 
 globals().update(family(__name__, (
     Case("test_two_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM),
@@ -57,6 +60,16 @@ globals().update(family(__name__, (
     Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
          plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)),
          (notice_to_all, death_is_told, nothing_left_behind)),
+    Case("test_client_leaves_and_comes_back", "It is served again by the same engines.", plan(),
+         (client_returns, tokens_match_reference, nothing_left_behind), play={"options": BACK}),
+    Case("test_client_dies_and_comes_back", "It is served while what it had asked for before is given up.",
+         plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4), *SLOW),
+         (client_returns, client_isolated, tokens_match_reference, nothing_left_behind), play={"options": BACK}),
+    Case("test_client_of_two_cores_in_step_dies_and_comes_back", "Each core knows it again.",
+         plan(kill("frontend.1", at="core.1->frontend.1/outputs:receive", nth=4)),
+         (client_returns, client_isolated, tokens_match_reference, nothing_left_behind), play={
+             "options": BACK, "topology": data_parallel(2, tp=1, clients=2, lockstep=True),
+             "config": lab_config(bounds={"collective_s": 0.8})}),
     Case("test_outputs_to_one_of_two_clients_are_late", "They come behind later ones.",
          plan(delay("core.0->frontend.1/outputs", nth=4, until=until("core.0->frontend.1/outputs:send", 8))),
          (client_routed, tokens_match_reference)),

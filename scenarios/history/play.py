@@ -35,6 +35,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     noisy_publisher: bool = False  # subscriber.0 hears messages that are none before the first ones of each socket
     impossible_events: bool = False  # subscriber.0 hears of blocks that no cache has
     misnumbered_batch: bool = False  # subscriber.0 hears a batch twice, and by a number that nobody has given
+    #: The last client of the first engines comes back: when it has been killed, or served and told to leave.
+    client_returns: bool = False
     await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
     rest_s: float = 0.0  # the lab asks for nothing for so long when the workload is done
     long_runtime_dir: bool = False

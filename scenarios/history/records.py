@@ -2,13 +2,17 @@
 
     journals --index--> crossings[site], observations[name][node], receipts, releases
 
-Sites and nodes of a later life carry it (`core.0@1`); journals name sites without.
+Sites and nodes of a later life carry it (`core.0@1`); journals name sites without. A client that is attached may come
+back to engines that went on: then what joins them is one edge for all lives (`counted_on`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import cached_property
+
+import msgspec
 
 from engine.topology import Edge, Node, NodeKind, Topology
 from faults.journal import JournalFile, Kind, Record
@@ -30,7 +34,8 @@ class Records:
         self.receipts: list[tuple[str, Record]] = []  # (who wrote it, record), as the journals come
         self.releases: dict[str, list[Record]] = defaultdict(list)  # by fault
         self._files: dict[str, JournalFile] = {}
-        self._index(journals)
+        self._launches = max((file.life for file in journals if kind_of(file.node) == NodeKind.LAUNCHER), default=0)
+        self._index(counted_on(journals, self.came_back))
 
     def _index(self, journals: list[JournalFile]) -> None:
         crossings, observations = self.crossings, self.observations
@@ -45,7 +50,7 @@ class Records:
             for record in file.records:
                 kind, site = record.kind, record.site
                 if kind is crossing:
-                    crossings[site_of_life(site, life) if life else site].append(record)
+                    crossings[self.site_in(node, site) if life else site].append(record)
                 elif kind is observation:
                     mine[site].append(record)
                 elif kind is receipt:
@@ -54,6 +59,14 @@ class Records:
                     self.releases[site].append(record)
             for name, records in mine.items():
                 observations.setdefault(name, {})[node] = records
+
+    def came_back(self, node: str) -> bool:
+        """Whether it is a client that attached again to engines that went on."""
+        return life_of(node) > self._launches and self.is_attached(node)
+
+    def site_in(self, node: str, site: str) -> str:
+        """That site, as the journal of this process names it, with its life."""
+        return site if "->" in site and self.came_back(node) else site_of_life(site, life_of(node))
 
     def engine_of(self, node: str) -> EngineLife:
         """The engine that a process is of or follows, or the first that it speaks with."""
@@ -65,8 +78,9 @@ class Records:
         if found is None:
             parsed = Node.parse(node)
             engines = self._topology.engines_of(parsed.first_life)
-            found = self._engines[node] = tuple(EngineLife(engine.index, parsed.life) for engine in engines) or (
-                EngineLife(0, parsed.life),)
+            life = min(parsed.life, self._launches) if self.is_attached(node) else parsed.life
+            found = self._engines[node] = tuple(EngineLife(engine.index, life) for engine in engines) or (
+                EngineLife(0, life),)
         return found
 
     def is_of(self, node: str, engine: EngineLife) -> bool:
@@ -79,8 +93,9 @@ class Records:
 
     def is_attached(self, node: str) -> bool:
         """Whether it is a client of engines that a launcher owns."""
-        return bool(self._topology.launchers) and kind_of(node) == NodeKind.FRONTEND and \
-            self._topology.launcher_of(self.engine_of(node).engine) is not None
+        return bool(self._topology.launchers) and kind_of(node) == NodeKind.FRONTEND and any(
+            self._topology.launcher_of(engine.index) is not None
+            for engine in self._topology.engines_of(Node.parse(node).first_life))
 
     def client_index(self, node: str) -> int:
         """Which of its engines' clients a frontend is."""
@@ -153,9 +168,8 @@ class Records:
     @cached_property
     def unroutable(self) -> frozenset[tuple[str, int]]:
         """(site with its life, nth) of sends that could not be routed and stayed with their sender."""
-        return frozenset((site_of_life(record.data["site"], life), record.data["nth"])
-                         for node, record in self.observed("not-sent") if "site" in record.data
-                         for life in [life_of(node)])
+        return frozenset((self.site_in(node, record.data["site"]), record.data["nth"])
+                         for node, record in self.observed("not-sent") if "site" in record.data)
 
     @cached_property
     def delivered_at(self) -> dict[tuple[str, int], float]:
@@ -180,3 +194,36 @@ class Records:
         """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""
         closing = self.by_node("closing").get(node)
         return not closing or record.number < closing[0].number
+
+
+def counted_on(journals: list[JournalFile], outlived: Callable[[str], bool]) -> list[JournalFile]:
+    """Of clients that come back to engines that went on: the core at the other end of an edge counts on, and does not
+    know which life it speaks with; so the journals of the later lives are counted on, too.
+
+    `outlived`: whether the engines of that process, a later life, are those of the life before.
+    """
+    if not any(file.life and outlived(of_life(file.node, file.life)) for file in journals):
+        return journals
+    seen: dict[str, Counter[str]] = defaultdict(Counter)  # by node: crossings of each site, and of each message there
+    found = []
+    for file in sorted(journals, key=lambda one: one.life):
+        so_far = seen[file.node]
+        before = Counter(so_far) if file.life and outlived(of_life(file.node, file.life)) else Counter()
+        records = []
+        for record in file.records:
+            if record.kind is Kind.CROSSING and "->" in record.site:
+                so_far.update((record.site, _message(record)))
+                if before:
+                    record = _later(record, before)
+            records.append(record)
+        found.append(msgspec.structs.replace(file, records=records))
+    return sorted(found, key=lambda one: (one.node, one.life))
+
+
+def _later(record: Record, before: Counter[str]) -> Record:
+    return msgspec.structs.replace(record, nth=record.nth + before[record.site],
+                                   occurrence=record.occurrence + before[_message(record)])
+
+
+def _message(record: Record) -> str:
+    return f"{record.site} {record.digest}"

@@ -99,6 +99,7 @@ class Company:
 
     def __init__(self, clients: list[Actor], launcher: Actor | None = None) -> None:
         self.clients, self.launcher = clients, launcher
+        self.attachment = b""
 
     @property
     def actors(self) -> list[Actor]:
@@ -180,7 +181,7 @@ class Rehearsed:
             yield Wait(lambda: bool(launcher.said) or launcher.gone, self._start_s)
             if not has_said(launcher, UP):
                 return
-            attachment = launcher.said[0].removeprefix(UP)
+            company.attachment = attachment = launcher.said[0].removeprefix(UP)
         company.clients += [self._bench.start_client(client, life, attachment) for client in clients]
         yield Wait(lambda: all(actor.said or actor.gone for actor in company.clients), self._start_s)
 
@@ -199,6 +200,8 @@ class Rehearsed:
         self._rounds = 1
         for deployment in (*self._others, self._first):
             self._clients[deployment.index].tell(GO)
+        if self._options.client_returns:
+            yield from self._come_back(self._first)
         yield from self._until_done(self._first, 1)
         self._measure(Moment.DONE)
         if self._options.rest_s:
@@ -220,6 +223,17 @@ class Rehearsed:
     def _until_done(self, deployment: Deployment, times: int) -> Steps:
         company = self._clients[deployment.index]
         yield Wait(lambda: company.have_served(times), self._guard_s)
+
+    def _come_back(self, deployment: Deployment) -> Steps:
+        """The others go on meanwhile."""
+        company, client = self._clients[deployment.index], deployment.clients[-1]
+        gone = company.clients[-1]
+        yield Wait(lambda: gone.gone or has_said(gone, DONE), self._guard_s)
+        gone.tell(CLOSE)
+        yield Wait(lambda: gone.gone, self._guard_s)
+        company.clients[-1] = again = self._bench.start_client(client, 1, company.attachment)
+        yield Wait(lambda: bool(again.said) or again.gone, self._start_s)
+        again.tell(GO)
 
     def _start_again(self) -> Generator[Wait, bool, dict[str, Any]]:
         """Start the engine where it was killed. It must come up, serve, and remove what lay about."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.topology import Channel
 from scenarios.history.history import History, Receipt, Record
-from scenarios.history.names import life_of, site_of_life
 
 #: Said by a client right before it sends: what the message is about.
 _SUBJECTS = ("accepted", "abort")
@@ -15,7 +14,7 @@ def carried(history: History, receipt: Receipt) -> str | None:
 
     A fault at the receiving end strikes the message that is next on its edge, so the sender's records tell.
     """
-    edge = site_of_life(receipt.site, life_of(receipt.told_by)).rpartition(":")[0]
+    edge = history.site_in(receipt.told_by, receipt.site).rpartition(":")[0]
     flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.name == edge), None)
     if flow is None:
         return None

@@ -5,7 +5,9 @@ from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
 ROUTED, ISOLATED, NOTICE = "client-routed", "client-isolated", "notice-to-all"
+RETURNS = "client-returns"
 FIRST, SECOND = "frontend.0", "frontend.1"
+AGAIN = "frontend.1@1"
 
 
 def two() -> Builder:
@@ -82,6 +84,48 @@ def the_end_of_one_ends_what_the_other_has_asked_for() -> Builder:
 @silent(ISOLATED)
 def one_is_gone_that_had_asked_for_nothing() -> Builder:
     return served(second_dies(asks(two(), FIRST)), FIRST)
+
+
+def comes_again(h: Builder) -> Builder:
+    return h.wait(.05).observes(AGAIN, "starting")
+
+
+def taken_in(h: Builder) -> Builder:
+    return comes_again(h).observes(AGAIN, "ready", num_gpu_blocks=8)
+
+
+def asks_again(h: Builder) -> Builder:
+    h.observes(AGAIN, "call", request="a", index=0, prompt=2, max_tokens=3)
+    return h.observes(AGAIN, "accepted", request="a", internal="a-1-again", core=0)
+
+
+@accepts(RETURNS)
+def one_comes_back_and_is_served() -> Builder:
+    h = asks_again(taken_in(freed(second_dies(both()), SECOND)))
+    h.observes(AGAIN, "tokens", request="a", internal="a-1-again", offset=0, tokens=[7, 8, 9])
+    return served(h.ended("a", node=AGAIN), FIRST)
+
+
+@rejects(RETURNS)
+def one_comes_back_and_is_not_taken_in() -> Builder:
+    h = comes_again(freed(second_dies(both()), SECOND)).wait(8.0)
+    return h.observes(AGAIN, "start-failed", error="StartupError", reason="core.0 did not announce itself")
+
+
+@rejects(RETURNS)
+def one_comes_back_and_is_let_wait() -> Builder:
+    return served(comes_again(freed(second_dies(both()), SECOND)).wait(60.0), FIRST)
+
+
+@rejects(RETURNS)
+def one_comes_back_and_nothing_is_done_for_it() -> Builder:
+    h = asks_again(taken_in(freed(second_dies(both()), SECOND))).wait(5.0)
+    return h.ended("a", "failed", node=AGAIN, error="RequestTimeoutError").wait(1.0)
+
+
+@silent(RETURNS)
+def one_comes_back_and_asks_for_nothing() -> Builder:
+    return served(taken_in(freed(second_dies(both()), SECOND)), FIRST)
 
 
 def core_dies(h: Builder) -> Builder:

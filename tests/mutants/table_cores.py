@@ -72,6 +72,13 @@ ALL_GO_WITH_ONE = Mutant(
                 "for r in self.scheduler.requests.values() if r.client_index == item.client_index]\n",
                 "for r in self.scheduler.requests.values()]\n"),))
 
+SAID_ONCE = Mutant(
+    id="announced-once", scenario="test_client_dies_and_comes_back",
+    bug="A core tells a client that it can be sent to as it starts, and not who comes in its place.",
+    breaks=these("client-returns"),
+    edits=(Edit("engine/core/io/loops.py",
+                "                yield from announce(inbox)  # before it who comes back sends nothing\n", ""),))
+
 UNWATCHED_CORE = Mutant(
     id="attached-and-blind", scenario="test_core_of_two_clients_dies",
     bug="A client that has not started its cores does not look whether they live.",

@@ -6,6 +6,7 @@ from engine.messages import Outcome
 from engine.topology import NodeKind
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
 from scenarios.history.history import FOREVER, History, Operation
+from scenarios.history.names import base, life_of, of_life
 from scenarios.history.play import Play
 
 CHAPTER, SOURCE = "Several clients", "vLLM V1 engine core client, client_index"
@@ -127,6 +128,33 @@ def check_notice_to_all(history: History) -> Finding:
     return finding
 
 
+def check_returns(history: History) -> Finding:
+    """By those that came back to engines which went on meanwhile."""
+    finding, bounds = Finding(history), history.bounds
+    for client in filter(history.came_back, _clients(history)):
+        before = of_life(base(client), life_of(client) - 1)
+        start = next((one for one in history.startups if one.node == client), None)
+        lived_until = min((history.ends.at(engine.core) for engine in history.engines_of(client)), default=FOREVER)
+        struck = [r for r in history.faults.receipts if r.node != before and (
+            r.fate not in STALLS or r.may_end_the_engine(min(bounds.step_s, bounds.request_s)))]
+        if start is None or struck:
+            continue
+        patience, seen_until = bounds.handshake_s, min(history.ended_at, history.ends.at(client), lived_until)
+        if start.ready_at == FOREVER and (start.end is not None or start.began.at + patience < seen_until):
+            finding.broke("{} came in the place of {}, and the engines did not take it in", client, before,
+                          at=start.began.at, node=client)
+            continue
+        mine = [o for o in history.operations if o.node == client and o.accepted is not None]
+        for o in mine:
+            if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and o.over_at < seen_until:
+                finding.broke("request {!r} of {} ended {}", o.request, client, o.outcome, at=o.over_at, node=client)
+        done = sum(o.outcome == Outcome.FINISHED for o in mine)
+        if done:
+            finding.witness("{} came in the place of {}, and {} of its requests were done", client, before, done,
+                            at=start.ready_at, node=client)
+    return finding
+
+
 GUARANTEES = (
     Guarantee(
         id="client-routed", chapter=CHAPTER, source=SOURCE, check=check_routed, applies=is_shared,
@@ -141,6 +169,14 @@ GUARANTEES = (
         wrong={"freed": "computes on what a client has asked for that is gone",
                "others": "gives up everything when one of its clients is gone"},
         witness="a client was gone with requests under way, and another one had some, too",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="client-returns", chapter=CHAPTER, source=SOURCE, check=check_returns, applies=is_shared,
+        sentence="A client that comes in the place of one that is gone is taken in and served by the engines that went "
+                 "on.",
+        wrong="tells a client that it may be sent to once, when it starts",
+        witness="a client came in the place of one that was gone, and was served",
         envelope=Envelope(),
     ),
     Guarantee(
