@@ -17,7 +17,7 @@ from engine.topology import Engine, Topology, data_parallel, side_by_side, tenso
 from faults.generate import generate_plan
 from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
-from scenarios.history.play import Play
+from scenarios.history.play import Options, Play
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config, of_topology
 from scenarios.test_lockstep import waves
@@ -35,19 +35,24 @@ TOPOLOGIES = {
     "two ranks of two workers in step": data_parallel(2, tp=2, lockstep=True),
     "two clients of a core": data_parallel(1, clients=2),
     "two clients of two cores in step": data_parallel(2, lockstep=True, clients=2),
+    "two clients, and one comes back": data_parallel(1, clients=2),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }
 
+OPTIONS = {"two clients, and one comes back": Options(client_returns=True)}
 
-def played(topology: Topology, plan: Plan) -> tuple:
+
+def played(name: str, plan: Plan) -> tuple:
     """-> (play, simulation, lab)"""
+    topology = TOPOLOGIES[name]
     first = topology.engines[0]
     in_step = any(hub.lockstep for hub in topology.coordinators)
     config = of_topology(lab_config(bounds={"request_s": 2.0, **({"collective_s": 0.8} if in_step else {})},
                                     scheduler={"async_scheduling": first.pp > 1},
                                     kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0}), topology)
     play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
+                options=OPTIONS.get(name, Options()),
                 workload=msgspec.to_builtins((waves() if in_step else recorded("eight-mixed")).played()))
     return play, *play_once(play)
 
@@ -55,7 +60,7 @@ def played(topology: Topology, plan: Plan) -> tuple:
 @cache
 def crossings(name: str) -> dict[str, int]:
     """How often a calm play crosses each site."""
-    _, simulation, _ = played(TOPOLOGIES[name], Plan())
+    _, simulation, _ = played(name, Plan())
     counts: Counter[str] = Counter()
     for journal in simulation.journal_files():
         for record in journal.records:
@@ -65,7 +70,7 @@ def crossings(name: str) -> dict[str, int]:
 
 
 def none_is_broken(name: str, plan: Plan) -> None:
-    play, simulation, lab = played(TOPOLOGIES[name], plan)
+    play, simulation, lab = played(name, plan)
     broken = {cell.guarantee: cell.evidence[0].text for cell in judge(play, lab, simulation.journal_files()).cells
               if cell.verdict is Verdict.BROKEN}
     assert not broken, f"{broken} by {plan_to_json(plan).decode()}"
