@@ -37,8 +37,8 @@ from tests.mutation.shell.score import bed, judged_on_engine
 from tests.provenance import command, commit, today
 
 #: The pure files whose bugs the twin can have: what both worlds run.
-ROOMS = ("engine/core", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events", "engine/worker",
-         "engine/wire", "engine/process")
+ROOMS = ("engine/core", "engine/coordinator", "engine/frontend", "engine/ipc", "engine/executor", "engine/kv_events",
+         "engine/worker", "engine/wire", "engine/process")
 #: Which scenario of the real engine runs which lines of it.
 LINES = Path("out/mutation-lines.json")
 _scenes: list[Scene] = []

@@ -90,8 +90,8 @@ def test_equivalents_are_mutants_that_there_are_and_few_of_them() -> None:
 
 def test_a_sample_has_mutants_of_every_room_and_the_calm_play_is_among_few_scenarios() -> None:
     rooms = {str(Path(file).parent) for file in pure_files() if mutants_of(file, ROOT)}
-    sample = chosen(pure_files(), 15, seed=1)
-    assert len(sample) == len({mutant.id for mutant in sample}) == 15 >= len(rooms)
+    sample = chosen(pure_files(), 16, seed=1)
+    assert len(sample) == len({mutant.id for mutant in sample}) == 16 >= len(rooms)
     assert {str(Path(mutant.file).parent) for mutant in sample} == rooms
     few = some(scenes(), 60)
     assert len({id(scene) for scene in few}) == 60 and CALM in {scene.name for scene in few}

@@ -13,7 +13,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from engine.topology import Engine, Topology, data_parallel, side_by_side, tensor_parallel
+from engine.topology import Engine, data_parallel, side_by_side, tensor_parallel
 from faults.generate import generate_plan
 from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
