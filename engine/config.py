@@ -119,6 +119,7 @@ class DataParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: A process of its own carries their counts to all clients. Cores in lockstep have it always: it wakes them.
     coordinator: bool = False
     wave_protocol: Literal["old", "new"] = "new"  # see engine/coordinator/waves.py
+    score: Literal["old", "new"] = "new"  # by which a client chooses a core: see engine/frontend/balance.py
     sync_interval: int = 16  # steps from one all-reduce of what is left to do to the next
     repair: bool = True  # START is repeated: one that is lost costs time, and hangs nobody
     changed_s: float = 0.1  # counts that have changed are told so long after the last ones

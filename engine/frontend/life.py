@@ -76,7 +76,8 @@ class ClientLife:
         index, count = (0, 1) if attachment is None else (attachment.index_of(node.index), len(attachment.clients))
         self.cores: Mapping[int, CoreHandle | AttachedCore] = engines.cores
         self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
-        self.session = ClientSession(config.limits, bounds, suffix, index, tuple(self.cores), count)
+        self.session = ClientSession(config.limits, bounds, suffix, index, tuple(self.cores), count,
+                                     config.data_parallel.score)
         self._link = CoordinatorLink(node, config, self.session, tuple(self.cores))
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests

@@ -20,7 +20,7 @@ connected (`unroutable`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -135,12 +135,12 @@ class ClientSession:
     """The requests and utility calls of one client of these cores."""
 
     def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0,
-                 cores: tuple[int, ...] = (0,), client_count: int = 1) -> None:
+                 cores: tuple[int, ...] = (0,), client_count: int = 1, score: Literal["old", "new"] = "new") -> None:
         self.limits = limits
         self.bounds = bounds
         self.client_index = client_index
         self._cores, self.alive = cores, list(cores)
-        self.balance = Balance(len(cores), client_index=client_index, client_count=client_count)
+        self.balance = Balance(len(cores), client_index=client_index, client_count=client_count, score=score)
         self._several = len(cores) > 1
         self.answers: list[CoreAnswer] = []  # since somebody took them
         self.dead: EngineDeadError | None = None

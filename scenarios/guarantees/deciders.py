@@ -72,6 +72,8 @@ DECIDERS: dict[str, Decider] = {
     "pp-no-stale-slot": Decider("tokens, against those that transformers chose; whose blocks, as the rank that answers "
                                 "read it", (_C, _P, _I)),
     "dp-dead-never-chosen": Decider("what the client told of the core, and then sent", (_C, _L)),
+    "dp-rank-as-asked": Decider("what was asked for, and what the client says which core it chose", (_C,),
+                                "a client that says another one than it sends to"),
     "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
                                 "than it sends to"),

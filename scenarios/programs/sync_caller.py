@@ -86,7 +86,9 @@ class AskedLLM:
         except RingtwinError as error:
             return heard, [], error
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
+            rank: int | None = None) -> Loop[str]:
+        assert rank is None, "who generates and waits asks for no core by its rank"
         if self.looks_back:
             self._llm.generate([prompt], params)
         self.wanted.append((name, prompt, params, priority))

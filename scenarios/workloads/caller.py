@@ -24,7 +24,8 @@ PROBE_S = 0.05
 class AskedEngine(Protocol):
     """An engine as its caller asks it. Whatever comes later is told to the caller."""
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
+            rank: int | None = None) -> Loop[str]:
         """-> the id it has inside. Raises errors of `engine.errors`."""
 
     def abort(self, name: str) -> Loop[None]: ...
@@ -91,11 +92,13 @@ class Caller:
         request, name = command.request, command.request_id
         assert request is not None
         yield Observe("call", {"request": name, "index": request.index, "prompt": len(request.prompt_token_ids),
-                               "max_tokens": request.params.max_tokens})
+                               "max_tokens": request.params.max_tokens,
+                               **({} if request.data_parallel_rank is None else {"rank": request.data_parallel_rank})})
         if request.sampling_params.get("skip_special_tokens") is False:
             self._unskipped.add(name)
         try:
-            self._internal[name] = yield from self._asked.add(name, request.prompt, request.given, request.priority)
+            self._internal[name] = yield from self._asked.add(name, request.prompt, request.given, request.priority,
+                                                               request.data_parallel_rank)
         except RingtwinError as error:
             yield from self.ended(Heard(name), error)
 

@@ -40,6 +40,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     end_token_ids: list[int] = []  # those of the model that end it
     unservable: str = ""  # why it cannot be served: what its caller must be told
     priority: Any = 0
+    data_parallel_rank: Any = None  # the core that is asked for, where there are several
 
     @property
     def prompt(self) -> Prompt:
@@ -133,6 +134,12 @@ def prioritised(workload: Workload, *priorities: int) -> Workload:
     """Its requests with these priorities, by index."""
     return msgspec.structs.replace(workload, requests=[
         msgspec.structs.replace(request, priority=priorities[request.index]) for request in workload.requests])
+
+
+def for_ranks(workload: Workload, ranks: dict[int, Any]) -> Workload:
+    """These of its requests, by index, ask for a core by its rank."""
+    return msgspec.structs.replace(workload, requests=[
+        msgspec.structs.replace(request, data_parallel_rank=ranks.get(request.index)) for request in workload.requests])
 
 
 def add(*indices: int, name: str = "") -> list[Action]:

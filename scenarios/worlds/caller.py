@@ -99,8 +99,9 @@ class AskedLLM:
         self.tasks: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
-        stream = self._llm.start(name, prompt, params, priority)
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
+            rank: int | None = None) -> Loop[str]:
+        stream = self._llm.start(name, prompt, params, priority, rank)
         self.tasks.add(asyncio.create_task(self.told.consume(name, stream)))
         return stream.internal_id
         yield  # a loop without effects is a loop all the same

@@ -5,6 +5,7 @@ from tests.guarantees.build import REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
 DEAD, GROUP, BURST = "dp-dead-never-chosen", "dp-death-ends-group", "dp-burst-spreads"
+ASKED = "dp-rank-as-asked"
 TO = {0: REQUESTS, 1: "frontend.0->core.1/requests"}
 
 
@@ -12,9 +13,10 @@ def two() -> Builder:
     return history(tp=1, topology=data_parallel(2), data_parallel_size=2)
 
 
-def asks(h: Builder, request: str, core: int) -> Builder:
+def asks(h: Builder, request: str, core: int, rank: int | None = None) -> Builder:
     """It is called, accepted, and sent to that core."""
-    h.observes("frontend.0", "call", request=request, index=0, prompt=2, max_tokens=3)
+    told = {} if rank is None else {"rank": rank}
+    h.observes("frontend.0", "call", request=request, index=0, prompt=2, max_tokens=3, **told)
     h.observes("frontend.0", "accepted", request=request, internal=f"{request}-0", core=core)
     return h.sends(TO[core], request)
 
@@ -167,3 +169,34 @@ def one_gets_all_of_them() -> Builder:
 @silent(BURST)
 def there_are_too_few_to_tell() -> Builder:
     return burst(0, 1)
+
+
+def asked_for(rank: int, *cores: int) -> Builder:
+    """All ask for that rank, and these get them."""
+    h = two()
+    names = [f"r{place}" for place in range(len(cores))]
+    for name, core in zip(names, cores, strict=True):
+        asks(h, name, core, rank)
+    for name in names:
+        h.ended(name)
+    return h
+
+
+@silent(BURST)
+def all_ask_for_the_same_one() -> Builder:
+    return asked_for(1, 1, 1, 1, 1)
+
+
+@accepts(ASKED)
+def who_is_asked_for_gets_them() -> Builder:
+    return asked_for(1, 1, 1, 1)
+
+
+@rejects(ASKED)
+def another_one_gets_what_was_asked_of_the_second() -> Builder:
+    return asked_for(1, 1, 0, 1)
+
+
+@silent(ASKED)
+def nobody_asks_for_any() -> Builder:
+    return burst(0, 1, 1, 0)

@@ -48,6 +48,13 @@ ALL_TO_ONE = Mutant(
     edits=(Edit("engine/frontend/balance.py", "        return min(living, key=self.score)\n",
                 "        return min(living)\n"),))
 
+AS_IT_LIKES = Mutant(
+    id="as-it-likes", scenario="test_requests_for_one_of_two_cores",
+    bug="A client chooses a core by what it has to do, whichever is asked for.",
+    breaks=these("dp-rank-as-asked"),
+    edits=(Edit("engine/frontend/balance.py", "        if rank is None:\n            rank = self._lowest()\n",
+                "        if rank is None or rank in range(self.engines):\n            rank = self._lowest()\n"),))
+
 FIRST_GETS_ALL = Mutant(
     id="first-client-gets-all", scenario="test_two_clients_share_a_core",
     bug="A core sends all outputs to the first of its clients.",

@@ -39,8 +39,9 @@ class AskedLife:
         self._streams = Streams(life, inputs)
         self._news: deque[tuple[Heard, Stream] | tuple[Command, UtilityResult]] = deque()
 
-    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Loop[str]:
-        stream = yield from self._streams.start(name, prompt, params, priority)
+    def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
+            rank: int | None = None) -> Loop[str]:
+        stream = yield from self._streams.start(name, prompt, params, priority, rank)
         stream.changed = partial(self._changed, (Heard(name, stream.internal_id), stream))
         if stream.ended:  # it was not sent
             stream.changed()

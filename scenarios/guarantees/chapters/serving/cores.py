@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from engine.messages import Outcome
 from engine.topology import Channel, NodeKind
@@ -144,25 +145,27 @@ def check_burst_spreads(history: History) -> Finding:
             continue
         for burst in _bursts(history, client):
             share = -(-len(burst) // len(cores))
-            most, given = Counter(burst).most_common(1)[0]
+            chosen = Counter(core for core, is_asked_for in burst if not is_asked_for)
+            most, given = chosen.most_common(1)[0] if chosen else (0, 0)
             if given > share + 1:
                 finding.broke("of a burst of {} requests to {} idle cores {} got {}", len(burst), len(cores),
                               f"core.{most}", given, node=client)
-            elif len(burst) >= 2 * len(cores):
+            elif chosen.total() >= 2 * len(cores):
                 finding.witness("of a burst of {} requests to {} idle cores none got more than {}", len(burst),
                                 len(cores), given, node=client)
     return finding
 
 
-def _bursts(history: History, client: str) -> list[list[int]]:
-    """Which cores got what was asked before anything of it had ended, each time when nothing was open."""
-    changes: list[tuple[int, int | None]] = []  # by number: a core that got a request, or None for an end
+def _bursts(history: History, client: str) -> list[list[tuple[int, bool]]]:
+    """Which cores (and whether they were asked for by rank) got what was asked before anything of
+    it had ended, each time when nothing was open."""
+    changes: list[tuple[int, tuple[int, bool] | None]] = []  # by number: who got a request, or None for an end
     for o in history.operations:
         if o.node == client and o.accepted is not None:
-            changes.append((o.accepted.number, history.asked_of(o).engine))
+            changes.append((o.accepted.number, (history.asked_of(o).engine, rank_of(o) is not None)))
             changes += [(end.number, None) for end in o.ends[:1]]
     dead = {record.number for node, record in history.observed("engine-dead") if node == client}
-    found: list[list[int]] = []
+    found: list[list[tuple[int, bool]]] = []
     still_open, begins = 0, True
     for number, core in sorted(changes, key=lambda change: change[0]):
         if any(told < number for told in dead):
@@ -179,12 +182,42 @@ def _bursts(history: History, client: str) -> list[list[int]]:
     return found
 
 
+def rank_of(operation: Operation) -> Any:
+    """The core that its caller asked for."""
+    return None if operation.call is None else operation.call.data.get("rank")
+
+
+def check_rank_as_asked(history: History) -> Finding:
+    finding = Finding(history)
+    asked: list[tuple[Operation, int]] = []
+    for o in history.operations:
+        cores = history.engines_of(o.node)
+        rank = rank_of(o)
+        if len(cores) == 1 or o.accepted is None or rank is None:
+            continue
+        got = history.asked_of(o)
+        if rank not in range(len(cores)) or cores[rank] != got:
+            finding.broke("request {!r} asked for rank {}, and {} got it", o.request, rank, got.core, at=o.began_at,
+                          node=o.node)
+        asked.append((o, rank))
+    if len(asked) > 1 and len({rank for _, rank in asked}) == 1:
+        finding.witness("{} requests asked for rank {}, and it got them", len(asked), asked[0][1], times=len(asked))
+    return finding
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-dead-never-chosen", chapter=CHAPTER, source=SOURCE, check=check_dead_never_chosen, applies=has_several,
         sentence="When a client knows that one of its cores is dead, it sends nothing to it any more.",
         wrong="chooses a core by what it has to do, whether it lives or not",
         witness="a request was taken in after the death of a core",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-rank-as-asked", chapter=CHAPTER, source=SOURCE, check=check_rank_as_asked, applies=has_several,
+        sentence="A request that asks for one of several cores by its rank is sent to that one, or refused.",
+        wrong="chooses a core by what it has to do, whatever was asked for",
+        witness="several requests asked for the same rank",
         envelope=Envelope(),
     ),
     Guarantee(

@@ -1,0 +1,48 @@
+"""Which of several cores gets a request: the one that is asked for, else the one with the least to do, as far as its
+client knows; and what that is worth when counts come late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.topology import data_parallel
+from faults.plan import Plan, delay, drop, plan, until
+from scenarios.guarantees.all import dp_burst_spreads, dp_rank_as_asked, served_in_turn, tokens_match_reference
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.workloads import Workload, recorded
+from scenarios.workloads.workload import add, for_ranks, utility
+
+CALM = (tokens_match_reference, served_in_turn)
+#: A call takes so long, while counts are told again and again.
+SLOW = tuple(delay("frontend.0->core.1/requests", nth=nth, match={"type": "UTILITY", "method": "get_stats"},
+                   until=until(seconds=0.4)) for nth in (1, 2, 3))
+#: What the first core has to do is not told.
+UNTOLD = drop("core.0->coordinator.0/report", nth=1, times=60)
+
+
+def rests() -> Workload:
+    """Requests wait while their cores rest: two for the second core, then six for whichever, two at a time."""
+    stays = utility("get_stats")
+    return for_ranks(recorded("eight-mixed"), {0: 1, 1: 1}).then(utility("pause_scheduler"), steps=0).then(
+        add(0, 1), stays, steps=0).then(add(2, 3), stays, steps=0).then(add(4, 5), stays, steps=0).then(
+        add(6, 7), utility("resume_scheduler"), steps=0)
+
+
+def by(score: str) -> dict[str, Any]:
+    return {"workload": rests(), "config": lab_config(data_parallel={"score": score, "unchanged_s": 0.1})}
+
+
+globals().update(family(__name__, (
+    Case("test_requests_for_one_of_two_cores",
+         "All ask for the second core, which gets them.",
+         Plan(), (*CALM, dp_rank_as_asked), play={
+             "workload": for_ranks(recorded("eight-mixed"), dict.fromkeys(range(8), 1)).then(add(*range(8)))}),
+    Case("test_burst_while_counts_are_behind",
+         "What one core has is not told for a while: own counts have requests spread.",
+         plan(*SLOW, UNTOLD), (*CALM, dp_burst_spreads, dp_rank_as_asked), play=by("new")),
+    Case("test_canary_old_score_forgets_a_burst",
+         "By the old score each count that comes has the client forget what it has sent: it sends all to one core.",
+         plan(*SLOW, UNTOLD), (*CALM, dp_rank_as_asked), play=by("old"), broken=(dp_burst_spreads,)),
+), topology=data_parallel(2, tp=1, coordinated=True), workload=recorded("eight-mixed")))
