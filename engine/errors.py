@@ -4,6 +4,10 @@ An error says what was attempted, on which node, and whether it may have taken e
 library catch `RingtwinError`; each subclass names one situation a user can act on.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class RingtwinError(Exception):
     """Base of all errors that this project raises on purpose."""
@@ -99,7 +103,11 @@ class RpcTimeoutError(RingtwinError, TimeoutError):
 
 
 class CollectiveError(RingtwinError, RuntimeError):
-    """A collective failed: a rank is dead, did not enter in time, or entered another one."""
+    """A collective failed: a rank is dead, did not enter in time, or entered another one. `blamed`: whom it names."""
+
+    def __init__(self, message: str = "", blamed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.blamed = tuple(blamed)
 
 
 class WorkerDeadError(RingtwinError):

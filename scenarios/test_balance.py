@@ -11,8 +11,7 @@ from faults.plan import Plan, delay, drop, plan, until
 from scenarios.guarantees.all import dp_burst_spreads, dp_rank_as_asked, served_in_turn, tokens_match_reference
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, recorded
-from scenarios.workloads.workload import add, for_ranks, utility
+from scenarios.workloads import Workload, add, for_ranks, recorded, utility
 
 CALM = (tokens_match_reference, served_in_turn)
 #: A call takes so long, while counts are told again and again.

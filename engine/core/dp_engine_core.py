@@ -20,6 +20,7 @@ from engine.coordinator.waves import Report, StartWave, Waves
 from engine.core.engine_core import LATER, EngineCore
 from engine.core.io.items import OUTPUT, Outgoing, Terminate
 from engine.effects import Loop, MarkPoint, Now, Observe, Put
+from engine.errors import CollectiveError
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, SchedulerOutput
 from engine.process.consensus.effects import Reduce
 from engine.topology import Mark
@@ -109,7 +110,11 @@ class DPEngineCore(CountedEngineCore):
         waves = self.waves
         wave, step, votes = waves.wave, waves.step, waves.votes(self._unfinished())
         deadline = (yield Now()) + self.config.bounds.collective_s
-        answer = yield Reduce(GROUP, votes, waves.op, deadline)
+        try:
+            answer = yield Reduce(GROUP, votes, waves.op, deadline)
+        except CollectiveError as error:
+            yield Observe("consensus-failed", {"blamed": list(error.blamed), "reason": str(error)})
+            raise
         was_paused = waves.paused
         reports = waves.on_answer(answer)
         yield Observe("consensus", {"wave": wave, "step": step, "votes": votes, "answer": answer,

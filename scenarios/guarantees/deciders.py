@@ -96,6 +96,7 @@ DECIDERS: dict[str, Decider] = {
     "dp-work-wakes-all": Decider("when a core took a request; when each rank came to a forward", (_I, _L)),
     "dp-quiet-when-idle": Decider("dummy batches as each rank came to them; when its requests came and ended",
                                   (_L, _I), "a core that says that it has a request"),
+    "dp-missing-is-named": Decider("when each core came to an all-reduce; whom it says that it waited for", (_I, _P)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),

@@ -29,6 +29,7 @@ from scenarios.guarantees.chapters.serving import (
     coordinator,
     cores,
     flight,
+    missing,
     pauses,
     priority,
     promised,
@@ -47,8 +48,8 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, clients, coordinator, waves, ring, ring_waits, queue, rpc, groups, death,
-                    cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload, programs)
+                    threads, stages, cores, clients, coordinator, waves, missing, ring, ring_waits, queue, rpc, groups,
+                    death, cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload, programs)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -35,7 +35,8 @@ TICK_S = 0.001
 
 BOUNDS = Bounds(
     startup_s=4.0, handshake_s=2.0, step_s=1.0, rpc_s=1.0, heartbeat_s=0.2, stall_s=1.5, detection_s=0.1, request_s=2.0,
-    output_gap_s=0.5, drain_s=1.0, linger_s=1.0, orphan_s=0.5, cleanup_s=1.0, ring_recheck_s=0.2, replay_s=0.5)
+    output_gap_s=0.5, drain_s=1.0, linger_s=1.0, orphan_s=0.5, cleanup_s=1.0, ring_recheck_s=0.2, replay_s=0.5,
+    collective_s=5.0)
 WORKLOAD = {"name": "two", "requests": [
     {"index": 0, "prompt_token_ids": [1, 2], "sampling_params": {"max_tokens": 3}, "reference_token_ids": [7, 8, 9]},
     {"index": 1, "prompt_token_ids": [3], "sampling_params": {"max_tokens": 2}, "reference_token_ids": [5, 6]},

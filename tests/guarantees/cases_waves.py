@@ -7,6 +7,7 @@ from tests.guarantees.cases import accepts, outside, rejects, silent
 
 EQUAL, MONOTONE = "dp-collectives-equal", "dp-wave-monotone"
 WAKES, QUIET, PAUSE = "dp-work-wakes-all", "dp-quiet-when-idle", "pause-exact"
+MISSING = "dp-missing-is-named"
 HUB = "coordinator.0"
 INTERVAL = 16
 
@@ -336,3 +337,47 @@ def a_rank_goes_on_before_another_one() -> Builder:
 @silent(PAUSE)
 def nothing_comes_meanwhile() -> Builder:
     return both(goes_on(rests(two())), 1, 0)
+
+
+def three() -> Builder:
+    return history(tp=1, topology=data_parallel(3, lockstep=True), data_parallel_size=3)
+
+
+def gives_up(h: Builder, core: int, *blamed: str) -> Builder:
+    return h.observes(f"core.{core}", "consensus-failed", blamed=list(blamed), reason="why")
+
+
+@accepts(MISSING)
+def who_does_not_come_is_named() -> Builder:
+    return gives_up(enters(two(), 0).wait(5.05), 0, "core.1")
+
+
+@accepts(MISSING)
+def who_is_gone_is_named_at_once() -> Builder:
+    h = enters(three(), 0, 2).fires("kill", "core.1/consensus:enter", node="core.1").wait(.05)
+    return gives_up(gives_up(h, 0, "core.1"), 2, "core.1")
+
+
+@rejects(MISSING)
+def who_waits_itself_is_named() -> Builder:
+    return gives_up(enters(three(), 0, 2).wait(5.1), 0, "core.1", "core.2")
+
+
+@rejects(MISSING)
+def nobody_is_named() -> Builder:
+    return gives_up(enters(two(), 0).wait(5.1), 0)
+
+
+@rejects(MISSING)
+def it_is_let_wait_too_long() -> Builder:
+    return gives_up(enters(two(), 0).wait(9.0), 0, "core.1")
+
+
+@rejects(MISSING)
+def it_waits_for_as_long_as_it_lives() -> Builder:
+    return enters(two(), 0).wait(60.0)
+
+
+@silent(MISSING)
+def all_come() -> Builder:
+    return agree(two(), 0, 0, 1, 0)

@@ -80,4 +80,20 @@ RESTLESS = Mutant(
     breaks=these("pause-exact/ranks"),
     edits=(Edit(WAVES, "(self.running or (unfinished and not self.holds))", "(self.running or unfinished)"),))
 
+SEAT = "engine/process/consensus/agreement.py"
+
+WAITS_FOR_EVER = Mutant(
+    id="waits-for-ever", scenario="test_one_of_three_ranks_stands_still_at_an_all_reduce",
+    bug="Who waits for others in an all-reduce waits as long as they take.",
+    breaks=these("dp-missing-is-named/bound"),
+    edits=(Edit(CORE, "        deadline = (yield Now()) + self.config.bounds.collective_s\n",
+                "        deadline = (yield Now()) + 60.0\n"),))
+
+NAMES_ALL = Mutant(
+    id="names-all", scenario="test_one_of_three_ranks_stands_still_at_an_all_reduce",
+    bug="Who waits in vain names all others, those that wait themselves, too.",
+    breaks=these("dp-missing-is-named/named"),
+    edits=(Edit(SEAT, "            late = [rank for rank, turn in behind.items() if turn == least]\n",
+                "            late = list(going)\n"),))
+
 WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

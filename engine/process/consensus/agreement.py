@@ -159,16 +159,18 @@ class Seat:
         quitters = [rank for rank, one in told.items() if one.gave_up and not one.has_answer(self.turn)]
         gone = [rank for rank in sorted(dead) if rank not in quitters]  # who gave up may go
         if lost := [rank for rank in gone if rank in told and told[rank].turn < self.turn]:
-            return self._error(f"{self._names(lost)} died before it entered")
+            return self._error(f"{self._names(lost)} died before it entered", lost)
         ends_now = broken or quitters or now >= deadline
         if lost := [rank for rank in gone if ends_now or now >= dead[rank] + GRACE_S]:
-            return self._error(f"{self._names(lost)} died in it")
+            return self._error(f"{self._names(lost)} died in it", lost)
         if quitters:
-            guilty = self._guilty(told, now)
-            return self._error(f"{guilty + ', and ' if guilty else ''}{self._names(quitters)} gave up")
+            ranks, guilty = self._guilty(told, now)
+            return self._error(f"{guilty + ', and ' if guilty else ''}{self._names(quitters)} gave up",
+                               [*ranks, *quitters])
         if now >= deadline:
-            guilty = self._guilty(told, now) or "all that say where they are wait in it, and it has no answer"
-            return self._error(f"{guilty} within {max(0.0, deadline - self._entered_at):.3g} s")
+            ranks, guilty = self._guilty(told, now)
+            guilty = guilty or "all that say where they are wait in it, and it has no answer"
+            return self._error(f"{guilty} within {max(0.0, deadline - self._entered_at):.3g} s", ranks)
         return None
 
     def broke(self, reason: object) -> CollectiveError:
@@ -180,22 +182,23 @@ class Seat:
                  if memory is not None and rank != self.rank}
         return {rank: told if told.group == self._tag else Told() for rank, told in found.items()}
 
-    def _guilty(self, told: Mapping[int, Told], now: float) -> str:
+    def _guilty(self, told: Mapping[int, Told], now: float) -> tuple[list[int], str]:
         """Who keeps the others waiting, and how; "": nobody does."""
         going = {rank: one for rank, one in told.items() if not one.gave_up}
         behind = {rank: one.turn for rank, one in going.items() if one.turn < self.turn}
         if behind:
             least = min(behind.values())
-            return f"{self._names(rank for rank, turn in behind.items() if turn == least)} did not enter"
+            late = [rank for rank, turn in behind.items() if turn == least]
+            return late, f"{self._names(late)} did not enter"
         silent = [rank for rank, one in going.items()
                   if one.turn == self.turn and one.inside and not one.waits(now)]
-        return f"{self._names(silent)} entered and stands still, no answer" if silent else ""
+        return silent, f"{self._names(silent)} entered and stands still, no answer" if silent else ""
 
     def _names(self, ranks: Iterable[int]) -> str:
         return " and ".join(self.names[rank] for rank in ranks)
 
-    def _error(self, reason: str) -> CollectiveError:
-        return CollectiveError(f"{self.title}: {reason}")
+    def _error(self, reason: str, ranks: Iterable[int] = ()) -> CollectiveError:
+        return CollectiveError(f"{self.title}: {reason}", [self.names[rank] for rank in ranks])
 
 
 def _ns(now: float) -> int:

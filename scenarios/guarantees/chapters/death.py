@@ -82,7 +82,8 @@ def blames(history: History, death: Death, reason: str) -> bool:
     if kind_of(name) == "worker":
         return name in reason or any(f"{what}.{rank_of(name)}" in reason for what in ("worker", "response"))
     if receipts[0].fate == Fate.KILL:
-        return f"{name} died" in reason and "exit code -9" in reason
+        others_know = history.in_step(history.engine_of(death.node))  # who waited for it says that it died, not how
+        return f"{name} died" in reason and ("exit code -9" in reason or others_know)
     fault = receipts[0].fault
     if receipts[0].fate == Fate.EXIT and fault is not None and kind_of(name) == "core":
         return any(words in reason for words in (f"sys.exit({fault.code})", f"exit code {fault.code}")) or \

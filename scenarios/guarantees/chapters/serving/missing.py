@@ -1,0 +1,84 @@
+"""A promise about cores that step together, one of which does not come."""
+
+from __future__ import annotations
+
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep
+from scenarios.history.history import FOREVER, History
+
+CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel engine core; what an operator has to be told"
+
+
+def check_missing_is_named(history: History) -> Finding:
+    finding = Finding(history)
+    for group in groups(history):
+        for rank in group.ranks:
+            _judge(finding, group, rank)
+            _judge_open(finding, rank)
+    return finding
+
+
+def _judge(finding: Finding, group: Group, rank: Rank) -> None:
+    """What it says of those that did not come, each time that it left without an answer."""
+    history, bounds = finding.history, finding.history.bounds
+    for failed in history.by_node("consensus-failed").get(rank.core, ()):
+        turns = [record for record in rank.all_reduces if record.number < failed.number]
+        if not turns:
+            continue
+        absent = {other.core: since for other in group.ranks if other is not rank
+                  if (since := _absent_since(history, other, len(turns), failed.at)) < FOREVER}
+        blamed = failed.data["blamed"]
+        if innocent := [name for name in blamed if name not in absent]:
+            finding.broke("{} left an all-reduce because of {}, which waited in it itself", rank.core,
+                          " and ".join(innocent), at=failed.at, node=rank.core)
+        elif absent and not blamed:
+            finding.broke("{} left an all-reduce and named nobody; {} did not come", rank.core,
+                          " and ".join(sorted(absent)), at=failed.at, node=rank.core)
+        elif absent:
+            knows_at = turns[-1].at + max(0.0, min(since - turns[-1].at for since in absent.values()))
+            knows_at = min(knows_at, turns[-1].at + bounds.collective_s)
+            if finding.took("leaving an all-reduce in which {} waited for {}", rank.core, " and ".join(blamed),
+                            bound=bounds.detection_s, at=failed.at, node=rank.core, measured=failed.at - knows_at):
+                finding.witness("{} waited in vain, and named {}", rank.core, " and ".join(blamed), at=failed.at,
+                                node=rank.core)
+
+
+def _absent_since(history: History, other: Rank, turns: int, at: float) -> float:
+    """From when on it could be known that this one brings nothing to that turn; infinite where it was there."""
+    node = other.core
+    left = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(node, ())]
+    gone_at = min([history.ends.at(node), *left])
+    if gone_at <= at:
+        return gone_at
+    patience = history.bounds.collective_s
+    stopped = [stall.at + patience for stall in history.faults.stalls if stall.node == node and stall.at <= at]
+    there = [record.at for record in other.all_reduces][turns - 1:turns]
+    if stopped or not there or there[0] > at - history.bounds.detection_s:
+        return min([at, *stopped])
+    return FOREVER
+
+
+def _judge_open(finding: Finding, rank: Rank) -> None:
+    """Nobody waits for ever."""
+    history, bounds = finding.history, finding.history.bounds
+    over = len(rank.sums) + len(history.by_node("consensus-failed").get(rank.core, ()))
+    for entered in rank.all_reduces[over:over + 1]:
+        until = min(history.ended_at, history.ends.at(rank.core), history.closing_at(rank.engine))
+        stopped = any(stall.node == rank.core and stall.until > entered.at for stall in history.faults.stalls)
+        dying = history.by_node("dying").get(rank.core, ())
+        if not stopped and not dying and until > entered.at + bounds.collective_s + bounds.detection_s:
+            finding.took("waiting in an all-reduce for others that did not come, in {},", rank.core,
+                         bound=bounds.collective_s + bounds.detection_s, measured=until - entered.at, at=until,
+                         node=rank.core)
+
+
+GUARANTEES = (
+    Guarantee(
+        id="dp-missing-is-named", chapter=CHAPTER, source=SOURCE, check=check_missing_is_named, applies=is_lockstep,
+        sentence="Who waits in vain for another core in an all-reduce leaves it within its bound, by the name of one "
+                 "that did not come, and never of one that waits itself.",
+        wrong={"bound": "waits for others as long as they take", "named": "names all others, those that wait too"},
+        witness="a core waited for another one that did not come, and named it",
+        envelope=Envelope(),
+    ),
+)
