@@ -43,17 +43,21 @@ TOPOLOGIES = {
 OPTIONS = {"two clients, and one comes back": Options(client_returns=True)}
 
 
-def played(name: str, plan: Plan) -> tuple:
-    """-> (play, simulation, lab)"""
+def play_of(name: str, plan: Plan) -> Play:
     topology = TOPOLOGIES[name]
     first = topology.engines[0]
     in_step = any(hub.lockstep for hub in topology.coordinators)
     config = of_topology(lab_config(bounds={"request_s": 2.0, **({"collective_s": 0.8} if in_step else {})},
                                     scheduler={"async_scheduling": first.pp > 1},
                                     kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0}), topology)
-    play = Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
+    return Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
                 options=OPTIONS.get(name, Options()),
                 workload=msgspec.to_builtins((waves() if in_step else recorded("eight-mixed")).played()))
+
+
+def played(name: str, plan: Plan) -> tuple:
+    """-> (play, simulation, lab)"""
+    play = play_of(name, plan)
     return play, *play_once(play)
 
 
