@@ -257,7 +257,7 @@ class EngineCore:
         reason = ""
         if self.drain.active:
             reason = "the engine is draining"
-        elif len(self.scheduler.requests) >= self.config.limits.max_requests:
+        elif self._has_its_limit(request.client_index):
             reason = f"{self.config.limits.max_requests} requests are in flight already"
         if reason:
             yield from self._reject(request.request_id, request.client_index, FinishReason.REFUSED, reason)
@@ -265,6 +265,11 @@ class EngineCore:
         self.scheduler.add_request(Request.from_engine_core_request(request))
         yield Observe("request", {"request": request.request_id, "action": "add", "reason": ""})
         yield from self._added(request)
+
+    def _has_its_limit(self, client: int) -> bool:
+        """Whether that client has as much in flight as it may. What others have is not counted against it."""
+        requests, most = self.scheduler.requests, self.config.limits.max_requests
+        return len(requests) >= most and sum(r.client_index == client for r in requests.values()) >= most
 
     def _reject(self, request_id: str, client_index: int, finish: FinishReason, reason: str) -> Loop[None]:
         yield Observe("request", {"request": request_id, "action": "refused", "reason": reason})

@@ -1,5 +1,6 @@
 """Histories of several clients that share a core."""
 
+from engine.config import LimitsConfig
 from engine.topology import data_parallel
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -84,6 +85,27 @@ def the_end_of_one_ends_what_the_other_has_asked_for() -> Builder:
 @silent(ISOLATED)
 def one_is_gone_that_had_asked_for_nothing() -> Builder:
     return served(second_dies(asks(two(), FIRST)), FIRST)
+
+
+def limited() -> Builder:
+    h = history(tp=1, topology=data_parallel(1, tp=1, clients=2), data_parallel_size=1,
+                limits=LimitsConfig(max_requests=1))
+    for client in (FIRST, SECOND):
+        h.observes(client, "starting").observes(client, "ready", num_gpu_blocks=8)
+    return asks(h, FIRST)
+
+
+@accepts(ISOLATED)
+def each_has_as_much_as_it_may() -> Builder:
+    return served(served(asks(limited(), SECOND), FIRST), SECOND)
+
+
+@rejects(ISOLATED)
+def one_is_refused_because_of_what_the_other_one_has() -> Builder:
+    h = limited().observes(SECOND, "call", request="a", index=0, prompt=2, max_tokens=3)
+    h.observes(SECOND, "accepted", request="a", internal="a-1", core=0)
+    h.observes("core.0", "request", request="a-1", action="refused", reason="1 requests are in flight already")
+    return served(h.ended("a", "refused", node=SECOND), FIRST)
 
 
 def comes_again(h: Builder) -> Builder:

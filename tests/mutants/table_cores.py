@@ -79,6 +79,13 @@ ALL_GO_WITH_ONE = Mutant(
                 "for r in self.scheduler.requests.values() if r.client_index == item.client_index]\n",
                 "for r in self.scheduler.requests.values()]\n"),))
 
+ONE_LIMIT = Mutant(
+    id="one-limit-for-all", scenario="test_two_clients_have_as_much_in_flight_as_each_may",
+    bug="What all clients of a core have in flight is counted against each of them.",
+    breaks=these("client-isolated/limits"), along=these("tokens-match-reference", "bad-request-isolated"),
+    edits=(Edit("engine/core/engine_core.py", " and sum(r.client_index == client for r in requests.values()) >= most\n",
+                "\n"),))
+
 SAID_ONCE = Mutant(
     id="announced-once", scenario="test_client_dies_and_comes_back",
     bug="A core tells a client that it can be sent to as it starts, and not who comes in its place.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from engine.messages import Outcome
 from engine.topology import NodeKind
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
@@ -57,6 +59,7 @@ def check_isolated(history: History) -> Finding:
     """By the deaths of clients whose engines go on."""
     finding, bounds = Finding(history), history.bounds
     clients = _clients(history)
+    _judge_limits(finding, clients)
     for client in clients:
         gone_at = history.ends.at(client)
         engines = history.engines_of(client)
@@ -82,6 +85,34 @@ def check_isolated(history: History) -> Finding:
             finding.witness("{} was gone with {} requests, and {} of others went on", client, held, others_open,
                             at=gone_at, node=client)
     return finding
+
+
+def _judge_limits(finding: Finding, clients: list[str]) -> None:
+    """What a client may have in flight it may have, whatever others do."""
+    history, limit = finding.history, finding.history.play.config.limits.max_requests
+    struck = any(receipt.fate not in STALLS for receipt in history.faults.receipts)
+    for node, records in history.by_node("request").items() if not struck else ():
+        refused = {record.data["request"]: record for record in records
+                   if record.data["action"] == "refused" and "in flight" in record.data["reason"]}
+        for o in history.operations:
+            record = refused.get(o.internal or "")
+            if record is not None and o.node in clients and history.asked_of(o).core == node:
+                finding.broke("{} refused {!r} of {}, which had no more than {} in flight", node, o.request, o.node,
+                              limit, at=record.at, node=node)
+    full = [_full(history, client, limit) for client in clients]
+    if len(clients) > 1 and max(since for since, _ in full) < min(until for _, until in full):
+        finding.witness("each of {} clients had {} requests in flight at once", len(clients), limit)
+
+
+def _full(history: History, client: str, limit: int) -> tuple[float, float]:
+    """From when, till when it had as many requests in flight as it may, the first time."""
+    mine = [o for o in history.operations if o.node == client and o.accepted is not None]
+    changes = sorted([(o.accepted.at, 1) for o in mine if o.accepted] + [(o.ends[0].at, -1) for o in mine if o.ends])
+    open_then = list(accumulate(change for _, change in changes))
+    if limit not in open_then:
+        return FOREVER, FOREVER
+    first = open_then.index(limit)
+    return changes[first][0], changes[first + 1][0] if first + 1 < len(changes) else FOREVER
 
 
 def _longest_standstill_s(history: History, core: str, since: float) -> float:
@@ -165,10 +196,13 @@ GUARANTEES = (
     ),
     Guarantee(
         id="client-isolated", chapter=CHAPTER, source=SOURCE, check=check_isolated, applies=is_shared,
-        sentence="The end of one client changes nothing for another one, and what it had asked for is freed.",
+        sentence="What one client does, or its end, changes nothing for another one; and what it had asked for is "
+                 "freed when it is gone.",
         wrong={"freed": "computes on what a client has asked for that is gone",
-               "others": "gives up everything when one of its clients is gone"},
-        witness="a client was gone with requests under way, and another one had some, too",
+               "others": "gives up everything when one of its clients is gone",
+               "limits": "counts what all of its clients have in flight against each"},
+        witness="a client was gone with requests under way, and another one had some, too; or each had as many in "
+                "flight as it may",
         envelope=Envelope(),
     ),
     Guarantee(
