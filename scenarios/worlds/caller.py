@@ -102,7 +102,8 @@ class AskedLLM:
     def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
             rank: int | None = None) -> Loop[str]:
         stream = self._llm.start(name, prompt, params, priority, rank)
-        self.tasks.add(asyncio.create_task(self.told.consume(name, stream)))
+        self.tasks.add(task := asyncio.create_task(self.told.consume(name, stream)))
+        task.add_done_callback(self.told.consumed)
         return stream.internal_id
         yield  # a loop without effects is a loop all the same
 
@@ -150,6 +151,7 @@ class CallerProcess:
         self._caller = Caller(play.workload, self._asked, self._decode)
         self._changed = asyncio.Event()
         self._left = False
+        self._failure: BaseException | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -170,6 +172,8 @@ class CallerProcess:
         probe = asyncio.create_task(self._probe_health())
         self._tell(self._caller.begin())
         while not (self._caller.finished or self._left):
+            if self._failure is not None:
+                raise self._failure
             self._changed.clear()
             await self._changed.wait()
         await asyncio.gather(*self._asked.tasks)
@@ -210,6 +214,12 @@ class CallerProcess:
         except RingtwinError as error:
             failure = error
         self._tell(self._caller.ended(heard, failure))
+
+    def consumed(self, task: asyncio.Task[None]) -> None:
+        """What a caller's program fails of ends it: nothing else would wake it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._changed.set()
 
     def answered(self, command: Command, done: asyncio.Future[Any]) -> None:
         failure = done.exception()

@@ -91,7 +91,10 @@ class CoreEngineProcManager:
     def why_start_failed(self) -> Loop[Exception]:
         """One of them is gone."""
         gone = yield AwaitEnds(self.nodes, 0.0)
-        return (yield from self.by_node[min(gone)].why_start_failed())
+        first = self.by_node[min(gone)]
+        error = yield from first.why_start_failed()
+        is_one_of_several = len(self.all) > 1 or self._launcher is not None
+        return type(error)(f"{first.name}: {error}") if is_one_of_several and first.name not in str(error) else error
 
     def watch(self, now: float) -> None:
         """All are ready."""

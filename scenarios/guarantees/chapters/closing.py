@@ -107,7 +107,8 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
         return  # a killed one may have had no time to say it
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
-    if reason not in told and told not in (words or kind, reason[len("sys.exit("):-1].strip("'")):
+    said = [words or kind, reason[len("sys.exit("):-1].strip("'")]
+    if reason not in told and told not in (*said, *(f"{base(engine.core)}: {one}" for one in said)):
         finding.broke("{} gave up its start by {!r}, and {} told {!r}", engine.core, dying.data["reason"], node,
                       failed.data["reason"], at=failed.at, node=node)
 
