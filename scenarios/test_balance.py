@@ -6,9 +6,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.topology import data_parallel
-from faults.plan import Plan, delay, drop, plan, until
-from scenarios.guarantees.all import dp_burst_spreads, dp_rank_as_asked, served_in_turn, tokens_match_reference
+from engine.topology import Mark, data_parallel
+from faults.plan import Plan, delay, drop, kill, marked, plan, until
+from scenarios.guarantees.all import (
+    dp_burst_spreads,
+    dp_dead_never_chosen,
+    dp_rank_as_asked,
+    ends_once,
+    nothing_left_behind,
+    served_in_turn,
+    tokens_match_reference,
+)
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import Workload, add, for_ranks, recorded, utility
@@ -38,6 +46,11 @@ globals().update(family(__name__, (
          "All ask for the second core, which gets them.",
          Plan(), (*CALM, dp_rank_as_asked), play={
              "workload": for_ranks(recorded("eight-mixed"), dict.fromkeys(range(8), 1)).then(add(*range(8)))}),
+    Case("test_requests_for_a_core_that_is_dead",
+         "A core is killed, and asked for: who asks is told at once that it is dead, and others are served.",
+         plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),
+         (ends_once, dp_dead_never_chosen, nothing_left_behind), play={"workload": for_ranks(
+             recorded("eight-mixed"), {4: 1, 5: 0}).then(add(*range(4)), steps=4).then(add(4, 5, 6))}),
     Case("test_burst_while_counts_are_behind",
          "What one core has is not told for a while: own counts have requests spread.",
          plan(*SLOW, UNTOLD), (*CALM, dp_burst_spreads, dp_rank_as_asked), play=by("new")),

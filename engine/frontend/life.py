@@ -116,6 +116,9 @@ class ClientLife:
         try:
             internal, (chosen, frames) = self.session.add(request_id, prompt_token_ids, params, now, eos_token_id,
                                                           priority, data_parallel_rank)
+        except EngineDeadError as error:
+            why = None if data_parallel_rank is None else [*self.cores.values()][data_parallel_rank].reason
+            raise EngineDeadError(f"{error}: {why}" if why else str(error)) from None
         except RefusedError:
             limits = self.config.limits
             yield Observe("load", {

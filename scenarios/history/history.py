@@ -130,12 +130,14 @@ class History(Records):
         return operations_of(self.observations)
 
     def asked_of(self, operation: Operation) -> EngineLife:
-        """The engine that a request was sent to: where its client has several, the one that it says it chose."""
+        """The engine that a request was sent to: where its client has several, the one that it says it chose, or that
+        was asked for."""
         engines = self.engines_of(operation.node)
         if len(engines) > 1 and operation.accepted is not None:
             return next((engine for engine in engines if engine.engine == operation.accepted.data.get("core")),
                         engines[0])
-        return engines[0]
+        rank = operation.call.data.get("rank") if operation.call is not None else None
+        return engines[rank] if isinstance(rank, int) and rank in range(len(engines)) else engines[0]
 
     def is_asked_of(self, operation: Operation, engine: EngineLife) -> bool:
         return self.asked_of(operation) == engine
