@@ -25,7 +25,7 @@ ARGS ?=
 TIMES ?= 10
 # Tests without a play of real processes: nothing in them can be disturbed by what runs beside it.
 PURE = tests/guarantees tests/law tests/mutation tests/sweep tests/explorer tests/sim tests/engine/core tests/reports \
-  tests/scenarios/history tests/scenarios/lab
+  tests/scenarios/history tests/scenarios/lab tests/engine/coordinator tests/engine/wire
 # What the samples of `make test` are samples of, and more.
 WHOLE = PRODUCTS=all PLANTED=all MUTANTS=40 SWEEP_PLAYS=3000 KV_TURNS=40 RINGTWIN_TURNS=7 RINGTWIN_ROUNDS=50 \
   RINGTWIN_PLACEMENTS=3
