@@ -14,14 +14,18 @@ import errno
 from collections.abc import MutableMapping
 from functools import partial
 
+from engine.errors import ConfigError
 from engine.ports import SocketSpec
 from engine.topology import Edge, Node, at
+from engine.wire.places import is_chosen_by_the_system
 from engine.wire.subscriptions import topics_of
 from sim.kernel.kernel import Kernel
 from sim.transport.links import Link
 from sim.transport.zmq_model import Connection, SimSocket, SocketOwner
 
 _FIRST_PORT = 49152
+#: What a tcp address of the host that all processes of a play share begins with.
+_HOSTS = frozenset({"tcp://127.0.0.1", "tcp://localhost", "tcp://[::1]", "tcp://*"})
 
 
 class Network:
@@ -53,6 +57,14 @@ class Network:
             self._kernel.after(self._kernel.costs.connect_s, self._dial, socket, link, self._kernel.now)
         return socket
 
+    def reserve(self, address: str) -> str:
+        """A port that nobody else is given, not even once its socket is gone. Raises ConfigError for another host."""
+        host = address.rpartition(":")[0]
+        if host not in _HOSTS:
+            raise ConfigError(f"{address} is no address of this host: set sockets.host to one that it has")
+        self._ports += 1
+        return f"{host}:{self._ports - 1}"
+
     def held_by(self, owner: SocketOwner) -> int:
         """Its open sockets and their connections: what costs a real process a descriptor each, or more."""
         return sum(1 + len(socket.connections) for socket in self._by_owner.get(owner.pid, ()) if not socket.closed)
@@ -62,10 +74,8 @@ class Network:
     def _bind(self, socket: SimSocket) -> None:
         address = socket.address
         if address.startswith("tcp://"):
-            host, _, port = address.rpartition(":")
-            if port in ("*", "0"):
-                address = f"{host}:{self._ports}"
-                self._ports += 1
+            if is_chosen_by_the_system(address):
+                address = self.reserve(address)
             if address in self._bound:
                 raise OSError(errno.EADDRINUSE, f"{address} is in use")
         elif address.startswith("ipc://"):
