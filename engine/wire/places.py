@@ -13,9 +13,10 @@ from __future__ import annotations
 from engine.config import SocketConfig
 from engine.process.files import EngineFiles
 
-HANDSHAKE_PLACE, STATS_PLACE = "handshake", "stats"
 #: All sockets that are not named here are of the cores.
-_OF_CLIENTS = frozenset({STATS_PLACE})
+_OF_CLIENTS = frozenset({"stats"})
+#: Who says nothing for so many beats is gone, where a socket beats (`SocketSpec.heartbeat_s`).
+SILENT_BEATS = 5
 
 
 def place_of(sockets: SocketConfig, files: EngineFiles, name: str) -> str:

@@ -26,14 +26,15 @@ from typing import Any
 import zmq
 
 from engine.ports import SocketSpec, Unroutable
+from engine.wire.places import SILENT_BEATS
 from engine.wire.reserved import not_here
 from engine.wire.subscriptions import check_upward, topics_of
 from engine.wire.wiring import IDENTITY_BYTES, identity_of
 
 #: Below this, copying is cheaper than tracking.
 ZERO_COPY_BYTES = 64 << 10
-#: Authenticated connections cross a network: they are asked so often. A host that is silent for so many is gone.
-HEARTBEAT_MS, SILENT_BEATS = 1000, 5
+#: Authenticated connections cross a network: they are asked so often.
+HEARTBEAT_MS = 1000
 #: What binding an address says that no interface of this host has.
 _NOT_OF_THIS_HOST = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV})
 #: The buffers of a machine with more memory than this, and more than this of it to spare.
