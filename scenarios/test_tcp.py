@@ -28,13 +28,14 @@ from scenarios.guarantees.all import (
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import eight
-from scenarios.test_lockstep import SLOW_CALLS, counted, waves
-from scenarios.workloads import recorded
+from scenarios.test_lockstep import ENDED, SLOW_CALLS, counted, waves
+from scenarios.workloads import add, recorded
 
 OVER_TCP = {"transport": "tcp"}
 CONFIG = lab_config(sockets=OVER_TCP, bounds={"collective_s": 0.8})
 #: For plans whose losses only a request's own time-out can end.
 SOON = lab_config(sockets=OVER_TCP, bounds={"collective_s": 0.8, "request_s": 1.2})
+BEATS = lab_config(sockets={**OVER_TCP, "heartbeat_s": 0.05}, bounds={"request_s": 1.2})
 #: A start that waits in vain is over soon.
 SOON_OVER = lab_config(sockets=OVER_TCP, bounds={"startup_s": 8.0, "handshake_s": 2.0})
 HUB = data_parallel(2, coordinated=True)
@@ -120,6 +121,24 @@ globals().update(family(__name__, (
     Case("test_connection_of_a_report_stays_cut",
          "A rank cannot say any more that it has work: those who step with it end, and say whom they missed.",
          plan(cut(REPORT, until=FOR_GOOD)), (ends_once, nothing_left_behind), play=IN_WAVES),
+    Case("test_connection_of_requests_is_silent_for_a_while",
+         "What a client asks vanishes, and nobody is told: it ends by its bound, and later requests are served.",
+         plan(cut(TO_CORE, nth=3, until=A_WHILE, silent=True)), LOST),
+    Case("test_connection_of_requests_that_beats_is_silent",
+         "The same for good, where each connection beats: who asks later is told at once that nobody is connected.",
+         plan(cut(TO_CORE, nth=2, silent=True)), (unroutable_is_known, ends_once),
+         play={"config": BEATS, "workload": recorded("eight-mixed").then(add(*range(4)), behind=("r3", ENDED)).then(
+             add(4, 5, 6, 7))}),
+    Case("test_connection_of_outputs_is_silent",
+         "What a core says vanishes for good: its requests end by their bound, and the other core serves on.",
+         plan(cut(OUTPUTS, nth=4, silent=True)), (*LOST, nothing_left_behind)),
+    Case("test_connection_of_a_start_is_silent_for_a_moment",
+         "START vanishes, and nobody is told: it is said again in time.",
+         plan(cut(WAVE, nth=2, until=until(seconds=0.1), silent=True)),
+         (*CALM, dp_work_wakes_all, dp_collectives_equal), play=IN_WAVES),
+    Case("test_connection_of_a_start_is_silent",
+         "A rank cannot be woken any more, and nobody is told: those who step with it end, and say whom they missed.",
+         plan(cut(WAVE, nth=2, silent=True)), (ends_once, nothing_left_behind), play=IN_WAVES),
     Case("test_connection_of_one_of_two_clients_is_cut",
          "A core takes that client for gone and frees what is its; it comes back, and the other one has lost nothing.",
          plan(cut("core.1->frontend.1/outputs", nth=4)), (client_routed, lost_request_is_bounded, ends_once),

@@ -1,5 +1,7 @@
 """Histories about frames between frontend and core."""
 
+import msgspec
+
 from engine.config import SchedulerConfig
 from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import data_parallel
@@ -141,6 +143,13 @@ def the_cut_was_not_yet_noticed() -> Builder:
 def it_was_cut_for_a_moment_and_frames_are_lost_much_later() -> Builder:
     h = history().started().fires("cut", f"{REQUESTS}:wire", node="core.0").releases()
     return h.wait(1.0).called("a", core=False).sends(REQUESTS, "x").wait(1.0)
+
+
+@silent("unroutable-is-known")
+def no_end_was_told_of_the_cut() -> Builder:
+    h = history().started().fires("cut", f"{REQUESTS}:wire", node="core.0", until=Until(seconds=1.0))
+    h.faults[0] = msgspec.structs.replace(h.faults[0], silent=True)
+    return h.wait(0.3).called("a", core=False).sends(REQUESTS, "x").wait(0.2).releases().wait(2.5)
 
 
 @silent("unroutable-is-known")

@@ -122,7 +122,8 @@ def check_unroutable_is_known(history: History) -> Finding:
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
     here, there = base(flow.source), base(flow.target)
     ways = {f"{one}->{other}/{Channel.REQUESTS.value}:wire" for one, other in ((here, there), (there, here))}
-    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT and r.site in ways]
+    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT and r.site in ways
+               and not (r.fault is not None and r.fault.silent)]
     if flow.target in history.ends:
         windows.append((history.ends.at(flow.target), FOREVER))
     return windows
