@@ -79,8 +79,10 @@ globals().update(family(__name__, (
          "A request is lost with its connection: it ends by its bound, the core comes back and the rest is served.",
          plan(cut(TO_CORE, nth=3)), LOST),
     Case("test_connection_of_requests_stays_cut",
-         "Who asks a core that has no connection is told so at once, by name.",
-         plan(cut(TO_CORE, nth=2, until=FOR_GOOD)), (unroutable_is_known, ends_once)),
+         "Who asks a core that has no connection is told so at once, by name; it gets no more than its share.",
+         plan(cut(TO_CORE, until=FOR_GOOD)), (unroutable_is_known, ends_once),
+         play={"workload": recorded("eight-mixed").then(add(0, 1), behind=("r1", ENDED)).then(
+             add(2, 3, 4, 5, 6, 7), add(0, name="again"), add(1, name="once more"))}),
     Case("test_connection_of_outputs_is_cut",
          "Outputs are lost with their connection: streams end at the gap, none shows a hole.",
          plan(cut(OUTPUTS, nth=4)), LOST),
