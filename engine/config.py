@@ -85,12 +85,29 @@ class RingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
     transport: Literal["ipc", "tcp"] = "ipc"
+    #: With tcp: which ends may be remote, so that theirs speak it; the others keep to ipc (`engine/wire/places.py`).
+    remote: tuple[Literal["cores", "clients"], ...] = ("cores", "clients")
+    host: str = "127.0.0.1"  # where tcp sockets are bound: an address of this host; nobody is authenticated
+    io_threads: int = 1  # of each process: they carry the messages of all its sockets
+    #: tcp: whoever says nothing for five of these counts as gone, so a connection that is lost in silence ends; 0: off.
+    heartbeat_s: float = 0.0
     request_hwm: int = 0
     output_hwm: int = 0
     output_linger_s: float = 4.0
     overflow_hwm: int = 0
-    buffer_bytes: int = 0  # SO_SNDBUF and SO_RCVBUF; 0 leaves the system's
+    #: SO_SNDBUF and SO_RCVBUF. 0 leaves the system's; None: half a GiB where the machine has plenty of memory.
+    buffer_bytes: int | None = 0
     router_mandatory: bool = True  # False: as vLLM, a frame for an unconnected core vanishes in silence
+
+    def __post_init__(self) -> None:
+        if self.io_threads < 1:
+            raise ValueError(f"io_threads must be 1 or more, got {self.io_threads}")
+        if self.heartbeat_s < 0.0 or 0.0 < self.heartbeat_s < 0.001:
+            raise ValueError(f"heartbeat_s must be 0 (none) or a millisecond or more, got {self.heartbeat_s}")
+        if not self.host or any(sign in self.host for sign in "*/[] "):
+            raise ValueError(f"host must be one address or name of this host, got {self.host!r}")
+        if self.transport == "tcp" and not self.remote:
+            raise ValueError("transport 'tcp' needs somebody who may be remote: 'cores', 'clients' or both")
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -244,8 +244,7 @@ class ExitNow(Effect):
 class StartChild(Effect):
     """Start the process of this node; it sleeps until its recipe comes. -> its Identity
 
-    What it runs follows from its kind. Before the first socket and thread: under fork they must not be inherited.
-    """
+    What it runs follows from its kind. Before the first socket and thread: under fork they must not be inherited."""
 
     node: Node
     start_method: str
@@ -259,10 +258,9 @@ class TellChild(Effect):
 
 
 class HearChildren(Effect):
-    """Wait until one of these children has said something on its pipe, or is gone, until `deadline`.
+    """Wait until one of these children has said something on its pipe, or then is gone, until `deadline`.
 
-    -> (node, what it said), or (node, Gone), or None at the deadline. What was said before the end is heard first.
-    """
+    -> (node, what it said), or (node, Gone), or None at the deadline"""
 
     nodes: tuple[Node, ...]
     deadline: float
@@ -346,14 +344,19 @@ class OpenHeartbeat(Effect):
 
 class ReadHeartbeat(Effect):
     """Of this core. -> (count, when it was written, or None before the first)"""
-
     of: Node
 
 
 class OpenSocket(Effect):
-    """Known to loops by `spec.name`. -> the address where it is bound, wildcard resolved"""
+    """Known to loops by `spec.name`. -> where it is bound, wildcard resolved. Raises ConfigError: no host of ours"""
 
     spec: SocketSpec
+
+
+class ReserveAddress(Effect):
+    """Of tcp, for a socket that another process will bind: see `Ports.reserve_address`. -> the address with its port"""
+
+    address: str
 
 
 class CreateRing(Effect):
@@ -372,10 +375,7 @@ class CreateRing(Effect):
 
 
 class OpenRing(Effect):
-    """Open the reading end of `rank` of a ring by its writer's handle. -> QueueReader
-
-    `bell` names a bell that this process sleeps on and shares among its rings.
-    """
+    """Open the reading end of `rank` of a ring by its writer's handle. `bell`: as `space_bell`. -> QueueReader"""
 
     name: str
     handle: bytes

@@ -89,6 +89,7 @@ class SocketSpec(msgspec.Struct, frozen=True, kw_only=True):
     receive_hwm: int = 0
     linger_s: float = 0.0
     buffer_bytes: int | None = 0  # of the system, each way; 0: as it is set; None: by the memory of the machine
+    heartbeat_s: float = 0.0  # tcp: the peer is asked so often, and gone if it says nothing for five of these; 0: never
     topic: bytes | None = b""  # SUB: what a message has to begin with; None: subscribes to nothing
     more_topics: tuple[bytes, ...] = ()
     conflate: bool = False  # SUB: of what waits, the last message alone is kept
@@ -193,7 +194,12 @@ class Ports(Protocol):
     clock: Clock
     parent: Parent | None
 
-    def open_socket(self, spec: SocketSpec) -> Socket: ...
+    def open_socket(self, spec: SocketSpec) -> Socket:
+        """Raises ConfigError for a tcp address that this host does not have."""
+
+    def reserve_address(self, address: str) -> str:
+        """Of tcp, with a port that the system picks; it picks that one for nobody else while this process lives."""
+
     def create_ring(self, spec: RingSpec, name: str) -> RingMemory: ...
     def attach_ring(self, spec: RingSpec, name: str) -> RingMemory: ...
     def shared_word(self, name: str, *, create: bool) -> memoryview:

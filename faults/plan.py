@@ -80,6 +80,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     after: str | None = None  # counts crossings only once this fault has fired
     match: dict[str, Any] | None = None  # counts only messages whose decoded form has these values
     byte: int = -1  # CORRUPT, TRUNCATE: offset in the last frame; -1: its middle. CUT: bytes of the message that pass
+    #: CUT: neither end is told. The connection carries nothing any more, either way, and is closed at `until`, if any.
+    silent: bool = False
     text: str = "planted by the plan"  # RAISE: the exception's text
     code: int = 1  # EXIT: the exit code
 
@@ -111,6 +113,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise PlanError(f"{where}: unknown node {fault.victim!r}; nodes: {', '.join(sorted(names))}")
                 if fault.fate not in (Fate.KILL, Fate.STALL, Fate.TERMINATE):
                     raise PlanError(f"{where}: only kill, stall and terminate may hit another node")
+            if fault.silent and fault.fate is not Fate.CUT:
+                raise PlanError(f"{where}: only a cut is silent")
             if fault.until is not None:
                 if (fault.until.site is None) == (fault.until.seconds is None):
                     raise PlanError(f"{where}: 'until' needs either a site or seconds")
@@ -215,8 +219,8 @@ def truncate(edge: str, *, nth: int = 1, byte: int = -1, match: dict[str, Any] |
     return Fault(id="", site=_site(edge, "receive"), fate=Fate.TRUNCATE, nth=nth, byte=byte, match=match)
 
 
-def cut(edge: str, *, nth: int = 1, until: Until | None = None) -> Fault:
-    return Fault(id="", site=_site(edge, "wire"), fate=Fate.CUT, nth=nth, until=until)
+def cut(edge: str, *, nth: int = 1, until: Until | None = None, silent: bool = False) -> Fault:
+    return Fault(id="", site=_site(edge, "wire"), fate=Fate.CUT, nth=nth, until=until, silent=silent)
 
 
 def behind(fault: str, one: Fault) -> Fault:

@@ -8,6 +8,7 @@ Promises
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from engine.coordinator.board import Board, Notice, Odd, Ready, Said, Start
@@ -40,6 +41,7 @@ from engine.process.beside import beside
 from engine.process.files import birth_certificate
 from engine.process.recipes import CoordinatorReady, CoordinatorRecipe, Leaving, StartFailure
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
+from engine.wire.places import place_of
 from engine.wire.subscriptions import SUBSCRIBE, leaver_of, subscriber_of, topic_in
 
 
@@ -85,16 +87,12 @@ class CoordinatorLife:
         yield beside("parent-watch", self._watch_parent())
         yield OpenHeartbeat(self._recipe.beat, create=False)
         bound = {}
-        for spec in coordinator_sockets(self._address):
+        for spec in coordinator_sockets(config.sockets, partial(place_of, config.sockets, self._recipe.files)):
             bound[spec.name] = yield OpenSocket(spec)
         self.board = Board(config.data_parallel_size, changed_s=options.changed_s, unchanged_s=options.unchanged_s,
                            settle_s=options.settle_s, now=(yield Now()), lockstep=config.is_lockstep,
                            protocol=options.wave_protocol, repair=options.repair)
         yield TellParent(CoordinatorReady(stats=bound[STATS], waves=bound[WAVES], reports=bound[REPORTS]))
-
-    def _address(self, name: str) -> str:
-        ipc = self._config.sockets.transport == "ipc"
-        return self._recipe.files.socket(f"{name}.ipc") if ipc else "tcp://127.0.0.1:*"
 
     def _watch_parent(self) -> Loop[None]:
         yield AwaitParent()

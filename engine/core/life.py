@@ -134,7 +134,8 @@ class CoreLife:
         yield from executor.begin()  # before the first socket and thread: under fork they must not be inherited
         yield beside("parent-watch", self._watch_parent(executor))
         yield OpenHeartbeat(recipe.beat, create=False)
-        yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, recipe.owner))
+        yield OpenSocket(core_handshake_socket(config, recipe.handshake_address, recipe.engine_index,
+                                               recipe.owner))
         metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
         self._check_agreement(metadata)
         yield from executor.connect()
@@ -186,7 +187,7 @@ class CoreLife:
         waves, reports = addresses.coordinator_input, addresses.coordinator_output
         if waves is None or reports is None:
             raise StartupError("the frontend did not say where the coordinator is")
-        for spec in core_sockets(waves, reports, self._recipe.engine_index):
+        for spec in core_sockets(self._config.sockets, waves, reports, self._recipe.engine_index):
             yield OpenSocket(spec)
         every_s = self._config.bounds.handshake_s / SUBSCRIBES
         edge = str(Edge(coordinator(), core(self._recipe.engine_index), Channel.WAVE))

@@ -8,6 +8,8 @@ Promises
   meanwhile. Without a coordinator own counts alone do it.
 - "old": four times what waits, and what runs, by the coordinator's counts and what was sent since. Counts that were
   taken before a burst has arrived forget it, and the burst piles up on one rank.
+- A rank that nothing can be sent to draws no requests for having none: each that was not sent counts there, until one
+  has ended otherwise.
 - A rank that is known dead is never chosen. A rank that is asked for by number is taken as it is, if it lives.
 - A notice of a wave leaves the counts as they are. The wave never falls.
 """
@@ -41,6 +43,7 @@ class Balance:
         self._old = score == "old"
         self._counts = [(0, 0, 0.0)] * engines
         self._sent = [0] * engines  # since these counts came, by the clients together as far as one can guess
+        self._unsent = [0] * engines  # in a row
         self._first = engines * client_index // client_count
 
     def choose(self, rank: int | None = None) -> int:
@@ -59,11 +62,12 @@ class Balance:
         self._sent[rank] += 1 if self._old else self._clients
         return rank
 
-    def ended(self, rank: int) -> None:
-        """One of this client's requests has ended there."""
+    def ended(self, rank: int, *, unsent: bool = False) -> None:
+        """One of this client's requests has ended there, or could not be sent."""
         if self.in_flight[rank] < 1:
             raise ValueError(f"no request is in flight at rank {rank}")
         self.in_flight[rank] -= 1
+        self._unsent[rank] = self._unsent[rank] + 1 if unsent else 0
         if not self._old:  # where no counts come, what was sent is what is in flight
             self._sent[rank] = max(0, self._sent[rank] - self._clients)
 
@@ -97,7 +101,7 @@ class Balance:
         if self._old:
             return _WAITING_WEIGHT * waiting + active
         known = max(self._clients * self.in_flight[rank], waiting + active)
-        return known + waiting * _CACHE_WEIGHT * max(0.0, cache - _CACHE_FREE)
+        return known + self._clients * self._unsent[rank] + waiting * _CACHE_WEIGHT * max(0.0, cache - _CACHE_FREE)
 
     def _lowest(self) -> int:
         """The first of those with the lowest score. The scan begins one further each time, and elsewhere per client."""

@@ -89,7 +89,7 @@ class EngineLauncher(Opened[LauncherLife]):
     """
 
     def __init__(self, config: EngineConfig, clients: int = 2, *, ports: Ports | None = None) -> None:
-        opened = ports or open_ports(launcher(), "", b"")
+        opened = ports or open_ports(launcher(), "", b"", io_threads=config.sockets.io_threads)
         super().__init__(opened, LauncherLife(opened.node, config, tuple(range(clients))))
 
     @property
@@ -121,7 +121,7 @@ class EngineCoreClient(Opened[ClientLife]):
 
     def __init__(self, config: EngineConfig, *, ports: Ports | None = None, attachment: Attachment | None = None,
                  client_index: int = 0) -> None:
-        opened: Any = ports or open_ports(frontend(client_index), "", b"")
+        opened: Any = ports or open_ports(frontend(client_index), "", b"", io_threads=config.sockets.io_threads)
         super().__init__(opened, ClientLife(opened.node, config, lambda: secrets.token_hex(4), attachment))
 
     @staticmethod

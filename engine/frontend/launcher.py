@@ -24,17 +24,18 @@ from engine.effects import (
     OpenSocket,
     Receive,
     RemoveFiles,
+    ReserveAddress,
     SweepFiles,
     WhoAmI,
 )
-from engine.errors import ConfigError
 from engine.frontend.attachment import Attachment, ClientAddresses, Running
 from engine.frontend.handles.handle import Handle
 from engine.frontend.handles.manager import CoreEngineProcManager, parallel_config, with_start_method
 from engine.process.files import EngineFiles, birth_certificate
 from engine.topology import Mark, Node
-from engine.wire.handshake import HANDSHAKE
-from engine.wire.wiring import owner_socket
+from engine.wire.handshake import HANDSHAKE, REQUESTS
+from engine.wire.places import is_chosen_by_the_system, place_of
+from engine.wire.wiring import outputs_of, owner_socket
 
 #: A tick looks at all heartbeats; the shortest bound sets how often.
 TICKS_PER_BOUND = 10
@@ -44,8 +45,6 @@ class LauncherLife:
     """Of the process `node`. `clients`: the frontends that may attach, by the index that they have among them."""
 
     def __init__(self, node: Node, config: EngineConfig, clients: tuple[int, ...]) -> None:
-        if config.sockets.transport != "ipc":
-            raise ConfigError("engines of several clients are joined with them by ipc: set sockets.transport to 'ipc'")
         self._config, self._clients = config, clients
         self._engines = CoreEngineProcManager(node, config)
         self.watched: tuple[Node, ...] = ()  # whose end is to be noticed
@@ -78,22 +77,28 @@ class LauncherLife:
         yield Observe("born", birth_certificate(me, files))
         config = with_start_method(self._config)
         yield from engines.start(config.start_method)
-        handshake = yield OpenSocket(owner_socket(files.socket("handshake.ipc")))
+        handshake = yield OpenSocket(owner_socket(config, place_of(config.sockets, files, HANDSHAKE)))
         hub = yield from engines.tell(config, files, me, handshake, self._clients)
-        clients = tuple(self._addresses(files, place) for place in range(len(self._clients)))
+        clients = []
+        for place in range(len(self._clients)):
+            clients.append((yield from self._addresses(files, place)))
         blocks = yield from engines.meet(clients, agreed, hub, (HANDSHAKE,))
         return Attachment(
-            clients=clients, blocks=blocks, parallel_config=agreed,
+            clients=tuple(clients), blocks=blocks, parallel_config=agreed,
             cores={index: Running(identity=handle.identity, beat=handle.beats_at)
                    for index, handle in engines.cores.items()},
             coordinator=None if engines.coordinator is None else Running(
                 identity=engines.coordinator.identity, beat=engines.coordinator.beats_at),
             stats=None if hub is None else hub.stats)
 
-    def _addresses(self, files: EngineFiles, place: int) -> ClientAddresses:
-        return ClientAddresses(
-            frontend=self._clients[place], requests=files.socket(f"client.{place}.requests.ipc"),
-            outputs={core: files.socket(f"client.{place}.outputs.{core}.ipc") for core in self._engines.cores})
+    def _addresses(self, files: EngineFiles, place: int) -> Loop[ClientAddresses]:
+        """Kept for that client: the cores are told of them before it is there to bind them."""
+        kept = {}
+        for name in (REQUESTS, *map(outputs_of, self._engines.cores)):
+            address = place_of(self._config.sockets, files, f"client.{place}.{name}")
+            kept[name] = (yield ReserveAddress(address)) if is_chosen_by_the_system(address) else address
+        return ClientAddresses(frontend=self._clients[place], requests=kept[REQUESTS],
+                               outputs={core: kept[outputs_of(core)] for core in self._engines.cores})
 
     # -- watch
 

@@ -381,7 +381,7 @@ class ClientSession:
         self.bytes_in_flight -= live.encoded_bytes
         rank = self._cores.index(live.core)
         if rank not in self.balance.dead:
-            self.balance.ended(rank)
+            self.balance.ended(rank, unsent=isinstance(error, UnroutableError))
         return RequestEnd(live.request_id, reason, stop_reason, error, live.internal_id)
 
 

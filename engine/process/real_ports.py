@@ -38,6 +38,7 @@ class RealPorts:
         self._io_threads = io_threads
         self._context: Any = None
         self._segments: list[Any] = []
+        self._reserved: list[Any] = []
         self._children: list[RealChild] = []
 
     # -- messages
@@ -56,6 +57,13 @@ class RealPorts:
         if self._context is None:
             self._context = zmq.Context(self._io_threads)
         return ZmqSocket(self._context, spec)
+
+    def reserve_address(self, address: str) -> str:
+        from engine.wire.reserved import reserve
+
+        taken, address = reserve(address)
+        self._reserved.append(taken)
+        return address
 
     # -- shared memory
 
@@ -132,6 +140,9 @@ class RealPorts:
         if self._context is not None:
             self._context.term()
             self._context = None
+        for taken in self._reserved:
+            taken.close()
+        self._reserved.clear()
         for child in self._children:
             child.close()
         self._children.clear()

@@ -5,6 +5,7 @@ Promises
 - Frames of 64 KiB and more travel without a copy; each such frame is kept, with its own tracker, until ZMQ is
   done with it. (A tracker of the whole message would cover its last frame only.)
 - A ROUTER never drops in silence: an unconnected peer is `Unroutable`.
+- tcp speaks IPv6 where its address does; a name may be either. An address that no host here has is a ConfigError.
 - With CURVE keys a bound socket takes only its client's bytes, a connected one only its server's.
 - An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
   the next one.
@@ -14,6 +15,7 @@ Promises
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections import deque
@@ -24,13 +26,17 @@ from typing import Any
 import zmq
 
 from engine.ports import SocketSpec, Unroutable
+from engine.wire.places import SILENT_BEATS
+from engine.wire.reserved import not_here
 from engine.wire.subscriptions import check_upward, topics_of
 from engine.wire.wiring import IDENTITY_BYTES, identity_of
 
 #: Below this, copying is cheaper than tracking.
 ZERO_COPY_BYTES = 64 << 10
-#: Authenticated connections cross a network: a host that is silent for five of these is gone.
+#: Authenticated connections cross a network: they are asked so often.
 HEARTBEAT_MS = 1000
+#: What binding an address says that no interface of this host has.
+_NOT_OF_THIS_HOST = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV})
 #: The buffers of a machine with more memory than this, and more than this of it to spare.
 LARGE_BUFFER_BYTES, MUCH_MEMORY_BYTES, SPARE_MEMORY_BYTES = 1 << 29, 32 << 30, 16 << 30
 #: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
@@ -57,6 +63,12 @@ def _buffer_bytes_here() -> int:
         return buffer_bytes_for(*memory_of(Path("/proc/meminfo").read_text()))
     except OSError:
         return 0
+
+
+def _may_be_ipv6(address: str) -> bool:
+    """Whether libzmq is to look for IPv6, too: a plain IPv4 address it would tell in another form."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    return address.startswith("tcp://") and host != "*" and not host.replace(".", "").isdigit()
 
 
 class ZmqSocket:
@@ -103,15 +115,17 @@ class ZmqSocket:
             socket.setsockopt(zmq.CONFLATE, int(spec.conflate))
             for topic in topics_of(spec):
                 socket.setsockopt(zmq.SUBSCRIBE, topic)
-        if spec.address.startswith("tcp://["):
+        if _may_be_ipv6(spec.address):
             socket.setsockopt(zmq.IPV6, 1)
+        if spec.heartbeat_s and spec.address.startswith("tcp://"):
+            self._expect_answers(round(spec.heartbeat_s * 1000))
         if spec.curve is not None:
             self._authenticate(*spec.curve)
         if spec.watched:
             self._monitor = socket.get_monitor_socket(
                 zmq.EVENT_DISCONNECTED | (zmq.EVENT_ACCEPTED if spec.bind else zmq.EVENT_CONNECTED))
         if spec.bind:
-            socket.bind(spec.address)
+            self._bind(spec.address)
         else:
             socket.connect(spec.address)
 
@@ -209,11 +223,22 @@ class ZmqSocket:
             self._monitor.close(0)
         self._socket.close(None if linger_s is None else round(linger_s * 1000))
 
+    def _bind(self, address: str) -> None:
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            if not address.startswith("tcp://") or error.errno not in _NOT_OF_THIS_HOST:
+                raise
+            raise not_here(address, error.strerror) from None
+
+    def _expect_answers(self, every_ms: int) -> None:
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, every_ms)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENT_BEATS * every_ms)
+
     def _authenticate(self, public: str, secret: str, other: str) -> None:
         socket = self._socket
         socket.curve_publickey, socket.curve_secretkey = public.encode(), secret.encode()
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
+        self._expect_answers(HEARTBEAT_MS)
         if self.spec.bind:
             socket.curve_server = True
         else:

@@ -50,13 +50,14 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
     names = {REQUESTS: "requests", **{outputs_of(engine): outputs_of(engine) for engine in engines},
              outputs_of(engines[0]): OUTPUTS}
     addresses = {socket: address(name) for socket, name in names.items()}
-    return [owner_socket(address("handshake")), *client_sockets(config, addresses, engines)]
+    return [owner_socket(config, address("handshake")), *client_sockets(config, addresses, engines)]
 
 
-def owner_socket(address: str) -> SocketSpec:
+def owner_socket(config: EngineConfig, address: str) -> SocketSpec:
     """ROUTER for the handshakes of cores, of whoever starts them."""
     return SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address,
-                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S)
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S,
+                      heartbeat_s=config.sockets.heartbeat_s)
 
 
 def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: tuple[int, ...] = (0,),
@@ -70,19 +71,22 @@ def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: 
     return [
         SocketSpec(name=REQUESTS, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=addresses[REQUESTS],
                    send_channel=Channel.REQUESTS, receive_channel=Channel.REQUESTS, send_hwm=sockets.request_hwm,
-                   mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes),
+                   mandatory=sockets.router_mandatory, buffer_bytes=sockets.buffer_bytes,
+                   heartbeat_s=sockets.heartbeat_s),
         *(SocketSpec(name=outputs_of(engine), kind="PULL", peer_kind=NodeKind.CORE, bind=True,
                      address=addresses[outputs_of(engine)], receive_channel=Channel.OUTPUTS,
-                     receive_hwm=sockets.output_hwm, peer=engine, buffer_bytes=sockets.buffer_bytes, watched=True)
+                     receive_hwm=sockets.output_hwm, peer=engine, buffer_bytes=sockets.buffer_bytes, watched=True,
+                     heartbeat_s=sockets.heartbeat_s)
           for engine in engines),
     ]
 
 
-def core_handshake_socket(address: str, engine_index: int, owner: Node) -> SocketSpec:
+def core_handshake_socket(config: EngineConfig, address: str, engine_index: int, owner: Node) -> SocketSpec:
     return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=owner.kind, peer=owner.index, bind=False,
                       address=address,
                       identity=identity_of(engine_index), linger_s=HANDSHAKE_LINGER_S,
-                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE)
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,
+                      heartbeat_s=config.sockets.heartbeat_s)
 
 
 def core_request_socket(config: EngineConfig, address: str, engine_index: int = 0, frontend: int = 0,
@@ -92,7 +96,8 @@ def core_request_socket(config: EngineConfig, address: str, engine_index: int = 
                       bind=False, address=address,
                       identity=identity_of(engine_index), send_channel=Channel.REQUESTS,
                       receive_channel=Channel.REQUESTS, receive_hwm=config.sockets.request_hwm,
-                      buffer_bytes=config.sockets.buffer_bytes, watched=watched)
+                      buffer_bytes=config.sockets.buffer_bytes, watched=watched,
+                      heartbeat_s=config.sockets.heartbeat_s)
 
 
 def core_output_socket(config: EngineConfig, address: str, client_index: int = 0, frontend: int = 0, *,
@@ -103,7 +108,8 @@ def core_output_socket(config: EngineConfig, address: str, client_index: int = 0
     return SocketSpec(name=f"{OUTPUTS}.{client_index}", kind="PUSH", peer_kind=NodeKind.FRONTEND, peer=frontend,
                       bind=False, address=address, send_channel=Channel.OUTPUTS,
                       send_hwm=config.sockets.output_hwm, linger_s=config.sockets.output_linger_s,
-                      buffer_bytes=config.sockets.buffer_bytes, watched=watched)
+                      buffer_bytes=config.sockets.buffer_bytes, watched=watched,
+                      heartbeat_s=config.sockets.heartbeat_s)
 
 
 # -- core and workers --------------------------------------------------------------------------------------------

@@ -88,6 +88,10 @@ class FaultyPorts:
         sites = SocketSites(spec, self.node, self.board.topology)
         return FaultySocket(self.inner.open_socket(self._through_a_proxy(spec, sites)), spec, self.crossings, sites)
 
+    def reserve_address(self, address: str) -> str:
+        reserved: str = self.inner.reserve_address(address)  # nothing is said there yet
+        return reserved
+
     def _through_a_proxy(self, spec: SocketSpec, sites: SocketSites) -> SocketSpec:
         """The spec with which to connect: to a proxy, if the plan cuts this wire."""
         if spec.bind:

@@ -4,7 +4,7 @@ It runs in a thread of the process that connects; its port connects to the proxy
 pass unchanged, and it buffers at most `BUFFER_BYTES` each way, so a slow reader still slows its writer; at a cut
 every message before the nth is handed on, and of the nth so many bytes as the fault's `byte` says (none without
 one); then both connections are closed. While the fault's `until` is not true, new connections are closed as soon as
-they come.
+they come. Where the cut is silent both stay open until then, and what comes on them vanishes; new ones wait.
 
     greeting   64 bytes each way (ZMTP 3.x), mechanism NULL
     frame      flags | size: 1, or 8 if LONG, big-endian | body        flags: 1 MORE, 2 LONG, 4 COMMAND
@@ -106,6 +106,7 @@ class WireProxy:
         self._cross, self._is_over, self._on_release, self._now = cross, is_over, on_release, now
         self._refusal: tuple[Fault, str, int, float] | None = None
         self._flows: list[tuple[_Flow, _Flow]] = []
+        self._silenced: list[socket.socket] = []  # ends of connections that carry nothing any more
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(self._family, socket.SOCK_STREAM)
         if self._family == socket.AF_UNIX:
@@ -144,13 +145,15 @@ class WireProxy:
         finally:
             for pair in list(self._flows):
                 self._drop(pair)
+            self._close_silenced()
             self._listener.close()
             self._selector.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
 
     def _turn(self) -> None:
-        wanted: dict[socket.socket | int, int] = {self._listener: selectors.EVENT_READ}
+        ends = self._silenced if self._silenced or self._is_silent() else [self._listener]
+        wanted: dict[socket.socket | int, int] = dict.fromkeys(ends, selectors.EVENT_READ)
         if not self._closing:
             wanted[self._wake_read] = selectors.EVENT_READ
         for pair in self._flows:
@@ -165,6 +168,8 @@ class WireProxy:
         self._end_refusal()
         if self._listener in ready:
             self._accept()
+        for end in [end for end in self._silenced if end in ready]:
+            self._swallow(end)
         for pair in list(self._flows):
             self._serve(pair, ready)
 
@@ -184,7 +189,31 @@ class WireProxy:
             fault, site, nth, since = self._refusal
             if self._is_over(fault, since):
                 self._refusal = None
+                self._close_silenced()
                 self._on_release(fault, site, nth)
+
+    def _is_silent(self) -> bool:
+        return self._refusal is not None and self._refusal[0].silent
+
+    def _swallow(self, end: socket.socket) -> None:
+        """Nobody else is told, not even of its end."""
+        try:
+            if end.recv(BUFFER_BYTES):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        self._silenced.remove(end)
+        self._selector.unregister(end)
+        end.close()
+
+    def _close_silenced(self) -> None:
+        for end in self._silenced:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(end)
+            end.close()
+        self._silenced.clear()
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -240,13 +269,26 @@ class WireProxy:
         flow.allowed -= min(flow.allowed, len(data))
         if flow.allowed:
             return False
-        self._cut(pair)
         fault, site, nth = flow.cut_at
-        if fault.until is None:
+        if fault.silent:
+            self._silence(pair)
+        else:
+            self._cut(pair)
+        if fault.until is None and not fault.silent:
             self._on_release(fault, site, nth)
         else:
             self._refusal = fault, site, nth, self._now()
         return True
+
+    def _silence(self, pair: tuple[_Flow, _Flow]) -> None:
+        """Deliver what came before; of the rest nobody hears."""
+        for flow in pair:
+            with contextlib.suppress(OSError):
+                flow.sink.settimeout(LAST_BYTES_S)
+                flow.sink.sendall(flow.pending)
+                flow.sink.setblocking(False)
+        self._flows.remove(pair)
+        self._silenced += [flow.source for flow in pair]
 
     def _cut(self, pair: tuple[_Flow, _Flow]) -> None:
         """Deliver what came before, then close so that nothing delivered is lost to a reset."""

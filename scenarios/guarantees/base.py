@@ -48,12 +48,12 @@ class Where(msgspec.Struct, frozen=True):
     sites: str = "*"
     nodes: str = "*"
     why: str = ""
-    passing: bool = True  # False: a stop that was over before the end does not count, it was only a slow process
+    passing: bool = True  # False: a stop, or a cut, that was over before the end does not count, it only took time
 
     def covers(self, receipt: Receipt) -> bool:
         return (receipt.fate in self.fates and fnmatchcase(receipt.site, self.sites)
                 and fnmatchcase(receipt.node, self.nodes)
-                and (self.passing or receipt.fate not in STALLS or receipt.released_at is None))
+                and (self.passing or receipt.fate not in STALLS | {Fate.CUT} or receipt.released_at is None))
 
 
 #: No checksum guards the memory that processes share.

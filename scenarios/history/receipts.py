@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
-from engine.topology import NodeKind
+from engine.topology import Channel, NodeKind
 from faults.journal import Record
 from faults.plan import HOLDING_FATES, Fate, Fault, Plan, owner_of
 from scenarios.history.names import kind_of, life_of, of_life
@@ -16,6 +16,8 @@ from scenarios.history.records import FOREVER, Records
 DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
 STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
 LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE})
+#: By which those that step together are woken.
+_WAKES = (f"/{Channel.WAVE.value}:wire", f"/{Channel.REPORT.value}:wire")
 #: A stop for so much of a step's deadline may have run it out.
 STOPPED_PART = 0.75
 
@@ -48,7 +50,8 @@ class Receipt(NamedTuple):
         """Whether it explains that an engine with this deadline for a step ended by itself."""
         if kind_of(self.node) not in (NodeKind.CORE, NodeKind.WORKER, NodeKind.COORDINATOR):
             return False
-        if self.fate in STALL_FATES or self.fate == Fate.DELAY:
+        unwoken = self.fate == Fate.CUT and self.site.endswith(_WAKES)
+        if unwoken or self.fate in STALL_FATES or self.fate == Fate.DELAY:
             return self.lasted_s >= step_s * STOPPED_PART
         return self.fate in DEATH_FATES or (self.fate == Fate.CORRUPT and ":store." in self.site) or (
             "/overflow:" in self.site and self.fate in LOSS_FATES)

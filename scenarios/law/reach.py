@@ -219,6 +219,29 @@ def of_requests_then_open(history: History, receipt: Receipt, incident: Incident
     return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= receipt.at)
 
 
+def of_its_engine_before_it_heals(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """What came to the engine before its ends were connected again."""
+    operation, healed_at = incident.operation, receipt.over_at + history.bounds.detection_s
+    return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= healed_at)
+
+
+def of_its_start(history: History, receipt: Receipt, incident: Incident) -> bool:
+    return not _had_started(history, receipt) and of_its_group(history, receipt, incident)
+
+
+def of_itself_while_it_lasts(history: History, receipt: Receipt, incident: Incident) -> bool:
+    return incident.node == receipt.node and incident.at <= receipt.over_at
+
+
+def of_who_is_not_woken(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Those that step together miss whom their coordinator cannot reach; of others only a start waits for it."""
+    bounds = history.bounds
+    steps = any(history.in_step(mine) for mine in history.engines_of(receipt.node))
+    patience = min(bounds.stall_s, bounds.collective_s) if steps else bounds.handshake_s
+    return (receipt.lasted_s >= patience * _MOST and (steps or not _had_started(history, receipt))
+            and of_its_group(history, receipt, incident))
+
+
 # -- the table ------------------------------------------------------------------------------------------------
 
 #: What the end of an engine brings about.
@@ -295,9 +318,18 @@ REACH: tuple[Reach, ...] = (
           of_its_group, "a step that a rank cannot read ends the engine"),
 
     Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",
-          _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine, "what was on its way is lost, and nothing is sent"),
+          _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine_before_it_heals,
+          "what was on its way is lost, and nothing is sent"),
+    Reach("the core's announcement is cut", frozenset({Fate.CUT}), "core.*->frontend.*/requests:wire", "*", _END,
+          of_its_start, "the client does not know where to send"),
     Reach("a connection of outputs is cut", frozenset({Fate.CUT}), "*/outputs:wire", "*", _LOSS | {Sort.BAD_FRAME},
-          of_its_engine, "what was on its way is lost"),
+          of_its_engine_before_it_heals, "what was on its way is lost"),
+    Reach("a connection of outputs stays cut", frozenset({Fate.CUT}), "*/outputs:wire", "*", frozenset({Sort.DEATH}),
+          of_itself_while_it_lasts, "who leaves waits in vain for its last words to go, and is ended at a bound"),
+    Reach("a coordinator's connection to a core is cut", frozenset({Fate.CUT}), "*/wave:wire", "*", _END,
+          of_who_is_not_woken, "nobody wakes that one, and those who step with it wait"),
+    Reach("a core's connection to its coordinator is cut", frozenset({Fate.CUT}), "*/report:wire", "*", _END,
+          of_who_is_not_woken, "nobody is woken by that one"),
     Reach("the connection of the start is cut", frozenset({Fate.CUT}), "*/handshake:wire", "*", _END, of_its_group,
           "the start ends by its bound"),
     Reach("a connection of events is cut", frozenset({Fate.CUT}), "*/kv:wire", "*", frozenset({Sort.KV_READER}),

@@ -67,7 +67,8 @@ def begin(recipe: bytes, connection: Connection, make: Callable[[CallerRecipe, A
     play = msgspec.msgpack.decode(recipe, type=CallerRecipe)
     set_process_title(f"frontend-{play.index}")
     log_to(play.log)
-    ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument)
+    ports = open_ports(frontend(play.index, play.life), play.ports_factory, play.ports_argument,
+                       io_threads=play.config.sockets.io_threads)
     ports.mark(Mark.BORN)
     try:
         return play, ports, make(play, ports)

@@ -32,7 +32,8 @@ def main(recipe: bytes, connection: Connection) -> None:
     play = msgspec.msgpack.decode(recipe, type=LauncherRecipe)
     set_process_title(f"launcher-{play.index}")
     log_to(play.log)
-    ports = open_ports(launcher(play.index, play.life), play.ports_factory, play.ports_argument)
+    ports = open_ports(launcher(play.index, play.life), play.ports_factory, play.ports_argument,
+                       io_threads=play.config.sockets.io_threads)
     ports.mark(Mark.BORN)
     try:
         engines = EngineLauncher(play.config, play.clients, ports=ports)

@@ -180,7 +180,9 @@ class SimProcess:
     def cut(self, site: str, mended: Callable[[], Any]) -> Fault | None:
         """Count a message on the wire. -> the fault that cuts it here; `mended()` once that lets go"""
         fault, nth = self.note(site, "wire")
-        if fault is not None and fault.until is not None:
+        if fault is not None and fault.until is None and not fault.silent:
+            self.crossings.released(fault, "wire", site, nth)
+        elif fault is not None and fault.until is not None:
             def let_go() -> None:
                 self.crossings.released(fault, "wire", site, nth)
                 mended()

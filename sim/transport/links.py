@@ -79,7 +79,7 @@ class Link:
 
     __slots__ = ("_buffer_full", "_busy_until", "_capacity", "_cut_befalls", "_in_buffer", "_kernel", "_ready_before",
                  "_reading", "_sent", "_taken", "accepts", "blocked", "buffer", "cut_site", "hwm", "last_words",
-                 "opposite", "peer", "pipe", "pumping", "read", "source", "target", "topics", "when_empty")
+                 "opposite", "peer", "pipe", "pumping", "read", "silent", "source", "target", "topics", "when_empty")
 
     def __init__(self, kernel: Kernel, source: Endpoint, cut_befalls: Callable[[Link], bool]) -> None:
         """`cut_befalls` counts a message at the link's `cut_site`. -> whether the connection is cut there"""
@@ -97,6 +97,7 @@ class Link:
         self.last_words = False  # the source is gone; what is here still arrives, then nothing
         self.accepts = True  # False: the target is gone, and nobody has noticed yet
         self.blocked = False  # the receiver's pipe is full or its process stopped
+        self.silent = False  # what is sent vanishes, and neither end is told
         self.pumping = False  # a happening that calls `pump` is on its way
         self.cut_site = ""  # counted where a plan cuts this edge on the wire
         self.read = 0
@@ -145,6 +146,10 @@ class Link:
         """Move what is due, as far as it goes."""
         self.pumping = False
         target, pipe, buffer = self.target, self.pipe, self.buffer
+        if self.silent:
+            self.lose(len(pipe))
+            self._through()
+            return
         if target is None or not self.accepts:
             return
         now = self._kernel.time._now
@@ -179,10 +184,14 @@ class Link:
         if delivered:
             target.announce()
         if not pipe:
-            self.source.link_is_empty(self)
-            if not buffer and self.when_empty is not None:
-                told, self.when_empty = self.when_empty, None
-                told()
+            self._through()
+
+    def _through(self) -> None:
+        """The sender has nothing here any more."""
+        self.source.link_is_empty(self)
+        if not self.buffer and self.when_empty is not None:
+            told, self.when_empty = self.when_empty, None
+            told()
 
     def look_again(self) -> None:
         """The receiver read, or goes on after a stop."""
@@ -240,6 +249,7 @@ class Link:
     def connect_to(self, target: Endpoint, peer: Any) -> None:
         """A connection stands (again): the pipe's content follows."""
         self.target, self.peer, self.accepts, self.blocked = target, peer, True, False
+        self.silent = False
         self._reading = self.read = 0
         self._ready_before = 0.0
         if self.pipe:

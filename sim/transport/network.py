@@ -14,14 +14,18 @@ import errno
 from collections.abc import MutableMapping
 from functools import partial
 
+from engine.errors import ConfigError
 from engine.ports import SocketSpec
 from engine.topology import Edge, Node, at
+from engine.wire.places import SILENT_BEATS, is_chosen_by_the_system
 from engine.wire.subscriptions import topics_of
 from sim.kernel.kernel import Kernel
 from sim.transport.links import Link
 from sim.transport.zmq_model import Connection, SimSocket, SocketOwner
 
 _FIRST_PORT = 49152
+#: What a tcp address of the host that all processes of a play share begins with.
+_HOSTS = frozenset({"tcp://127.0.0.1", "tcp://localhost", "tcp://[::1]", "tcp://*"})
 
 
 class Network:
@@ -53,6 +57,14 @@ class Network:
             self._kernel.after(self._kernel.costs.connect_s, self._dial, socket, link, self._kernel.now)
         return socket
 
+    def reserve(self, address: str) -> str:
+        """A port that nobody else is given, not even once its socket is gone. Raises ConfigError for another host."""
+        host = address.rpartition(":")[0]
+        if host not in _HOSTS:
+            raise ConfigError(f"{address} is no address of this host: set sockets.host to one that it has")
+        self._ports += 1
+        return f"{host}:{self._ports - 1}"
+
     def held_by(self, owner: SocketOwner) -> int:
         """Its open sockets and their connections: what costs a real process a descriptor each, or more."""
         return sum(1 + len(socket.connections) for socket in self._by_owner.get(owner.pid, ()) if not socket.closed)
@@ -62,10 +74,8 @@ class Network:
     def _bind(self, socket: SimSocket) -> None:
         address = socket.address
         if address.startswith("tcp://"):
-            host, _, port = address.rpartition(":")
-            if port in ("*", "0"):
-                address = f"{host}:{self._ports}"
-                self._ports += 1
+            if is_chosen_by_the_system(address):
+                address = self.reserve(address)
             if address in self._bound:
                 raise OSError(errno.EADDRINUSE, f"{address} is in use")
         elif address.startswith("ipc://"):
@@ -214,12 +224,12 @@ class Network:
         if ended is not None and outgoing.pipe:
             wait = max(wait, outgoing.pipe[-1][0] - self._kernel.now + costs.hop_s)
         for socket in (connection.connector, connection.binder):
-            if socket is not ended:
+            if socket is not ended and not (connection.silent and ended is connection.binder):
                 self._kernel.after(wait, self._notice, connection, socket)
 
     def _notice(self, connection: Connection, socket: SimSocket) -> None:
         """`socket` learns that its peer is gone."""
-        if socket.closed and socket.lingering is None:
+        if (socket.closed and socket.lingering is None) or (connection.silent and connection not in socket.connections):
             return
         connects = socket is connection.connector
         incoming = connection.back if connects else connection.forth
@@ -233,7 +243,8 @@ class Network:
             return
         if connection in socket.connections:
             socket.connections.remove(connection)
-        incoming.target = None
+        if incoming.opposite is outgoing:  # or who connects is here again by another connection
+            incoming.target = None
         outgoing.target = None
         if connects:
             socket.cut = socket.spec.watched
@@ -296,20 +307,38 @@ class Network:
         assert isinstance(connector, SimSocket) and isinstance(binder, SimSocket)
         address = connector.spec.address
 
+        silenced: list[Connection] = []
+
         def mended() -> None:
             self._refused[address] -= 1
+            for one in silenced:
+                for end in (one.connector, one.binder):
+                    self._kernel.after(self._kernel.costs.disconnect_s, self._notice, one, end)
             if not self._refused[address] and address in self._bound:
                 self._answer(address)
 
         fault = connector.owner.cut(link.cut_site, mended)
         if fault is None:
             return False
-        if fault.until is not None:  # till then nobody is let in again
+        if fault.until is not None or fault.silent:  # till then nobody is let in again
             self._refused[address] = self._refused.get(address, 0) + 1
         for connection in binder.connections:
             if connection.connector is connector and connection.alive:
+                if fault.silent:
+                    self._silence(connection)
+                    silenced.append(connection)
+                    break
                 for side in (connection.forth, connection.back):
                     side.lose(len(side.pipe) if side.source.spec.bind else 0)
                 self._disconnect(connection, None)
                 break
         return True
+
+    def _silence(self, connection: Connection) -> None:
+        """Nothing passes any more. Only a socket that beats finds that out, by itself."""
+        connection.silent = connection.forth.silent = connection.back.silent = True
+        for link in (connection.forth, connection.back):
+            link.lose(len(link.pipe))
+        for socket in (connection.connector, connection.binder):
+            if socket.spec.heartbeat_s and socket.address.startswith("tcp://"):
+                self._kernel.after((SILENT_BEATS + 1) * socket.spec.heartbeat_s, self._notice, connection, socket)

@@ -60,13 +60,14 @@ class SocketOwner(LinkOwner, Protocol):
 class Connection:
     """One connecting and one binding socket, and a link each way."""
 
-    __slots__ = ("alive", "back", "binder", "connector", "forth", "identity")
+    __slots__ = ("alive", "back", "binder", "connector", "forth", "identity", "silent")
 
     def __init__(self, connector: SimSocket, binder: SimSocket, forth: Link, back: Link, identity: bytes) -> None:
         self.connector, self.binder = connector, binder
         self.forth, self.back = forth, back
         self.identity = identity
         self.alive = True
+        self.silent = False  # it carries nothing, and neither end is told
 
 
 class SimSocket:

@@ -1,6 +1,7 @@
 """Makers of sockets with one interface: libzmq's, and the twin's.
 
     maker.open(kind, bind=..., address="s", ...)    maker.receive(socket)    maker.until(condition)    maker.close()
+    maker.reserve(address) -> the address, with its port
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class RealMaker:
     def __init__(self, folder, io_threads=1):
         zmq = pytest.importorskip("zmq")
         self.context, self._folder, self._sockets = zmq.Context(io_threads), folder, []
+        self._reserved = []
 
     def open(self, kind, *, bind, address="s", **rest):
         from engine.wire.sockets import ZmqSocket
@@ -29,6 +31,13 @@ class RealMaker:
         spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
         self._sockets.append(ZmqSocket(self.context, spec))
         return self._sockets[-1]
+
+    def reserve(self, address):
+        from engine.wire.reserved import reserve
+
+        taken, bound = reserve(address)
+        self._reserved.append(taken)
+        return bound
 
     def receive(self, socket, timeout_s=2.0):
         until = time.monotonic() + timeout_s
@@ -50,6 +59,8 @@ class RealMaker:
         for socket in self._sockets:
             socket.close(0)
         self.context.term()
+        for taken in self._reserved:
+            taken.close()
 
 
 class SimMaker:
@@ -64,6 +75,9 @@ class SimMaker:
             address = f"ipc:///run/{address}"
         spec = SocketSpec(name=kind.lower(), kind=kind, peer_kind=NodeKind.CORE, bind=bind, address=address, **rest)
         return self._sim.host.network.open(self._binder if bind else self._connector, spec)
+
+    def reserve(self, address):
+        return self._sim.host.network.reserve(address)
 
     def receive(self, socket, timeout_s=2.0):
         until = self._sim.now + timeout_s

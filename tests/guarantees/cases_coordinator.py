@@ -61,6 +61,12 @@ def dies(h: Builder) -> Builder:
     return h.fires("kill", f"{HUB}/mark:ready").wait(.01)
 
 
+@accepts(START)
+def a_subscription_is_lost_with_its_connection_and_said_again() -> Builder:
+    h = subscribes(hub(), 0).fires("cut", f"core.1->{HUB}/wave:wire", node="core.1").releases().wait(.1)
+    return hears(hears(subscribes(h, 1).observes(HUB, "all-subscribed", cores=[0, 1]), 0), 1)
+
+
 @accepts(DEATH)
 def a_client_says_that_its_coordinator_died() -> Builder:
     h = dies(serving()).observes("frontend.0", "coordinator-dead", reason="coordinator.0 died (exit code -9)")
@@ -191,6 +197,14 @@ def a_client_is_told_nothing_from_the_start() -> Builder:
 @silent(VIEW)
 def no_notice_was_struck() -> Builder:
     return views(done(views(counted(), 1, 1)), 0, 1).wait(LONG_S)
+
+
+@silent(VIEW)
+def a_launcher_is_told_of_no_counts() -> Builder:
+    """It starts cores, and asks for nothing."""
+    h = history(tp=1, topology=data_parallel(2, clients=2, coordinated=True), data_parallel_size=2,
+                data_parallel=OPTIONS)
+    return h.observes("launcher.0", "starting").observes("launcher.0", "ready", num_gpu_blocks=8).wait(LONG_S)
 
 
 @silent(VIEW)

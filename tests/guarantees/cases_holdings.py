@@ -46,6 +46,28 @@ def the_connections_of_a_subscriber_come_late() -> Builder:
     return _grown(_holds(), (DONE, _holds(descriptors=22)), subscribers=1)
 
 
+def _through_a_wire(descriptors: int, edge: str = "core.0->frontend.0/outputs") -> Builder:
+    h = history().started().crosses("core.0/mark:idle")
+    first = h.now
+    h.fires("cut", f"{edge}:wire", node="core.0").releases().wait(1).request("a")
+    return _measured(h, "core.0", (READY, first, _holds()), (QUIET, h.now, _holds(descriptors=20 + descriptors)))
+
+
+@accepts(GROWS)
+def a_connection_that_was_down_at_the_first_look() -> Builder:
+    return _through_a_wire(3)
+
+
+@rejects(GROWS)
+def more_than_the_connection_that_was_down() -> Builder:
+    return _through_a_wire(4)
+
+
+@rejects(GROWS)
+def a_connection_of_others_was_down() -> Builder:
+    return _through_a_wire(1, "worker.0->worker.1/overflow")
+
+
 def _looked_at_before_it_was_idle(threads: int) -> Builder:
     h = history().started()
     first = h.now

@@ -1,7 +1,10 @@
 """Histories about frames between frontend and core."""
 
+import msgspec
+
 from engine.config import SchedulerConfig
 from engine.messages import EngineCoreRequest, SamplingParams
+from engine.topology import data_parallel
 from engine.wire.codec import encode_add
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, REQUESTS, WORKLOAD, Builder, history
@@ -134,6 +137,26 @@ def everything_could_be_routed() -> Builder:
 def the_cut_was_not_yet_noticed() -> Builder:
     return history().started().fires("cut", f"{REQUESTS}:wire", until=Until(seconds=1.0)).sends(
         REQUESTS, "x").wait(1).releases()
+
+
+@silent("unroutable-is-known")
+def it_was_cut_for_a_moment_and_frames_are_lost_much_later() -> Builder:
+    h = history().started().fires("cut", f"{REQUESTS}:wire", node="core.0").releases()
+    return h.wait(1.0).called("a", core=False).sends(REQUESTS, "x").wait(1.0)
+
+
+@silent("unroutable-is-known")
+def no_end_was_told_of_the_cut() -> Builder:
+    h = history().started().fires("cut", f"{REQUESTS}:wire", node="core.0", until=Until(seconds=1.0))
+    h.faults[0] = msgspec.structs.replace(h.faults[0], silent=True)
+    return h.wait(0.3).called("a", core=False).sends(REQUESTS, "x").wait(0.2).releases().wait(2.5)
+
+
+@silent("unroutable-is-known")
+def another_client_is_not_connected() -> Builder:
+    h = history(tp=1, topology=data_parallel(1, tp=1, clients=2)).started()
+    h.fires("cut", "frontend.1->core.0/requests:wire", node="core.0", until=Until(seconds=1.0)).wait(0.3)
+    return h.called("a", core=False).sends(REQUESTS, "x").wait(0.2).releases().wait(2.5)
 
 
 def _large() -> Builder:

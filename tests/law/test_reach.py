@@ -54,7 +54,11 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a question or its answer is hit": (Fate.DUPLICATE, "subscriber.0->core.0/replay:receive", "core.0", None),
     "a payload beside the ring is hit": (Fate.CORRUPT, "core.0->worker.1/overflow:receive", "worker.1", None),
     "a connection between client and core is cut": (Fate.CUT, f"{REQUESTS}:wire", "core.0", None),
+    "the core's announcement is cut": (Fate.CUT, "core.0->frontend.0/requests:wire", "core.0", None),
     "a connection of outputs is cut": (Fate.CUT, f"{OUTPUTS}:wire", "core.0", None),
+    "a connection of outputs stays cut": (Fate.CUT, f"{OUTPUTS}:wire", "core.0", None),
+    "a coordinator's connection to a core is cut": (Fate.CUT, "coordinator.0->core.0/wave:wire", "core.0", LONG),
+    "a core's connection to its coordinator is cut": (Fate.CUT, "core.0->coordinator.0/report:wire", "core.0", LONG),
     "the connection of the start is cut": (Fate.CUT, "core.0->frontend.0/handshake:wire", "core.0", None),
     "a connection of events is cut": (Fate.CUT, "core.0->subscriber.0/kv:wire", "subscriber.0", None),
     "a connection of questions is cut": (Fate.CUT, "subscriber.0->core.0/replay:wire", "subscriber.0", None),
@@ -81,7 +85,8 @@ def _kept(h: Builder, e: int) -> Builder:
 #: What makes an incident of each sort in engine `e`. Request "a" was called before.
 MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
     Sort.DEATH: lambda h, e: h.ends(
-        f"subscriber.{e}@1" if h.of_a_subscriber else "worker.1.0" if e else "worker.0", exitcode=1),
+        f"subscriber.{e}@1" if h.of_a_subscriber else f"core.{e}" if h.of_a_core else "worker.1.0" if e else "worker.0",
+        exitcode=1),
     Sort.LEFTOVER: lambda h, e: h.lab(leftovers=["segment x"]),
     Sort.DEAD: lambda h, e: h.observes(f"frontend.{e}", "engine-dead", reason="core died"),
     Sort.START: lambda h, e: h.observes(f"frontend.{e}", "start-failed", error="StartupError", reason="too late"),
@@ -113,6 +118,7 @@ def _begun(row: Reach) -> Builder:
         topology = msgspec.structs.replace(topology, coordinators=(Coordinator(engines=(0,), lockstep=True),))
     h = history(topology=topology, limits=LimitsConfig(max_requests=1 if lost_abort else 4))
     h.of_a_worker = row.name.startswith("a worker that")
+    h.of_a_core = row.name == "a connection of outputs stays cut"
     h.of_a_subscriber = row.name == "a subscriber dies"
     h.error = {"nothing can be sent to a core that is gone": "UnroutableError",
                "the core gives up what it drains": "RequestError"}.get(row.name, "RequestTimeoutError")

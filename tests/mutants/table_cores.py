@@ -55,6 +55,13 @@ AS_IT_LIKES = Mutant(
     edits=(Edit("engine/frontend/balance.py", "        if rank is None:\n            rank = self._lowest()\n",
                 "        if rank is None or rank in range(self.engines):\n            rank = self._lowest()\n"),))
 
+DRAWS_ALL = Mutant(
+    id="cut-off-draws-all", scenario="test_connection_of_requests_stays_cut",
+    bug="A core that nothing can be sent to always has the fewest requests, and gets the next one, which fails.",
+    breaks=these("dp-burst-spreads"),
+    not_in={"engine": "a request that cannot be sent has ended before the next one is asked for: no burst of them"},
+    edits=(Edit("engine/frontend/balance.py", " + self._clients * self._unsent[rank]", ""),))
+
 FIRST_GETS_ALL = Mutant(
     id="first-client-gets-all", scenario="test_two_clients_share_a_core",
     bug="A core sends all outputs to the first of its clients.",

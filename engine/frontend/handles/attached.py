@@ -79,7 +79,7 @@ class AttachedEngines:
         at = {REQUESTS: mine.requests, **{outputs_of(index): address for index, address in mine.outputs.items()}}
         yield from open_all(client_sockets(config, at, tuple(self.cores)))
         if attachment.stats is not None:
-            yield from subscribe(attachment.stats, node.index)
+            yield from subscribe(config, attachment.stats, node.index)
         cores = {index: running.identity for index, running in attachment.cores.items()}
         yield from await_announcements(cores, (yield Now()) + config.bounds.handshake_s, config.bounds.detection_s)
         return attachment.blocks

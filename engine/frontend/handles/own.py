@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import EngineConfig
 from engine.coordinator.sockets import STATS, stats_socket
@@ -13,6 +14,7 @@ from engine.ports import SocketSpec
 from engine.process.files import birth_certificate
 from engine.topology import Node
 from engine.wire.handshake import HANDSHAKE, REQUESTS
+from engine.wire.places import place_of
 from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import frontend_sockets
 
@@ -29,12 +31,11 @@ class OwnEngines(CoreEngineProcManager):
         yield Observe("born", birth_certificate(me, files))
         config = with_start_method(config)
         yield from self.start(config.start_method)
-        ipc = config.sockets.transport == "ipc"
         bound = yield from open_all(frontend_sockets(
-            config, lambda name: files.socket(f"{name}.ipc") if ipc else "tcp://127.0.0.1:*", tuple(self.cores)))
+            config, partial(place_of, config.sockets, files), tuple(self.cores)))
         hub = yield from self.tell(config, files, me, bound[HANDSHAKE], (node.index,))
         if hub is not None:
-            yield from subscribe(hub.stats, node.index)
+            yield from subscribe(config, hub.stats, node.index)
         mine = ClientAddresses(frontend=node.index, requests=bound[REQUESTS],
                                outputs={index: bound[handle.inbox] for index, handle in self.cores.items()})
         return (yield from self.meet((mine,), agreed, hub, (HANDSHAKE, REQUESTS)))
@@ -48,8 +49,8 @@ def open_all(sockets: Sequence[SocketSpec]) -> Loop[dict[str, str]]:
     return bound
 
 
-def subscribe(stats: str, client: int) -> Loop[None]:
+def subscribe(config: EngineConfig, stats: str, client: int) -> Loop[None]:
     """To what a coordinator says to that client."""
-    yield OpenSocket(stats_socket(stats, client))
+    yield OpenSocket(stats_socket(config.sockets, stats, client))
     for topic in subscriptions_of(client):
         yield Send(STATS, [topic])

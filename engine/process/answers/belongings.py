@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.effects import ClaimFiles, Close, HoldFiles, OpenHeartbeat, OpenSocket, RemoveFiles, SweepFiles
+from engine.effects import (
+    ClaimFiles,
+    Close,
+    HoldFiles,
+    OpenHeartbeat,
+    OpenSocket,
+    RemoveFiles,
+    ReserveAddress,
+    SweepFiles,
+)
 from engine.errors import QueueError, StartupError
 from engine.ports import Ports, Socket
 from engine.process.files import GONE, EngineFiles
@@ -35,6 +44,7 @@ class Belongings:
             RemoveFiles: lambda effect: self._files(effect.files).remove(),
             OpenHeartbeat: self._open_heartbeat,
             OpenSocket: self._open_socket,
+            ReserveAddress: lambda effect: self._process.ports.reserve_address(effect.address),
             Close: self._close,
         }
 

@@ -8,7 +8,7 @@ from engine.messages import Outcome
 from engine.topology import MESSAGE_CHANNELS, RING_CHANNELS, Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DEATHS, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
 from scenarios.history.history import FOREVER, Fate, Flow, History, Record
-from scenarios.history.names import edge_without_lives
+from scenarios.history.names import base, edge_without_lives
 
 CHAPTER = "Transport between frontend and core"
 SOURCE = "vLLM V1 ZMQ reliability analysis"
@@ -120,8 +120,10 @@ def check_unroutable_is_known(history: History) -> Finding:
 
 
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
-    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT
-               and f"/{Channel.REQUESTS.value}:" in r.site]
+    here, there = base(flow.source), base(flow.target)
+    ways = {f"{one}->{other}/{Channel.REQUESTS.value}:wire" for one, other in ((here, there), (there, here))}
+    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT and r.site in ways
+               and not (r.fault is not None and r.fault.silent)]
     if flow.target in history.ends:
         windows.append((history.ends.at(flow.target), FOREVER))
     return windows

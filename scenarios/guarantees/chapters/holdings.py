@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from engine.topology import Mark, Node, NodeKind
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee, Where
-from scenarios.history.history import FOREVER, History, kind_of
+from scenarios.history.history import FOREVER, Fate, History, kind_of
 from scenarios.history.names import of_life
 from scenarios.history.play import Measured, Moment
 
@@ -23,6 +23,8 @@ MOST_AT_REST = 0.1
 MOST_TURNS = 2000.0
 #: A connection of a subscriber may come about after the first look: two sockets, a descriptor each.
 _SOCKETS_OF_A_FOLLOWER = 2
+#: Of a connection that the lab can cut, in the process that makes it: its own socket, and two of the lab's between.
+_DESCRIPTORS_OF_A_WIRE = 3
 
 
 def check_nothing_grows(history: History) -> Finding:
@@ -32,7 +34,7 @@ def check_nothing_grows(history: History) -> Finding:
         node, held, holds = of_life(after.node, after.life), before.holds, after.holds
         if not _was_ready(history, node, before.at) or _leaves(history, node, after.at):
             continue
-        late = _may_connect_late(history, after.node)
+        late = _may_connect_late(history, after.node) + _of_wires(history, after.node)
         grown = []
         began = before.at if before.since is None else before.since
         if holds.threads > held.threads + _threads_to_come(history, node, began):
@@ -109,6 +111,13 @@ def _may_connect_late(history: History, node: str) -> int:
         return followers
     others = NodeKind.CORE if history.is_attached(node) else NodeKind.FRONTEND  # a client and who serves it
     return followers + len(topology.peers(Node.parse(node), others))
+
+
+def _of_wires(history: History, node: str) -> int:
+    """What a plan cuts goes through a wire of the lab's, and may be down at the first look."""
+    cuts = [fault.site for fault in history.play.plan.faults if fault.fate is Fate.CUT]
+    ends = [bare for site in cuts for bare in site.rpartition("/")[0].split("->")]
+    return _DESCRIPTORS_OF_A_WIRE * ends.count(node)
 
 
 GUARANTEES = (

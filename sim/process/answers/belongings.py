@@ -20,6 +20,7 @@ from engine.effects import (
     ReadHeartbeat,
     ReadModel,
     RemoveFiles,
+    ReserveAddress,
     SweepFiles,
 )
 from engine.errors import StartupError
@@ -162,6 +163,10 @@ def _open_socket(process: SimProcess, thread: SimThread, effect: OpenSocket) -> 
     return process.ports.open_socket(effect.spec).address
 
 
+def _reserve_address(process: SimProcess, thread: SimThread, effect: ReserveAddress) -> str:
+    return process.sim.host.network.reserve(effect.address)
+
+
 def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
     for place in process.context.pop("groups", {}).values():
         place.seat.close()
@@ -202,6 +207,7 @@ ANSWERS: Answers = {
     CreateRing: _create_ring,
     OpenRing: _open_ring,
     OpenSocket: _open_socket,
+    ReserveAddress: _reserve_address,
     Close: _close,
     ReadModel: _read_model,
     MakeWorker: _make_worker,

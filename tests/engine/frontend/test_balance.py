@@ -167,3 +167,19 @@ def test_without_a_coordinator_no_rank_is_chosen_that_has_more_than_another(rank
             running.append(balance.choose())
             assert balance.in_flight[running[-1]] == fewest + 1
     assert balance.in_flight == [running.count(rank) for rank in range(ranks)]
+
+
+def test_a_rank_that_nothing_can_be_sent_to_gets_its_share_of_a_burst_and_no_more():
+    """Else it would always be the one with the fewest; and it is tried again, and is one of them once one has ended."""
+    balance, chosen = Balance(2), list[int]()
+    for _ in range(12):
+        chosen.append(balance.choose())
+        if chosen[-1] == 1:
+            balance.ended(1, unsent=True)
+    assert 4 <= chosen.count(1) <= 7
+    for _ in range(chosen.count(0)):
+        balance.ended(0)
+    while (rank := balance.choose()) == 0:
+        pass
+    balance.ended(rank)
+    assert balance.score(1) == 0

@@ -4,8 +4,9 @@ import asyncio
 
 import msgspec
 import pytest
+import zmq
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, SocketConfig
 from engine.errors import ConfigError, EngineDeadError, StartupError
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.attachment import Attachment
@@ -88,7 +89,25 @@ def test_a_client_with_another_parallel_configuration_is_told_the_difference(con
         attached(launcher, other, 0)
 
 
-def test_engines_of_several_clients_are_joined_with_them_by_ipc(config):
-    over_tcp = msgspec.structs.replace(config, sockets=msgspec.structs.replace(config.sockets, transport="tcp"))
-    with pytest.raises(ConfigError, match="set sockets.transport to 'ipc'"):
-        EngineLauncher(over_tcp)
+def test_clients_bind_the_ports_that_were_kept_for_them_and_bind_them_again(config):
+    """Over tcp: the cores were told of these before any client was there."""
+    over_tcp = msgspec.structs.replace(config, sockets=SocketConfig(transport="tcp", io_threads=2))
+
+    async def once(index: int) -> None:
+        llm = attached(launcher, over_tcp, index)
+        assert await served(llm) == [True] * 8
+        llm.shutdown()
+
+    with EngineLauncher(over_tcp, clients=2) as launcher:
+        kept = [address for client in launcher.attachment.clients
+                for address in (client.requests, *client.outputs.values())]
+        assert launcher.ports._context.get(zmq.IO_THREADS) == 2
+        assert len(set(kept)) == 4 and all(address.startswith("tcp://127.0.0.1:") for address in kept)
+        for index in (1, 0, 1):
+            asyncio.run(once(index))
+
+
+def test_engines_at_an_address_that_is_none_of_this_host_are_refused_by_name(config):
+    elsewhere = msgspec.structs.replace(config, sockets=SocketConfig(transport="tcp", host="2001:db8::1"))
+    with pytest.raises(ConfigError, match=r"tcp://\[2001:db8::1\]:\* is no address of this host"):
+        EngineLauncher(elsewhere)

@@ -9,7 +9,7 @@ from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.guarantees.base import LOSSES, MESSAGE, ORDERINGS, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.history.history import FOREVER, EngineLife, History, Receipt, Record
-from scenarios.history.names import base, life_of, of_life
+from scenarios.history.names import base, kind_of, life_of, of_life
 from scenarios.history.play import Play
 from scenarios.history.receipts import STALL_FATES
 
@@ -54,7 +54,7 @@ def _judge_ready(finding: Finding, hub: str, core: str) -> None:
 
 
 def _is_of_a_subscription(receipt: Receipt) -> bool:
-    return "->coordinator." in receipt.site and receipt.site.endswith("/wave:receive")
+    return "->coordinator." in receipt.site and receipt.site.endswith(("/wave:receive", "/wave:wire"))
 
 
 def check_coordinator_death_is_told(history: History) -> Finding:
@@ -116,8 +116,8 @@ def check_view_converges(history: History) -> Finding:
         engines = history.engines_of(hub)
         for start in history.startups:
             client = start.node
-            if life_of(client) == life_of(hub) and start.ready_at < FOREVER and set(
-                    history.engines_of(client)) & set(engines):
+            if (kind_of(client) == NodeKind.FRONTEND and life_of(client) == life_of(hub) and start.ready_at < FOREVER
+                    and set(history.engines_of(client)) & set(engines)):
                 for quiet in _quiets(history, hub, client, engines, start.ready_at):
                     _judge_view(finding, hub, client, quiet)
     return finding

@@ -11,7 +11,7 @@ from faults.journal import Record
 from scenarios.guarantees.base import DEATHS, MESSAGE, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep
-from scenarios.history.history import FOREVER, History
+from scenarios.history.history import FOREVER, Fate, History
 
 SOURCE = "vLLM V1 data-parallel engine core"
 _DONE, _PAUSED = Mark.WAVE_DONE.value, Mark.PAUSED.value
@@ -336,6 +336,9 @@ GUARANTEES = (
         witness="a rank without a request of its own was woken by one that came to another",
         envelope=Envelope(outside=(
             Where(STALLS, passing=False, why="who stands still for good executes nothing: see stall-is-told"),
+            *(Where(frozenset({Fate.CUT}), sites=f"*/{channel.value}:wire", passing=False,
+                    why="whom nothing reaches is missed by the others: the group ends, by name")
+              for channel in (Channel.WAVE, Channel.REPORT)),
             Where(MESSAGE, sites=f"*/{Channel.REQUESTS.value}:*", why="a call to pause may reach one rank alone"))),
     ),
     Guarantee(
