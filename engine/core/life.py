@@ -134,8 +134,7 @@ class CoreLife:
         yield from executor.begin()  # before the first socket and thread: under fork they must not be inherited
         yield beside("parent-watch", self._watch_parent(executor))
         yield OpenHeartbeat(recipe.beat, create=False)
-        yield OpenSocket(core_handshake_socket(config, recipe.handshake_address, recipe.engine_index,
-                                               recipe.owner))
+        yield OpenSocket(core_handshake_socket(config, recipe.handshake_address, recipe.engine_index, recipe.owner))
         metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
         self._check_agreement(metadata)
         yield from executor.connect()

@@ -88,7 +88,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "yield OpenHeartbeat(recipe.beat, create=False)", _NO_ORDER),
     Equivalent("engine/core/life.py", "CoreLife._start", "effects-swapped",
                "yield OpenHeartbeat(recipe.beat, create=False)\n        "
-               "yield OpenSocket(core_handshake_socket(recipe.handshake_address, recipe.engine_index, "
+               "yield OpenSocket(core_handshake_socket(config, recipe.handshake_address, recipe.engine_index, "
                "recipe.owner))", _NO_ORDER),
     Equivalent("engine/core/life.py", "CoreLife._watch_parent", "effects-swapped",
                "yield Cancel(gone)\n        yield Put(INPUT, gone)", "both end the main thread, by the same error"),
