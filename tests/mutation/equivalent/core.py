@@ -11,6 +11,7 @@ _NO_ORDER = "neither is seen by what the other one does"
 _FIRST = "the main thread ends by the first one"
 _REFUSED = "a configuration refuses such a block, and workers so few, before a core has a pool"
 _LOG = "a line for an operator"
+_AGAIN = "it is said again and again until it is heard, and whoever has heard it minds it no more"
 _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -35,6 +36,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "nothing can be found where `cache_blocks` has stored nothing"),
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "branch-never-taken", "last <= first", _EMPTY),
     Equivalent(_CACHE, "KVCacheManager.cache_blocks", "off-by-one", "last <= first", _EMPTY, "last < first"),
+    Equivalent("engine/core/io/loops.py", "input_loop", "effects-swapped",
+               'yield Observe("client-cut", {"client": index})\n                yield Put(INPUT, ClientGone(index))',
+               _NO_ORDER),
+    Equivalent("engine/core/io/loops.py", "output_loop", "sent-twice", "yield Send(REPORTS, again)", _AGAIN),
+    Equivalent("engine/core/io/loops.py", "_started", "sent-twice", "yield Put(INPUT, started)", _AGAIN),
+    Equivalent("engine/core/io/loops.py", "Unheard.due", "off-by-one", "now < self._at + self.every_s",
+               "at the very instant it is time, and the next look is soon"),
     Equivalent("engine/core/io/loops.py", "_whose", "exception-swallowed", "return None",
                "a function that ends returns None"),
     Equivalent("engine/core/engine_core.py", "EngineCore.busy_loop", "off-by-one", "1",
