@@ -234,7 +234,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="two ranks of two workers, of one client", topology=data_parallel(2, tp=2), workload=pair.then(
             _FEW, utility("get_stats"), steps=2).then(abort(1), add(1, name="again"), steps=1).then(abort(0, "again"))),
         Phase(name="two ranks and their coordinator", topology=data_parallel(2, coordinated=True), workload=short),
-        Phase(name="two clients of a core", topology=data_parallel(1, clients=2), workload=short),
+        Phase(name="two clients of a core", topology=data_parallel(1, clients=2), workload=recorded("eight-mixed")),
         Phase(name="two ranks in step", topology=data_parallel(2, lockstep=True), config=_IN_STEP, workload=short),
         Phase(name="two ranks in step, of two workers", topology=data_parallel(2, tp=2, lockstep=True),
               config=_IN_STEP, workload=short),

@@ -90,7 +90,7 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
             finding.took("the wait of {} for HELLO", node, at=end.at, node=node, measured=end.at - began,
                          bound=timer_s(bounds, bounds.handshake_s))
     elif not startup.ready and "in time" in end.data["reason"] and base(core) in end.data["reason"] and \
-            end.at - began < bounds.startup_s - ROUNDING_S:
+            not end.data["reason"].startswith(f"{base(core)}: ") and end.at - began < bounds.startup_s - ROUNDING_S:
         finding.broke("{} gave {} up after {:.3f} s, and it may take {:g} s to start", node, core, end.at - began,
                       bounds.startup_s, at=end.at, node=node)
 
