@@ -154,6 +154,11 @@ class LauncherLife:
         yield from self._engines.kill()
         yield from self.give_back()
 
+    @property
+    def files(self) -> EngineFiles | None:
+        """From the start on."""
+        return self._engines.files
+
     def give_back(self) -> Loop[None]:
         yield Close()
         if self._engines.files is not None:

@@ -44,6 +44,7 @@ from engine.frontend.session import ClientSession, Delivery, Message
 from engine.messages import SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
+from engine.process.files import EngineFiles
 from engine.topology import Channel, Edge, Mark, Node
 from engine.wire.handshake import REQUESTS
 
@@ -172,6 +173,11 @@ class ClientLife:
         """Whether there is a core that nothing is known against."""
         return self.session.dead is None and any(
             not handle.dead and handle.gone() is None for handle in self.cores.values())
+
+    @property
+    def files(self) -> EngineFiles | None:
+        """Of engines that it has started, from the start on."""
+        return self._engines.files
 
     @property
     def dead_cores(self) -> dict[str, str]:
