@@ -10,14 +10,12 @@ import pytest
 import zmq
 
 from engine.config import DataParallelConfig, EngineConfig
-from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.client import EngineLauncher
 from engine.frontend.llm import LLM
 from engine.messages import SamplingParams
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import recorded
+from tests.engine.frontend.test_several import WORKLOAD, attached, served
 
-WORKLOAD = recorded("eight-mixed")
 KINDS = (zmq.DEALER, zmq.PUSH, zmq.XSUB, zmq.SUB, zmq.REQ, zmq.PULL, zmq.PAIR)
 IN_STEP = {"data_parallel_size": 2, "tensor_parallel_size": 1, "bounds": {"collective_s": 0.8},
            "data_parallel": DataParallelConfig(lockstep=True, coordinator=True, changed_s=0.02, unchanged_s=0.2)}
@@ -84,17 +82,8 @@ def shared() -> EngineConfig:
 
 
 def test_strangers_at_all_sockets_that_clients_share_change_nothing(shared: EngineConfig, tmp_path: Path) -> None:
-    async def served(llm: AsyncLLM) -> list[bool]:
-        async def one(request) -> bool:
-            last = None
-            async for output in llm.generate(request.prompt_token_ids, request.params, f"r{request.index}"):
-                last = output
-            return last.token_ids == request.reference_token_ids
-
-        return await asyncio.gather(*map(one, WORKLOAD.requests))
-
     async def both() -> None:
-        llms = [AsyncLLM(shared, attachment=launcher.attachment, client_index=index) for index in range(2)]
+        llms = [attached(launcher, shared, index) for index in range(2)]
         assert await asyncio.to_thread(disturb, Path(launcher.life.files.path)) > 100
         assert await asyncio.gather(*map(served, llms)) == [[True] * 8] * 2
         for llm in llms:
