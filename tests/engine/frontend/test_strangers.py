@@ -17,7 +17,10 @@ from scenarios.lab.settings import lab_config
 from tests.engine.frontend.test_several import WORKLOAD, attached, served
 
 KINDS = (zmq.DEALER, zmq.PUSH, zmq.XSUB, zmq.SUB, zmq.REQ, zmq.PULL, zmq.PAIR)
-IN_STEP = {"data_parallel_size": 2, "tensor_parallel_size": 1, "bounds": {"collective_s": 0.8},
+#: What takes how long is no part of it.
+UNHURRIED = {"startup_s": 120.0, "handshake_s": 60.0, "collective_s": 8.0, "step_s": 20.0, "rpc_s": 20.0,
+             "stall_s": 20.0, "request_s": 60.0, "output_gap_s": 30.0}
+IN_STEP = {"data_parallel_size": 2, "tensor_parallel_size": 1,
            "data_parallel": DataParallelConfig(lockstep=True, coordinator=True, changed_s=0.02, unchanged_s=0.2)}
 
 
@@ -67,7 +70,7 @@ def disturb(path: Path) -> int:
 def test_strangers_at_all_sockets_of_an_engine_change_nothing(changes: dict) -> None:
     prompts = [request.prompt_token_ids for request in WORKLOAD.requests]
     params = [SamplingParams(**request.sampling_params) for request in WORKLOAD.requests]
-    with LLM(config=lab_config(**changes)) as llm:
+    with LLM(config=lab_config(bounds=UNHURRIED, **changes)) as llm:
         files = Path(llm.client.life.files.path)
         for _ in range(2):
             assert disturb(files) > 100
@@ -78,7 +81,7 @@ def test_strangers_at_all_sockets_of_an_engine_change_nothing(changes: dict) -> 
 
 @pytest.fixture
 def shared() -> EngineConfig:
-    return lab_config(tensor_parallel_size=1)
+    return lab_config(tensor_parallel_size=1, bounds=UNHURRIED)
 
 
 def test_strangers_at_all_sockets_that_clients_share_change_nothing(shared: EngineConfig, tmp_path: Path) -> None:
