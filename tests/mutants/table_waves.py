@@ -87,8 +87,8 @@ RESTLESS = Mutant(
 
 SEAT = "engine/process/consensus/agreement.py"
 
-WAITS_FOR_EVER = Mutant(
-    id="waits-for-ever", scenario="test_one_of_three_ranks_stands_still_at_an_all_reduce",
+WAITS_IN_VAIN = Mutant(
+    id="waits-in-vain", scenario="test_one_of_three_ranks_stands_still_at_an_all_reduce",
     bug="Who waits for others in an all-reduce waits as long as they take.",
     breaks=these("dp-missing-is-named/bound"),
     edits=(Edit(CORE, "        deadline = (yield Now()) + self.config.bounds.collective_s\n",
