@@ -141,7 +141,7 @@ def _is_not_let_in(ask: Asking) -> None:
     without_keys = msgspec.structs.replace(writer.export_handle(), remote_keys=None)
     ask.raised("a handle without keys", lambda: MessageQueue.create_from_handle(without_keys, 0), QueueError, "CURVE")
     before = held()
-    ask("an address that is not this host's", lambda: MessageQueue(1, 0, connect_ip="192.0.2.1"), "ZMQError")
+    ask("an address that is not this host's", lambda: MessageQueue(1, 0, connect_ip="192.0.2.1"), "ConfigError")
     ask("what is left of it", lambda: no_more(before), True)
 
 
