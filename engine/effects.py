@@ -130,8 +130,7 @@ class Attempt(Effect):
 class RingCrossing(Effect, gc=False):
     """A ring message is about to be written (`send`), or was read and is about to be used (`receive`). -> None
 
-    `parts` are the message's buffers as framed, `position` its number in the ring from 0. This is where a
-    plan stops a process around a ring message; without a fault layer it costs nothing.
+    `parts` are its buffers as framed, `position` its number in the ring from 0. Here a plan stops a process around it.
     """
 
     ring: str
@@ -260,7 +259,7 @@ class TellChild(Effect):
 class HearChildren(Effect):
     """Wait until one of these children has said something on its pipe, or then is gone, until `deadline`.
 
-    -> (node, what it said), or (node, Gone), or None at the deadline"""
+    -> (node, what it said, Garbled where it cannot be read), or (node, Gone), or None at the deadline"""
 
     nodes: tuple[Node, ...]
     deadline: float
@@ -398,3 +397,4 @@ class MakeWorker(Effect):
     world_size: int
     init_method: str
     across: Any = None  # engine.process.consensus.effects.Across
+    local_dp_rank: int = 0

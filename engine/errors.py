@@ -90,10 +90,10 @@ class PeerDeadError(QueueCancelledError):
 
 
 class RpcError(RingtwinError):
-    """A worker raised while executing an RPC. `rank` and `method` say where."""
+    """A worker raised while executing an RPC. `rank` and `method` say where, `name` by which name it is known."""
 
-    def __init__(self, rank: int, method: str, message: str) -> None:
-        super().__init__(f"worker.{rank} failed in {method}: {message}")
+    def __init__(self, rank: int, method: str, message: str, name: str = "") -> None:
+        super().__init__(f"{name or f'worker.{rank}'} failed in {method}: {message}")
         self.rank = rank
         self.method = method
 

@@ -9,7 +9,7 @@ exception: their bytes are vLLM's (`engine/kv_events/codec.py`).
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,9 +21,13 @@ class EngineCoreRequestType:
     ABORT = b"\x01"
     START_DP_WAVE = b"\x02"
     UTILITY = b"\x03"
+    LEAVE = b"\x06"  # to a headless core, which nobody else can tell that its client has no more use for it
 
 
 ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+#: The number of a wave as it travels. Nobody counts so far: one that is larger was never a wave, and the next one
+#: after the largest that msgpack can carry would end whoever has to say it.
+Wave = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 _INFINITE = float("inf")
 
 
@@ -94,7 +98,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, omit_defau
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
     client_index: int = 0
-    current_wave: int = 0
+    current_wave: Wave = 0
     arrival_time: float = 0.0
     eos_token_id: int | None = None
     priority: int = 0
@@ -135,10 +139,10 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, omit_defau
     timestamp: float = 0.0
     utility_output: UtilityOutput | None = None
     finished_requests: list[str] | None = None
-    wave_complete: int | None = None
-    start_wave: int | None = None
+    wave_complete: Wave | None = None
+    start_wave: Wave | None = None
     step: int = 0  # steps the core has executed when it sent this
-    counted_at: tuple[int, int] | None = None  # to a coordinator: wave, and step of it, at which the stats were taken
+    counted_at: tuple[Wave, int] | None = None  # to a coordinator: wave, and step of it, at which the stats were taken
 
 
 # -- handshake ----------------------------------------------------------------------------------------
@@ -152,11 +156,16 @@ class EngineZmqAddresses(msgspec.Struct, frozen=True):
     frontend_stats_publish_address: str | None = None
 
 
-class EngineHandshakeMetadata(msgspec.Struct, frozen=True):
-    """The frontend's answer to HELLO: where to connect, and the parallel configuration both sides must share."""
+class EngineHandshakeMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The frontend's answer to HELLO: where to connect, and the parallel configuration both sides must share.
+
+    Without inputs and outputs it is that of a head which asks nothing of this core.
+    """
 
     addresses: EngineZmqAddresses
     parallel_config: dict[str, int | str | bool]
+    head: Any = None  # engine.process.consensus.effects.Member: who says this, to one that it has not started
+    coordinator: Any = None  # the same of the coordinator, where there is one
 
 
 # -- one step ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ Names are frozen: plans on disk refer to them.
              worker.1/collective:enter                               a collective, counted per node
              core.1/consensus:enter                                  what cores decide together, likewise
              worker.2/pipe:receive                                   what a stage takes from the one before it
+             worker.1->core.0/birth:receive                          what a child says on the pipe it was born with
 
 An engine is a core with its workers. `worker.R` is the only written name of rank R of engine 0, `worker.E.R` names the
 ranks of engines E from 1. A play has one or more engines, one or more clients of them, and subscribers; cores of one
@@ -59,6 +60,7 @@ class Channel(StrEnum):
     STATS = "stats"  # what a coordinator tells its clients, and how they ask for it
     WAVE = "wave"  # the same of its cores
     REPORT = "report"  # what cores tell the coordinator
+    BIRTH = "birth"  # the pipe between a process and whoever started it: its recipe, and what it says of itself
 
 
 class Mark(StrEnum):
@@ -93,7 +95,7 @@ LOCKSTEP_MARKS = (Mark.DUMMY, Mark.WAVE_DONE, Mark.PAUSED, Mark.RESUMED)
 RING_CHANNELS = (Channel.RPC, Channel.RESPONSE)
 MESSAGE_CHANNELS = (
     Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.OVERFLOW, Channel.KV, Channel.REPLAY,
-    Channel.STATS, Channel.WAVE, Channel.REPORT,
+    Channel.STATS, Channel.WAVE, Channel.REPORT, Channel.BIRTH,
 )
 
 #: Their crossings are counted by the process, whoever is at the other end.
@@ -185,3 +187,166 @@ def at(place: Edge | Node | str, operation: str) -> str:
 
 def mark_site(node: Node | str, mark: Mark) -> str:
     return f"{node}/mark:{mark.value}"
+
+
+# -- an engine by itself ------------------------------------------------------------------------------------------
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """How an engine's ranks stand: `pp` stages of `tp` ranks each, one stage after the other."""
+
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def output_rank(self) -> int:
+        """Who answers: the first of the last stage."""
+        return self.size - self.tp
+
+    def stage(self, rank: int) -> int:
+        return rank // self.tp
+
+    def tp_group(self, rank: int) -> tuple[int, ...]:
+        """The ranks of its stage, each of which holds a part of the same layers."""
+        first = rank - rank % self.tp
+        return tuple(range(first, first + self.tp))
+
+    def pp_group(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the same part of every stage's layers, one of each stage."""
+        return tuple(range(rank % self.tp, self.size, self.tp))
+
+
+@lru_cache(maxsize=256)
+def _workers_of(engine: int, ranks: int) -> tuple[Node, ...]:
+    return tuple(worker(rank, engine=engine) for rank in range(ranks)) if ranks > 1 else ()
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """A core and its workers: `pp` stages of `tp`; a single rank runs inside the core (no worker node).
+
+    `data_parallel_rank` None: as configured. `subscribers`: those that follow its KV events, by index.
+    """
+
+    index: int = 0
+    tp: int = 2
+    data_parallel_rank: int | None = None
+    subscribers: tuple[int, ...] = ()
+    pp: int = 1
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.tp, self.pp)
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def core(self) -> Node:
+        return core(self.index)
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        return _workers_of(self.index, self.ranks)
+
+    @property
+    def followers(self) -> tuple[Node, ...]:
+        return tuple(subscriber(k) for k in self.subscribers)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The engine's own processes."""
+        return (self.core, *self.workers)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Those among its own nodes, and to its followers."""
+        c, edges = self.core, []
+        for w in self.workers:
+            edges += [Edge(c, w, Channel.RPC), Edge(c, w, Channel.OVERFLOW), Edge(w, c, Channel.RESPONSE)]
+            edges += [Edge(w, c, Channel.OVERFLOW), Edge(c, w, Channel.BIRTH), Edge(w, c, Channel.BIRTH)]
+            edges += [Edge(w, self.workers[other], Channel.COLLECTIVE)
+                      for other in self.grid.tp_group(w.index) if other != w.index]
+            edges += [Edge(w, self.workers[other], Channel.PIPE) for other in self.piped_to(w.index)]
+        for s in self.followers:
+            edges += [Edge(c, s, Channel.KV), Edge(s, c, Channel.REPLAY), Edge(c, s, Channel.REPLAY)]
+        return tuple(edges)
+
+    def piped_to(self, rank: int) -> tuple[int, ...]:
+        """The rank of the next stage that it sends to; of the last stage the one of the first."""
+        group = self.grid.pp_group(rank)
+        return (group[(self.grid.stage(rank) + 1) % self.pp],) if self.pp > 1 else ()
+
+
+# -- who has to do with engines, and all of them together ---------------------------------------------------------
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A frontend and the engines that it speaks with."""
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+
+    @property
+    def node(self) -> Node:
+        return frontend(self.index)
+
+
+class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
+    """Who carries word between these engines, and to all clients of them. `lockstep`: they execute as many steps."""
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+    lockstep: bool = False
+
+    @property
+    def node(self) -> Node:
+        return coordinator(self.index)
+
+
+class Launcher(msgspec.Struct, frozen=True, kw_only=True):
+    """Who owns these engines and asks nothing of them: with their coordinator, where they have several clients, or
+    headless, where they have only one that was started elsewhere.
+    """
+
+    index: int = 0
+    engines: tuple[int, ...] = (0,)
+
+    @property
+    def node(self) -> Node:
+        return launcher(self.index)
+
+
+class Offline(msgspec.Struct, frozen=True, kw_only=True):
+    """These engines step together, and each has a client of its own: no coordinator, and nobody wakes anybody."""
+
+    engines: tuple[int, ...]
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """Engines and clients that are joined: what is started, serves and goes as a whole. Subscribers outlive it."""
+
+    engines: tuple[Engine, ...]
+    clients: tuple[Client, ...]
+    coordinators: tuple[Coordinator, ...] = ()
+    launcher: Launcher | None = None
+    headless: tuple[Launcher, ...] = ()  # who owns those of the engines that were started elsewhere
+
+    @property
+    def index(self) -> int:
+        return self.engines[0].index
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        return frozenset((*(node for engine in self.engines for node in engine.nodes),
+                          *(client.node for client in self.clients), *(one.node for one in self.coordinators),
+                          *([self.launcher.node] if self.launcher else []), *(one.node for one in self.headless)))
+
+    @property
+    def followers(self) -> tuple[tuple[Node, Engine], ...]:
+        """Its subscribers, each with whom it follows."""
+        return tuple((node, engine) for engine in self.engines for node in engine.followers)

@@ -177,6 +177,9 @@ class Child(Protocol):
 class Parent(Protocol):
     """The pipe to whoever started this process."""
 
+    def take(self, recipe: bytes) -> bytes | None:
+        """The recipe has come, and with it these ports. -> what there is to read, None: the parent went before"""
+
     def send(self, message: bytes) -> None: ...
 
     def wait_until_gone(self) -> None:
@@ -229,6 +232,10 @@ class Ports(Protocol):
 
     def process_group(self, rank: int, world_size: int, init_method: str, device: str, timeout_s: float,
                       communicator: str, tp: int | None = None) -> Any: ...
+    def introduce(self, card: Any, size: int, where: str, deadline: float, wait: Callable[[list[int], float], object],
+                  ) -> Any:
+        """Meet those who come to this address, and hear who they are: `engine.process.consensus.introductions`."""
+
     def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> Any:
         """A place in a group of processes, which meets the others: `engine.process.consensus.group.ConsensusGroup`."""
 

@@ -19,10 +19,17 @@ from engine.names import (
     UNCOUNTED,
     WRITER_STORES,
     Channel,
+    Client,
+    Coordinator,
+    Deployment,
     Edge,
+    Engine,
+    Grid,
+    Launcher,
     Mark,
     Node,
     NodeKind,
+    Offline,
     at,
     coordinator,
     core,
@@ -35,158 +42,11 @@ from engine.names import (
 
 __all__ = [
     "MESSAGE_CHANNELS", "READER_STORES", "RING_CHANNELS", "WRITER_STORES", "Channel", "Client", "Coordinator",
-    "Deployment", "Edge", "Engine", "Grid", "Launcher", "Mark", "Node", "NodeKind", "Topology", "at",
-    "consensus_sites", "coordinator", "core", "data_parallel", "frontend",
-    "is_site", "launcher", "mark_site", "side_by_side", "subscriber", "tensor_parallel", "with_ranks", "worker",
+    "Deployment", "Edge", "Engine", "Grid", "Launcher", "Mark", "Node", "NodeKind", "Offline", "Topology", "at",
+    "consensus_sites", "coordinator", "core", "data_parallel", "external", "frontend", "headless", "hybrid",
+    "is_site", "launcher", "mark_site", "offline", "side_by_side", "subscriber", "tensor_parallel", "with_ranks",
+    "worker",
 ]
-
-
-class Grid(msgspec.Struct, frozen=True):
-    """How an engine's ranks stand: `pp` stages of `tp` ranks each, one stage after the other."""
-
-    tp: int = 1
-    pp: int = 1
-
-    @property
-    def size(self) -> int:
-        return self.tp * self.pp
-
-    @property
-    def output_rank(self) -> int:
-        """Who answers: the first of the last stage."""
-        return self.size - self.tp
-
-    def stage(self, rank: int) -> int:
-        return rank // self.tp
-
-    def tp_group(self, rank: int) -> tuple[int, ...]:
-        """The ranks of its stage, each of which holds a part of the same layers."""
-        first = rank - rank % self.tp
-        return tuple(range(first, first + self.tp))
-
-    def pp_group(self, rank: int) -> tuple[int, ...]:
-        """The ranks that hold the same part of every stage's layers, one of each stage."""
-        return tuple(range(rank % self.tp, self.size, self.tp))
-
-
-@lru_cache(maxsize=256)
-def _workers_of(engine: int, ranks: int) -> tuple[Node, ...]:
-    return tuple(worker(rank, engine=engine) for rank in range(ranks)) if ranks > 1 else ()
-
-
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A core and its workers: `pp` stages of `tp`; a single rank runs inside the core (no worker node).
-
-    `data_parallel_rank` None: as configured. `subscribers`: those that follow its KV events, by index.
-    """
-
-    index: int = 0
-    tp: int = 2
-    data_parallel_rank: int | None = None
-    subscribers: tuple[int, ...] = ()
-    pp: int = 1
-
-    @property
-    def grid(self) -> Grid:
-        return Grid(self.tp, self.pp)
-
-    @property
-    def ranks(self) -> int:
-        return self.tp * self.pp
-
-    @property
-    def core(self) -> Node:
-        return core(self.index)
-
-    @property
-    def workers(self) -> tuple[Node, ...]:
-        return _workers_of(self.index, self.ranks)
-
-    @property
-    def followers(self) -> tuple[Node, ...]:
-        return tuple(subscriber(k) for k in self.subscribers)
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The engine's own processes."""
-        return (self.core, *self.workers)
-
-    @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Those among its own nodes, and to its followers."""
-        c, edges = self.core, []
-        for w in self.workers:
-            edges += [Edge(c, w, Channel.RPC), Edge(c, w, Channel.OVERFLOW), Edge(w, c, Channel.RESPONSE)]
-            edges += [Edge(w, c, Channel.OVERFLOW)]
-            edges += [Edge(w, self.workers[other], Channel.COLLECTIVE)
-                      for other in self.grid.tp_group(w.index) if other != w.index]
-            edges += [Edge(w, self.workers[other], Channel.PIPE) for other in self.piped_to(w.index)]
-        for s in self.followers:
-            edges += [Edge(c, s, Channel.KV), Edge(s, c, Channel.REPLAY), Edge(c, s, Channel.REPLAY)]
-        return tuple(edges)
-
-    def piped_to(self, rank: int) -> tuple[int, ...]:
-        """The rank of the next stage that it sends to; of the last stage the one of the first."""
-        group = self.grid.pp_group(rank)
-        return (group[(self.grid.stage(rank) + 1) % self.pp],) if self.pp > 1 else ()
-
-
-class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A frontend and the engines that it speaks with."""
-
-    index: int = 0
-    engines: tuple[int, ...] = (0,)
-
-    @property
-    def node(self) -> Node:
-        return frontend(self.index)
-
-
-class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
-    """Who carries word between these engines, and to all clients of them. `lockstep`: they execute as many steps."""
-
-    index: int = 0
-    engines: tuple[int, ...] = (0,)
-    lockstep: bool = False
-
-    @property
-    def node(self) -> Node:
-        return coordinator(self.index)
-
-
-class Launcher(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns these engines, and their coordinator, where they have several clients. It asks nothing of them."""
-
-    index: int = 0
-    engines: tuple[int, ...] = (0,)
-
-    @property
-    def node(self) -> Node:
-        return launcher(self.index)
-
-
-class Deployment(msgspec.Struct, frozen=True):
-    """Engines and clients that are joined: what is started, serves and goes as a whole. Subscribers outlive it."""
-
-    engines: tuple[Engine, ...]
-    clients: tuple[Client, ...]
-    coordinators: tuple[Coordinator, ...] = ()
-    launcher: Launcher | None = None
-
-    @property
-    def index(self) -> int:
-        return self.engines[0].index
-
-    @property
-    def nodes(self) -> frozenset[Node]:
-        return frozenset((*(node for engine in self.engines for node in engine.nodes),
-                          *(client.node for client in self.clients), *(one.node for one in self.coordinators),
-                          *([self.launcher.node] if self.launcher else [])))
-
-    @property
-    def followers(self) -> tuple[tuple[Node, Engine], ...]:
-        """Its subscribers, each with whom it follows."""
-        return tuple((node, engine) for engine in self.engines for node in engine.followers)
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +56,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[Client, ...] = (Client(),)
     coordinators: tuple[Coordinator, ...] = ()
     launchers: tuple[Launcher, ...] = ()
+    offline: tuple[Offline, ...] = ()
 
     def engine(self, index: int) -> Engine:
         """Raises KeyError for an engine that the play does not have."""
@@ -215,27 +76,55 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         one = self.launcher_of(engine)
         return self.clients_of(engine)[0].node if one is None else one.node
 
+    def head_of(self, engine: int) -> Node:
+        """Who owns the first of the engines that it is deployed with, and so their coordinator; offline its owner."""
+        if self.is_offline(engine):
+            return self.owner_of(engine)
+        return next(self.owner_of(one.index) for one in self.deployments
+                    if any(member.index == engine for member in one.engines))
+
+    def is_spread(self, engine: int) -> bool:
+        """Whether not all that it is deployed with are started by one, and they have a head."""
+        return not self.is_offline(engine) and any(
+            self.owner_of(member.index) != self.head_of(engine) for one in self.deployments
+            if any(member.index == engine for member in one.engines) for member in one.engines)
+
+    def is_headless(self, engine: int) -> bool:
+        """Whether it was started elsewhere than its client."""
+        one = self.launcher_of(engine)
+        return one is not None and one.node != self.head_of(engine)
+
+    def greeted_by(self, engine: int) -> tuple[Node, ...]:
+        """With whom its core shakes hands: the head of all, then its own client, where that is another one."""
+        head = self.head_of(engine)
+        return (head,) if self.is_headless(engine) else tuple(dict.fromkeys((head, self.owner_of(engine))))
+
     def coordinators_of(self, engines: Iterable[int]) -> tuple[Coordinator, ...]:
         """Those of any of these engines."""
         wanted = set(engines)
         return tuple(one for one in self.coordinators if not wanted.isdisjoint(one.engines))
 
     @property
+    def stepping(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of engines that step together."""
+        return (*(one.engines for one in self.coordinators if one.lockstep), *(one.engines for one in self.offline))
+
+    def steps_with(self, engine: int) -> tuple[int, ...]:
+        """Whom an engine steps together with, itself among them; nobody, where it steps alone."""
+        return next((group for group in self.stepping if engine in group), ())
+
+    def is_offline(self, engine: int) -> bool:
+        return any(engine in one.engines for one in self.offline)
+
+    def _joined(self, engine: int) -> frozenset[int]:
+        """The engines that it has to do with, itself among them: by a client, a coordinator, or their steps."""
+        groups = (*(one.engines for one in self.clients), *(one.engines for one in self.coordinators), *self.stepping)
+        return frozenset((engine, *(other for group in groups if engine in group for other in group)))
+
+    @property
     def deployments(self) -> tuple[Deployment, ...]:
         """In the order of their first engines."""
-        found: list[Deployment] = []
-        for engine in self.engines:
-            clients = self.clients_of(engine.index)
-            for place, other in enumerate(found):
-                if not set(clients).isdisjoint(other.clients):
-                    joined = tuple(dict.fromkeys((*other.clients, *clients)))
-                    found[place] = Deployment((*other.engines, engine), joined)
-                    break
-            else:
-                found.append(Deployment((engine,), clients))
-        return tuple(msgspec.structs.replace(
-            one, coordinators=self.coordinators_of(engine.index for engine in one.engines),
-            launcher=self.launcher_of(one.index)) for one in found)
+        return _deployments(self)
 
     def engines_of(self, node: Node) -> tuple[Engine, ...]:
         """The engine that a core or worker is of, those of a frontend, the one that a subscriber follows."""
@@ -254,7 +143,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     def peers(self, node: Node, kind: NodeKind) -> tuple[Node, ...]:
         """The nodes of this kind that a node is joined with."""
         if node.kind is NodeKind.CORE and kind is NodeKind.FRONTEND:
-            return tuple(client.node for client in self.clients_of(node.index))
+            own = (client.node for client in self.clients_of(node.index))
+            return tuple(dict.fromkeys((*own, *(one for one in self.greeted_by(node.index) if one.kind is kind))))
         engines = self.engines_of(node)
         if kind is NodeKind.COORDINATOR:
             return tuple(one.node for one in self.coordinators_of(engine.index for engine in engines))
@@ -291,7 +181,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         edges: list[Edge] = []
         for engine in self.engines:
             c, owner = engine.core, self.owner_of(engine.index)
-            edges += [Edge(c, owner, Channel.HANDSHAKE), Edge(owner, c, Channel.HANDSHAKE)]
+            for greeted in self.greeted_by(engine.index):
+                edges += [Edge(c, greeted, Channel.HANDSHAKE), Edge(greeted, c, Channel.HANDSHAKE)]
+            edges += [Edge(c, owner, Channel.BIRTH), Edge(owner, c, Channel.BIRTH)]
             for client in self.clients_of(engine.index):
                 f = client.node
                 edges += [Edge(f, c, Channel.REQUESTS), Edge(c, f, Channel.REQUESTS), Edge(c, f, Channel.OUTPUTS)]
@@ -302,7 +194,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def _edges_of(self, hub: Node) -> list[Edge]:
         """Of a coordinator."""
-        edges: list[Edge] = []
+        owner = self.owner_of(self.engines_of(hub)[0].index)
+        edges = [Edge(hub, owner, Channel.BIRTH), Edge(owner, hub, Channel.BIRTH)]
         for f in self.peers(hub, NodeKind.FRONTEND):
             edges += [Edge(hub, f, Channel.STATS), Edge(f, hub, Channel.STATS)]
         for c in self.peers(hub, NodeKind.CORE):
@@ -316,11 +209,31 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         names += [at(edge, "wire") for edge in self.edges if edge.channel in MESSAGE_CHANNELS]
         for engine in self.engines:
             names += _ring_sites(engine)
-        for one in self.coordinators:
-            if one.lockstep:
-                names += _lockstep_sites(self.engines_of(one.node))
+        for group in self.stepping:
+            names += _lockstep_sites(engine for engine in self.engines if engine.index in group)
         names += [mark_site(node, mark) for node in self.nodes for mark in Mark if mark not in LOCKSTEP_MARKS]
         return tuple(names)
+
+
+@lru_cache(maxsize=64)
+def _deployments(topology: Topology) -> tuple[Deployment, ...]:
+    found: list[list[Engine]] = []
+    for engine in topology.engines:
+        joined = topology._joined(engine.index)
+        known = next((one for one in found if any(other.index in joined for other in one)), None)
+        if known is None:
+            found.append(known := [])
+        known.append(engine)
+    return tuple(_deployment(topology, tuple(engines)) for engines in found)
+
+
+def _deployment(topology: Topology, engines: tuple[Engine, ...]) -> Deployment:
+    indices = tuple(engine.index for engine in engines)
+    owners = tuple(dict.fromkeys(one for index in indices if (one := topology.launcher_of(index)) is not None))
+    first = topology.launcher_of(indices[0])
+    clients = tuple(dict.fromkeys(client for index in indices for client in topology.clients_of(index)))
+    return Deployment(engines, clients, topology.coordinators_of(indices), first,
+                      tuple(one for one in owners if one != first))
 
 
 def _ring_sites(engine: Engine) -> list[str]:
@@ -385,6 +298,38 @@ def side_by_side(*engines: Engine) -> Topology:
     """Several engines, numbered in this order, each with a client of its own."""
     numbered = tuple(msgspec.structs.replace(engine, index=index) for index, engine in enumerate(engines))
     return Topology(engines=numbered, clients=tuple(Client(index=e.index, engines=(e.index,)) for e in numbered))
+
+
+def offline(dp: int, *, tp: int = 1, pp: int = 1, subscribers: int = 0) -> Topology:
+    """`dp` engines that step together, each with a client of its own, which has to ask something of it in each wave."""
+    spread = data_parallel(dp, tp=tp, pp=pp, subscribers=subscribers)
+    ranks = tuple(range(dp))
+    return Topology(engines=spread.engines, offline=(Offline(engines=ranks),),
+                    clients=tuple(Client(index=rank, engines=(rank,)) for rank in ranks))
+
+
+def hybrid(groups: int, engines: int, *, tp: int = 1, pp: int = 1, lockstep: bool = False) -> Topology:
+    """Groups of so many engines with a client each, which spreads its requests over those of its own group alone.
+
+    They have one coordinator, which the first client starts: it is the head of all.
+    """
+    spread = data_parallel(groups * engines, tp=tp, pp=pp, coordinated=True, lockstep=lockstep)
+    return msgspec.structs.replace(spread, clients=tuple(
+        Client(index=group, engines=tuple(range(group * engines, (group + 1) * engines))) for group in range(groups)))
+
+
+def external(dp: int, *, tp: int = 1, pp: int = 1) -> Topology:
+    """`dp` engines that step together, each with a client of its own; whoever asks chooses the client."""
+    return hybrid(dp, 1, tp=tp, pp=pp, lockstep=True)
+
+
+def headless(groups: int, engines: int, *, tp: int = 1, pp: int = 1, coordinated: bool = False,
+             lockstep: bool = False) -> Topology:
+    """Groups of so many engines that have one client: it owns the first group, a launcher each other one."""
+    spread = data_parallel(groups * engines, tp=tp, pp=pp, coordinated=coordinated, lockstep=lockstep)
+    return msgspec.structs.replace(spread, launchers=tuple(
+        Launcher(index=group, engines=tuple(range(group * engines, (group + 1) * engines)))
+        for group in range(1, groups)))
 
 
 def with_ranks(topology: Topology, *, tp: int | None = None, pp: int | None = None, dp: int | None = None) -> Topology:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from faults.damage import corrupted, truncated
+from faults.damage import corrupted, swapped, truncated, without_last
 from faults.plan import Fate, Fault
 
 
@@ -56,6 +56,10 @@ class Inbox:
                 message = message[0], corrupted(message[1], fault)
             elif fate is Fate.TRUNCATE:
                 message = message[0], truncated(message[1], fault)
+            elif fate is Fate.OMIT:
+                message = message[0], without_last(message[1])
+            elif fate is Fate.SWAP:
+                message = message[0], swapped(message[1])
         self._ready.append(message)
         if fate is Fate.DUPLICATE:
             self._ready.append((message[0], list(message[1])))

@@ -30,6 +30,16 @@ def truncated(frames: Sequence[Any], fault: Fault) -> list[Any]:
     return _change_last(frames, cut)
 
 
+def without_last(frames: Sequence[Any]) -> list[Any]:
+    """The message without its last frame."""
+    return list(frames[:-1])
+
+
+def swapped(frames: Sequence[Any]) -> list[Any]:
+    """The message whose last two frames have changed places."""
+    return [*frames[:-2], *reversed(frames[-2:])]
+
+
 def _change_last(frames: Sequence[Any], change: Callable[[Any], bytes]) -> list[Any]:
     changed = list(frames)
     for index in reversed(range(len(changed))):

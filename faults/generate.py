@@ -12,7 +12,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from engine.topology import Topology
-from faults.plan import Fate, Fault, Plan, PlanError, Until, allowed_at
+from faults.plan import BIRTH_WIRE, Fate, Fault, Plan, PlanError, Until, allowed_at
 
 #: Without a count of crossings, faults are planted among the first few.
 EARLY_CROSSINGS = 6
@@ -21,8 +21,8 @@ _BYTE_FATES = (Fate.CORRUPT, Fate.TRUNCATE)
 
 
 def fates_at(site: str) -> tuple[Fate, ...]:
-    """What may befall a crossing of this site, in a stable order."""
-    allowed = allowed_at(site)
+    """What may befall any crossing of this site, in a stable order. Few outputs have two frames to be swapped."""
+    allowed = allowed_at(site) - ({Fate.SWAP} if "/outputs:" in site else set())
     return tuple(fate for fate in Fate if fate in allowed)
 
 
@@ -58,6 +58,7 @@ def _fault(dice: random.Random, name: str, site: str, fate: Fate, nth: int, node
            longest_s: float) -> Fault:
     victim = dice.choice(nodes) if fate in _VICTIM_FATES and dice.random() < 0.2 else None
     holds = fate in (Fate.DELAY, Fate.STALL, Fate.HANG) or (fate is Fate.CUT and dice.random() < 0.5)
+    holds = holds and not site.endswith(BIRTH_WIRE)
     return Fault(
         id=name, site=site, fate=fate, nth=nth, victim=victim,
         until=Until(seconds=round(dice.uniform(0.01, longest_s), 3)) if holds else None,

@@ -5,7 +5,7 @@ names costs one dictionary look-up. Of two faults that are due at one crossing t
 the other one counts the crossing too and does not fire there.
 
     counting    every fault counts for itself: only crossings that come after its `after` fault fired,
-                and only messages that have the values of its `match`
+                and only messages that have the values of its `match`, of a `swap` two frames
     firing      at its nth counted crossing and the `times - 1` counted crossings behind it
     lives       a site belongs to the highest life that its name mentions, 0 if it mentions none:
                 `core.0@1->worker.1/rpc:receive` is judged in worker.1 of life 1
@@ -52,11 +52,11 @@ class Judge:
             if count.waits:
                 self._waiting.setdefault(fault.after or "", []).append(count)
 
-    def crossing(self, site: str, decoded: Any = None) -> Fault | None:
+    def crossing(self, site: str, decoded: Any = None, frames: int = 2) -> Fault | None:
         """Count one crossing. -> the fault that fires here, or None
 
         `decoded` is the message's decoded form (see `match.decoded_of`), or a callable that gives it; it is only
-        called where a fault at this site has a `match`.
+        called where a fault at this site has a `match`. `frames`: how many it has, where it is a message.
         """
         if "@" in site:
             site = bare(site)
@@ -67,7 +67,7 @@ class Judge:
         fires: Fault | None = None
         for count in candidates:
             fault = count.fault
-            if count.waits:
+            if count.waits or (fault.fate is Fate.SWAP and frames < 2):
                 continue
             if fault.match is not None:
                 if callable(decoded):

@@ -1,6 +1,7 @@
 """What a fault's `match` looks at: the decoded form of a message, and whether it has the wanted values. Pure.
 
-Promise: frames that are not a message of their channel match nothing, whatever they are.
+Promise: frames that are not a message of their channel match nothing, whatever they are. What of a request or an
+output lies in frames of its own is not looked at.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import msgspec
 
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, KVEventBatch
 from engine.topology import Channel
-from faults.told import SUBSCRIBE, subscriber_in
+from faults.told import SUBSCRIBE, subscriber_in, told_in_pipe
 
 _REQUEST_TYPES = {
     EngineCoreRequestType.ADD: "ADD",
     EngineCoreRequestType.ABORT: "ABORT",
     EngineCoreRequestType.START_DP_WAVE: "START_DP_WAVE",
     EngineCoreRequestType.UTILITY: "UTILITY",
+    EngineCoreRequestType.LEAVE: "LEAVE",
 }
 _decode_request = msgspec.msgpack.Decoder(EngineCoreRequest).decode
 _decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs).decode
@@ -39,6 +41,7 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Any:
         response    {"call_id", "status", "value"}
         wave        {"type": "READY"} | {"type": "START_DP_WAVE", "wave", "exclude"} | {"type": "SUBSCRIBE", "index"}
         report      EngineCoreOutputs
+        birth       the word or recipe as a map: {"type": "ready", "rank", "response_handle"} | {"type": "failed", ...}
         stats       {"type": "NOTICE", "counts", "wave", "running"} | {"type": "SUBSCRIBE", "index"}
                     | {"type": "FIRST_REQUEST", "client", "rank", "wave"}
 
@@ -54,18 +57,26 @@ def _request(frames: Sequence[Any]) -> Any:
     kind = bytes(frames[0])
     name = _REQUEST_TYPES.get(kind, kind.hex())
     if name == "ADD":
-        return {"type": name, "request": _decode_request(frames[1])}
+        return {"type": name, "request": _decode_request(frames[1]) if len(frames) == 2 else msgspec.convert(
+            _body(frames[1]), EngineCoreRequest)}
     if name == "ABORT":
         return {"type": name, "request_ids": msgspec.msgpack.decode(frames[1])}
     if name == "UTILITY":
-        client_index, call_id, method, args = msgspec.msgpack.decode(frames[1])
+        client_index, call_id, method, args = _body(frames[1])
         return {"type": name, "client_index": client_index, "call_id": call_id, "method": method, "args": args}
     return {"type": name}
 
 
 def _output(frames: Sequence[Any]) -> Any:
     first = bytes(frames[0])
-    return {"type": first.decode()} if first == b"ENGINE_CORE_DEAD" else _decode_outputs(first)
+    if first == b"ENGINE_CORE_DEAD":
+        return {"type": first.decode()}
+    return _decode_outputs(first) if len(frames) == 1 else msgspec.convert(_body(first), EngineCoreOutputs)
+
+
+def _body(frame: Any) -> Any:
+    """What lies in frames of its own is an empty list here."""
+    return msgspec.msgpack.decode(frame, ext_hook=lambda code, data: [])
 
 
 def _handshake(frames: Sequence[Any]) -> Any:
@@ -114,10 +125,15 @@ def _stats(frames: Sequence[Any]) -> Any:
     return {"type": "FIRST_REQUEST", "client": one, "rank": two, "wave": three}
 
 
+def _birth(frames: Sequence[Any]) -> Any:
+    return msgspec.msgpack.decode(told_in_pipe(frames[0]))
+
+
 _DECODERS: dict[Channel, Callable[[Sequence[Any]], Any]] = {
     Channel.REQUESTS: _request, Channel.OUTPUTS: _output, Channel.HANDSHAKE: _handshake, Channel.KV: _kv,
     Channel.REPLAY: _replay, Channel.RPC: _rpc, Channel.RESPONSE: _response,
     Channel.WAVE: _wave, Channel.STATS: _stats, Channel.REPORT: _output,
+    Channel.BIRTH: _birth,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from engine.topology import RING_CHANNELS, Edge, Mark, Node, Topology, at, is_site, mark_site
+from engine.topology import RING_CHANNELS, Channel, Edge, Mark, Node, NodeKind, Topology, at, is_site, mark_site
 
 
 class Fate(StrEnum):
@@ -26,6 +26,8 @@ class Fate(StrEnum):
     REORDER = "reorder"  # arrives after the next message of its edge
     CORRUPT = "corrupt"  # bytes are changed
     TRUNCATE = "truncate"  # bytes are cut off
+    OMIT = "omit"  # its last frame is gone
+    SWAP = "swap"  # its last two frames have changed places
     KILL = "kill"  # SIGKILL
     STALL = "stall"  # SIGSTOP, all threads, until `until`
     RAISE = "raise"  # an exception inside the process
@@ -38,8 +40,11 @@ class Fate(StrEnum):
 #: Which fates make sense at which operation of a site.
 PROCESS_FATES = frozenset({Fate.KILL, Fate.STALL, Fate.RAISE, Fate.EXIT, Fate.TERMINATE, Fate.HANG})
 MESSAGE_FATES = frozenset({
-    Fate.DROP, Fate.DELAY, Fate.DUPLICATE, Fate.REORDER, Fate.CORRUPT, Fate.TRUNCATE,
+    Fate.DROP, Fate.DELAY, Fate.DUPLICATE, Fate.REORDER, Fate.CORRUPT, Fate.TRUNCATE, Fate.OMIT, Fate.SWAP,
 })
+#: They befall messages that may have frames of their own beside a body. SWAP counts those only that have two frames.
+FRAME_FATES = frozenset({Fate.OMIT, Fate.SWAP})
+_HAVE_FRAMES = ((NodeKind.FRONTEND, Channel.REQUESTS), (NodeKind.CORE, Channel.OUTPUTS))
 FATES_AT = {
     "send": PROCESS_FATES,
     "receive": PROCESS_FATES | MESSAGE_FATES,
@@ -51,6 +56,10 @@ FATES_AT = {
 }
 #: They hold something back until they are over.
 HOLDING_FATES = frozenset({Fate.DELAY, Fate.STALL, Fate.HANG, Fate.CUT})
+
+
+#: A pipe between a process and whoever started it.
+BIRTH_WIRE = f"/{Channel.BIRTH.value}:wire"
 
 
 class PlanError(ValueError):
@@ -124,6 +133,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                         raise PlanError(f"{where}, until: nth counts from 1, got {fault.until.nth}")
             elif fault.fate is Fate.DELAY:
                 raise PlanError(f"{where}: a delay needs 'until'")
+            if fault.site.endswith(BIRTH_WIRE) and (fault.silent or fault.until is not None):
+                raise PlanError(f"{where}: a pipe that is cut stays so, and both ends know")
             if fault.after is not None and fault.after not in {f.id for f in self.faults}:
                 raise PlanError(f"{where}: waits for fault {fault.after!r}, which the plan does not have")
 
@@ -219,6 +230,14 @@ def truncate(edge: str, *, nth: int = 1, byte: int = -1, match: dict[str, Any] |
     return Fault(id="", site=_site(edge, "receive"), fate=Fate.TRUNCATE, nth=nth, byte=byte, match=match)
 
 
+def omit(edge: str, *, nth: int = 1, match: dict[str, Any] | None = None) -> Fault:
+    return Fault(id="", site=_site(edge, "receive"), fate=Fate.OMIT, nth=nth, match=match)
+
+
+def swap(edge: str, *, nth: int = 1, match: dict[str, Any] | None = None) -> Fault:
+    return Fault(id="", site=_site(edge, "receive"), fate=Fate.SWAP, nth=nth, match=match)
+
+
 def cut(edge: str, *, nth: int = 1, until: Until | None = None, silent: bool = False) -> Fault:
     return Fault(id="", site=_site(edge, "wire"), fate=Fate.CUT, nth=nth, until=until, silent=silent)
 
@@ -249,9 +268,12 @@ def allowed_at(site: str) -> frozenset[Fate]:
     bytes: what befalls it is a process's fate, or a store's.
     """
     place, _, operation = site.rpartition(":")
-    if operation_of(site) == "receive" and ("->" not in place or Edge.parse(place).channel in RING_CHANNELS):
+    if operation_of(site) != "receive":
+        return FATES_AT[operation_of(site)]
+    if "->" not in place or (edge := Edge.parse(place)).channel in RING_CHANNELS:
         return PROCESS_FATES
-    return FATES_AT[operation_of(site)]
+    has_frames = (edge.source.kind, edge.channel) in _HAVE_FRAMES
+    return FATES_AT["receive"] if has_frames else FATES_AT["receive"] - FRAME_FATES
 
 
 def owner_of(site: str) -> str:

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from engine.ports import RingSpec, SocketSpec
-from engine.topology import READER_STORES, WRITER_STORES, Channel, Edge, Node, Topology, at
+from engine.topology import READER_STORES, WRITER_STORES, Channel, Edge, Node, NodeKind, Topology, at
 from faults.plan import Fault, operation_of, owner_of
 
+#: Who starts cores and coordinators.
+_STARTERS = (NodeKind.FRONTEND, NodeKind.LAUNCHER)
 _LIFE = re.compile(r"@(\d+)")
 
 
@@ -71,6 +73,23 @@ def ring_sites(spec: RingSpec, node: str, operation: str) -> tuple[str, ...]:
     readers = [reader for reader in (reader.first_life for reader in spec.readers)
                if operation == "send" or str(reader) == node]
     return tuple(edge_site(spec.writer.first_life, reader, spec.channel, operation) for reader in readers)
+
+
+# -- pipes ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def birth_edge(topology: Topology, source: Node, target: Node) -> Edge | None:
+    """Between a child and whoever started it; None where that is the lab, or the child no node of the play."""
+    edge = Edge(source.first_life, target.first_life, Channel.BIRTH)
+    return edge if edge in topology.edges else None
+
+
+@lru_cache(maxsize=1024)
+def born_by(topology: Topology, node: Node) -> Edge | None:
+    """The edge on which a node is told what it is, by whoever started it; None where that is the lab."""
+    return next((edge for edge in topology.edges if edge.channel is Channel.BIRTH and edge.target == node.first_life
+                 and (node.kind is NodeKind.WORKER or edge.source.kind in _STARTERS)), None)
 
 
 # -- sockets -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a message says of itself, for its crossing's record: how long a large one is, and what one of KV events holds.
 
     with a frame of 64 KiB and more: {"bytes"}, of all its frames; such a frame travels without a copy
+    of a request, an output: {"buffers"}, how many frames of its own it has beside its body
 
     live batch     {"seq", "ts", "epoch", "payload"}, with "clears" where it clears; `payload` tells bytes apart
     question       {"start"}, or {"start", "tag"}; for a snapshot {"tag", "snapshot": true}
@@ -8,7 +9,8 @@
     end            {"end": true}, with "tag", "start", "epoch", "oldest", "next", "count" where it has a report
     piece          {"tag", "epoch", "next", "piece", "pieces", "known"}
 
-    to a core      {"ready": true}, {"start": wave, "exclude"}     from a core      {"start_wave"}, {"wave_complete"}
+    to a core      {"ready": true}, {"start": wave, "exclude"}
+    from a core    {"start_wave"}, {"wave_complete"}, {"scheduler_stats", "counted_at"}
     to a client    {"wave", "running"}, with "counts"              a subscription   {"index"}
     of a client    {"first_request": rank, "wave"}
 
@@ -32,6 +34,7 @@ _NUMBER = struct.Struct(">q")
 _SIX = struct.Struct(">6Q")
 _REPORT = ("tag", "start", "epoch", "oldest", "next", "count")
 _PLACE = ("tag", "epoch", "next", "piece", "pieces", "known")
+_OF_A_CORE = ("scheduler_stats", "counted_at", "start_wave", "wave_complete")
 _END, _PIECE = -1, -2
 #: What a frame must have for its message to tell its length.
 LARGE_BYTES = 64 << 10
@@ -62,6 +65,15 @@ def _size(frames: Sequence[Any]) -> dict[str, Any] | None:
         if len(frame) >= LARGE_BYTES:
             return {"bytes": sum(map(len, frames))}
     return None
+
+
+def _beside(least: int) -> Told:
+    """Of a message that has so many frames without those of its own."""
+    def told(frames: Sequence[Any]) -> dict[str, Any] | None:
+        said = _size(frames)
+        return said if len(frames) <= least else {**(said or {}), "buffers": len(frames) - least}
+
+    return told
 
 
 def _sized(says: Told) -> Told:
@@ -137,7 +149,7 @@ def _said_of_waves(frames: Sequence[Any]) -> dict[str, Any] | None:
 def _reported(frames: Sequence[Any]) -> dict[str, Any] | None:
     found = _unpacked(frames[0])
     named = dict(zip(EngineCoreOutputs.__struct_fields__, found, strict=False)) if isinstance(found, list) else {}
-    return {name: named[name] for name in ("start_wave", "wave_complete") if named.get(name) is not None} or None
+    return {name: named[name] for name in _OF_A_CORE if named.get(name) is not None} or None
 
 
 def _told_to_clients(frames: Sequence[Any]) -> dict[str, Any] | None:
@@ -163,6 +175,17 @@ def subscriber_in(frame: bytes) -> int | None:
     return int.from_bytes(frame[1:], "little") if len(frame) == 3 else None
 
 
+def told_in_pipe(message: Any) -> bytes:
+    """What stands behind the checksum of a word on a pipe."""
+    return bytes(message[4:])
+
+
+def _said_at_birth(frames: Sequence[Any]) -> dict[str, Any] | None:
+    """Which word it is, or of which kind the recipe."""
+    found = _unpacked(told_in_pipe(frames[0]))
+    return {"word": found["type"]} if isinstance(found, dict) and isinstance(found.get("type"), str) else None
+
+
 def _unpacked(frame: Any) -> Any:
     try:
         return msgspec.msgpack.decode(frame)
@@ -175,6 +198,7 @@ def _are_numbers(found: Any, count: int) -> bool:
 
 
 _OF: dict[Channel, Told] = {
+    Channel.REQUESTS: _beside(2), Channel.OUTPUTS: _beside(1),
     Channel.KV: _sized(_live), Channel.REPLAY: _sized(_replay), Channel.WAVE: _said_of_waves, Channel.REPORT: _reported,
-    Channel.STATS: _told_to_clients,
+    Channel.STATS: _told_to_clients, Channel.BIRTH: _said_at_birth,
 }

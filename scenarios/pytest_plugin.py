@@ -36,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tp", type=int, default=None, help="play every scenario with so many ranks")
     group.addoption("--pp", type=int, default=None, help="play every scenario with so many pipeline stages")
     group.addoption("--dp", type=int, default=None, help="play every scenario of one engine with so many")
+    group.addoption("--clients", type=int, default=None, help="play every scenario of one engine with so many clients")
+    group.addoption("--lockstep", action="store_true", help="the engines of --dp step together")
     group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the real engine computes")
     group.addoption("--seed", type=int, default=0, help="seed of the plays")
     group.addoption("--out", default="out/pytest", help="folder for the runs")
@@ -86,8 +88,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Worlds]:
         except TakenError as error:
             pytest.exit(str(error), returncode=3)
         yield stack.enter_context(closing(Worlds(Settings(
-            out=mine, tp=option("--tp"), pp=option("--pp"), dp=option("--dp"), seed=option("--seed"),
-            device=option("--device")))))
+            out=mine, tp=option("--tp"), pp=option("--pp"), dp=option("--dp"), clients=option("--clients"),
+            lockstep=option("--lockstep"), seed=option("--seed"), device=option("--device")))))
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.topology import Mark, data_parallel
-from faults.plan import Plan, delay, drop, kill, marked, plan, until
+from faults.plan import Plan, delay, drop, hang, kill, marked, plan, until
 from scenarios.guarantees.all import (
     dp_burst_spreads,
+    dp_counts_used,
     dp_dead_never_chosen,
     dp_rank_as_asked,
     ends_once,
@@ -21,6 +22,7 @@ from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import Workload, add, for_ranks, recorded, utility
 
+ENDED = 10_000  # more tokens than a request has: its end
 CALM = (tokens_match_reference, served_in_turn)
 #: A call takes so long, while counts are told again and again.
 SLOW = tuple(delay("frontend.0->core.1/requests", nth=nth, match={"type": "UTILITY", "method": "get_stats"},
@@ -35,6 +37,17 @@ def rests() -> Workload:
     return for_ranks(recorded("eight-mixed"), {0: 1, 1: 1}).then(utility("pause_scheduler"), steps=0).then(
         add(0, 1), stays, steps=0).then(add(2, 3), stays, steps=0).then(add(4, 5), stays, steps=0).then(
         add(6, 7), utility("resume_scheduler"), steps=0)
+
+
+#: The second core takes its time over two steps, and the first one over one: what was told of them is known by then.
+BUSY = (*(hang("core.1", at=marked("core.1", Mark.STEP), nth=nth, until=until(seconds=0.7)) for nth in (3, 4)),
+        hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.3)))
+
+
+def one_keeps_a_core_busy() -> Workload:
+    """All that the first client asks for goes to the second core. The other one asks the first core, then any."""
+    requests = for_ranks(recorded("eight-mixed"), {**dict.fromkeys(range(4), 1), 4: 0})
+    return requests.then(add(*range(4))).but(1, requests.then(add(4), behind=("r4", ENDED)).then(add(5, 6)))
 
 
 def by(score: str) -> dict[str, Any]:
@@ -57,4 +70,8 @@ globals().update(family(__name__, (
     Case("test_canary_old_score_forgets_a_burst",
          "By the old score each count that comes has the client forget what it has sent: it sends all to one core.",
          plan(*SLOW, UNTOLD), (*CALM, dp_rank_as_asked), play=by("old"), broken=(dp_burst_spreads,)),
+    Case("test_one_of_two_clients_keeps_a_core_busy",
+         "The other one knows of it by its counts alone, and asks the core that rests.",
+         plan(*BUSY), (*CALM, dp_counts_used), play={
+             "topology": data_parallel(2, tp=1, clients=2, coordinated=True), "workload": one_keeps_a_core_busy()}),
 ), topology=data_parallel(2, tp=1, coordinated=True), workload=recorded("eight-mixed")))

@@ -27,6 +27,7 @@ from scenarios.guarantees.all import (
     dp_burst_spreads,
     dp_collectives_equal,
     dp_coordinator_death_is_told,
+    dp_coordinator_in_turn,
     dp_death_ends_group,
     dp_missing_is_named,
     dp_quiet_when_idle,
@@ -49,10 +50,12 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import eight
-from scenarios.workloads import Workload, add, recorded, utility
+from scenarios.workloads import Workload, abort, add, recorded, utility
 
 #: Whoever waits for another rank gives up before anybody takes it for one that stands still.
 CONFIG = lab_config(bounds={"collective_s": 0.8})
+EVERY = {steps: lab_config(bounds={"collective_s": 0.8}, data_parallel={"sync_interval": steps})
+         for steps in (1, 16, 32)}
 ENDED = 10_000  # more tokens than a request has: its end
 
 
@@ -77,6 +80,11 @@ def rested() -> Workload:
     return found.then(add(1))
 
 
+def left_idle() -> Workload:
+    """Each rank has a request, steps are counted, and in a pause one of them loses its only one."""
+    return recorded("eight-mixed").then(add(0, 1), steps=2).then(abort("r1"), steps=2).then(add(2))
+
+
 def counted() -> Workload:
     """Requests wait, and later all are done; and each time nothing changes for a while."""
     return recorded("eight-mixed").then(utility("pause_scheduler"), steps=0).then(
@@ -86,7 +94,8 @@ def counted() -> Workload:
 
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
 IN_STEP = (*CALM, dp_collectives_equal)
-RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all)
+RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all,
+         dp_coordinator_in_turn)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
 HUB, TO_FIRST, TO_SECOND = "coordinator.0", "coordinator.0->core.0/wave", "coordinator.0->core.1/wave"
 START = {"type": "START_DP_WAVE"}
@@ -114,10 +123,23 @@ globals().update(family(__name__, (
     Case("test_ranks_come_to_rest",
          "Nothing is left to do: all ranks rest, until a request wakes them; and again.",
          Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested()}),
+    Case("test_ranks_come_to_rest_by_every_step",
+         "They ask each other at each step whether anything is left to do.",
+         Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested(), "config": EVERY[1]}),
+    Case("test_ranks_come_to_rest_by_every_sixteenth_step",
+         "As it is configured where nobody says otherwise.",
+         Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested(), "config": EVERY[16]}),
+    Case("test_ranks_come_to_rest_by_every_thirty_second_step",
+         "As it was configured before.",
+         Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested(), "config": EVERY[32]}),
     Case("test_ranks_pause_and_go_on_together",
          "A pause between steps: nobody steps until all go on.",
          Plan(), (tokens_match_reference, tokens_in_order, blocks_conserved, dp_collectives_equal, pause_exact),
          play={"workload": paused()}),
+    Case("test_rank_loses_its_only_request_in_a_pause",
+         "It tells its workers of the end, which is no step that the others make, and makes as many as were asked for.",
+         Plan(), (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, abort_is_final,
+                  calls_answered), play={"workload": left_idle()}),
     Case("test_coordinator_carries_the_counts_of_two_cores",
          "Cores that do not step together tell what they have to do, and their client is told of it.",
          Plan(), (*CALM, calls_answered), play={**DENSE, "workload": eight()}),

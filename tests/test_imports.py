@@ -205,7 +205,8 @@ def test_a_scenario_names_a_topology_a_plan_and_promises_and_no_world(path):
         "engine.topology", "faults.plan", "scenarios.guarantees.all", "scenarios.history.play",
         "scenarios.history.verdicts", "scenarios.lab.catalogue", "scenarios.lab.corpus", "scenarios.lab.family",
         "scenarios.lab.settings", "scenarios.test_data_parallel", "scenarios.test_kv",
-        "scenarios.test_lockstep", "scenarios.test_scheduling"}) == set()
+        "scenarios.test_lockstep", "scenarios.test_offline", "scenarios.test_scheduling",
+        "scenarios.workloads.intruders"}) == set()
 
 
 @each("scenarios/history")

@@ -62,14 +62,16 @@ class Board:
     """The coordinator's books. A method says what is to be sent, in order."""
 
     def __init__(self, engines: int, *, changed_s: float, unchanged_s: float, settle_s: float, now: float,
-                 lockstep: bool = True, protocol: WaveProtocol = "new", repair: bool = True) -> None:
+                 lockstep: bool = True, protocol: WaveProtocol = "new", repair: bool = True,
+                 counted: bool = True) -> None:
+        """`counted` False: whoever asks chooses the rank, so nobody is told of counts."""
         self.engines = engines
         self.protocol = protocol
         self.wave = 0
         self.running = False
         self.subscribed: set[int] = set()
         self.counts: list[Counts] = [(0, 0, 0.0)] * engines
-        self._lockstep = lockstep
+        self._lockstep, self._counted = lockstep, counted
         self._repair = repair
         self._changed_s, self._unchanged_s, self._settle_s = changed_s, unchanged_s, settle_s
         self._published_at = now
@@ -155,7 +157,7 @@ class Board:
         if counts is None:
             counts, self._changed = tuple(self.counts), False
         self._published_at = now
-        said: list[Said] = [Notice(counts, self.wave, self.running)]
+        said: list[Said] = [Notice(counts if self._counted else None, self.wave, self.running)]
         if self._repair and self.running:
             said.append(Start(self.wave, None))
         return said

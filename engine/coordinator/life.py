@@ -39,10 +39,10 @@ from engine.errors import BadFrameError, QueueCancelledError
 from engine.messages import EngineCoreOutputs
 from engine.process.beside import beside
 from engine.process.files import birth_certificate
-from engine.process.recipes import CoordinatorReady, CoordinatorRecipe, Leaving, StartFailure
+from engine.process.recipes import CoordinatorReady, CoordinatorRecipe, Leaving, StartFailure, last_word
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
 from engine.wire.places import place_of
-from engine.wire.subscriptions import SUBSCRIBE, leaver_of, subscriber_of, topic_in
+from engine.wire.subscriptions import leaver_of, subscriber_of, topic_in
 
 
 def coordinator_life(node: Node, recipe: CoordinatorRecipe) -> Loop[None]:
@@ -75,7 +75,8 @@ class CoordinatorLife:
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             if not self._parent_gone:
-                yield TellParent(Leaving(reason) if serving else StartFailure(type(error).__name__, str(error)))
+                why = Leaving(reason) if serving else StartFailure(type(error).__name__, str(error))
+                yield from last_word(why)
                 if not isinstance(error, SystemExit):
                     yield LogLine(f"the coordinator leaves: {reason}")
         yield from self._leave(reason)
@@ -91,7 +92,8 @@ class CoordinatorLife:
             bound[spec.name] = yield OpenSocket(spec)
         self.board = Board(config.data_parallel_size, changed_s=options.changed_s, unchanged_s=options.unchanged_s,
                            settle_s=options.settle_s, now=(yield Now()), lockstep=config.is_lockstep,
-                           protocol=options.wave_protocol, repair=options.repair)
+                           protocol=options.wave_protocol, repair=options.repair,
+                           counted=config.is_counted)
         yield TellParent(CoordinatorReady(stats=bound[STATS], waves=bound[WAVES], reports=bound[REPORTS]))
 
     def _watch_parent(self) -> Loop[None]:
@@ -137,9 +139,11 @@ class CoordinatorLife:
             return
         index = subscriber_of(frames)
         if index is None:
-            if bytes(frames[0])[:1] == SUBSCRIBE and len(frames[0]) > 1:
-                raise BadFrameError("a subscription to what nobody is called")
+            if len(frames[0]) > 1:
+                raise BadFrameError("a subscription to what nobody is called, or its end")
             return
+        if inbox == STATS and index not in self._recipe.clients:
+            raise BadFrameError(f"a subscription of client {index}, of which there is none")
         yield Observe("subscribed", {"inbox": inbox, "index": index})
         if inbox == WAVES:
             yield from self._say(self.board.on_subscription(bytes(frames[0])), "subscription")
@@ -174,9 +178,12 @@ class CoordinatorLife:
                 yield Observe("odd", {"why": one.why, "cause": cause})
 
     def _edge(self, inbox: str, peer: int | None) -> str:
-        other = frontend(peer or 0) if inbox == STATS else core(peer or 0)
+        """By its channel alone where nobody is known to have sent it."""
         channel = {STATS: Channel.STATS, WAVES: Channel.WAVE, REPORTS: Channel.REPORT}[inbox]
-        return str(Edge(other, self._node, channel))
+        known = self._recipe.clients if inbox == STATS else range(self._config.data_parallel_size)
+        if peer is None or peer not in known:
+            return channel.value
+        return str(Edge(frontend(peer) if inbox == STATS else core(peer), self._node, channel))
 
     # -- leave
 

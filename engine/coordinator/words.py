@@ -18,13 +18,13 @@ import msgspec
 
 from engine.coordinator.board import Counts, Notice, Start
 from engine.errors import BadFrameError
-from engine.messages import EngineCoreOutputs, EngineCoreRequestType
+from engine.messages import EngineCoreOutputs, EngineCoreRequestType, Wave
 from engine.wire.codec import DeadNotice, decode_outputs
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_start = msgspec.msgpack.Decoder(tuple[int, int | None]).decode
-_decode_notice = msgspec.msgpack.Decoder(tuple[tuple[Counts, ...] | None, int, bool]).decode
-_decode_first = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
+_decode_start = msgspec.msgpack.Decoder(tuple[Wave, int | None]).decode
+_decode_notice = msgspec.msgpack.Decoder(tuple[tuple[Counts, ...] | None, Wave, bool]).decode
+_decode_first = msgspec.msgpack.Decoder(tuple[int, int, Wave]).decode
 
 
 class FirstRequest(msgspec.Struct, frozen=True):

@@ -27,14 +27,19 @@ from engine.topology import Mark
 
 #: The group of the cores that step together.
 GROUP = "dp"
+#: Who is told of a wave's end where there is no coordinator.
+OWN_CLIENT = 0
 
 
 class CountedEngineCore(EngineCore):
     """It tells a coordinator how much it has to do."""
 
+    _coordinated = True
     _counted: tuple[int, int] = (0, 0)
 
     def _looked(self) -> Loop[None]:
+        if not self._coordinated or self.config.data_parallel.load_balancing == "external":
+            return
         counts = self.scheduler.get_request_counts()
         if counts != self._counted:
             self._counted = counts
@@ -46,7 +51,7 @@ class CountedEngineCore(EngineCore):
         return 0, 0
 
     def _report(self, said: EngineCoreOutputs) -> Loop[None]:
-        yield Put(OUTPUT, Outgoing(COORDINATOR, said))
+        yield Put(OUTPUT, Outgoing(COORDINATOR if self._coordinated else OWN_CLIENT, said))
 
 
 class DPEngineCore(CountedEngineCore):
@@ -55,12 +60,14 @@ class DPEngineCore(CountedEngineCore):
     def __init__(self, *arguments: Any, waves: Waves, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.waves = waves
+        self._coordinated = waves.coordinated
         self._wanted: int | None = None  # steps to run when all ranks rest
 
     # -- steps
 
     def _unfinished(self) -> bool:
-        return bool(self.in_flight) or self.scheduler.has_unfinished_requests()
+        """Whether it asks for more forwards. What is in flight the others have executed, too, or will with it."""
+        return self.scheduler.has_unfinished_requests()
 
     def _has_to_stay(self) -> bool:
         return super()._has_to_stay() or self.waves.running or self.waves.due
@@ -107,7 +114,9 @@ class DPEngineCore(CountedEngineCore):
         return self.waves.wave, self.waves.step
 
     def _agree(self) -> Loop[None]:
+        """Nothing is in flight then: a core that waits for others does not hear how its own workers fare."""
         waves = self.waves
+        yield from self._use_all()
         wave, step, votes = waves.wave, waves.step, waves.votes(self._unfinished())
         deadline = (yield Now()) + self.config.bounds.collective_s
         try:

@@ -68,6 +68,7 @@ class EngineCore:
         self.forwards = 0  # of steps with tokens, and dummy ones, handed to the workers
         self._unhandled: list[Any] = []  # inputs that were taken and come later
         self._allowance: int | None = None  # steps that may still run; None: any number
+        self._leaves_by = ""
         self._later: dict[str, Utility] = {}  # calls that are answered when something has happened
         self._beats = 0
         self._utilities: dict[str, Callable[..., Loop[Any]]] = {
@@ -107,7 +108,7 @@ class EngineCore:
                 yield from self._abort_the_rest()
                 if not idle:
                     yield from self._went_idle()
-                return "SIGTERM"
+                return self._leaves_by
             if self._may_step():
                 idle = False
                 yield from self._looked()  # a step may take its time
@@ -141,11 +142,15 @@ class EngineCore:
 
     def _step(self) -> Loop[None]:
         """Fill the queue by one step; use the oldest where it is full, or nothing can be scheduled before."""
+        if self._may_schedule() and not self.in_flight.is_full and (yield from self._tried(self._submit())) and \
+                not self.in_flight.is_full:
+            return
+        yield from self._use_oldest()
+
+    def _tried(self, part: Loop[Any]) -> Loop[Any]:
+        """Of a part of a step. What there was to do is on record where it fails."""
         try:
-            if self._may_schedule() and not self.in_flight.is_full and (yield from self._submit()) and \
-                    not self.in_flight.is_full:
-                return
-            yield from self._use_oldest()
+            return (yield from part)
         except Exception as error:
             yield Observe("step-failed", failed_step(error, self.in_flight, self.scheduler))
             raise
@@ -172,6 +177,9 @@ class EngineCore:
             yield from self._use_oldest()
 
     def _use_oldest(self) -> Loop[None]:
+        yield from self._tried(self._use())
+
+    def _use(self) -> Loop[None]:
         scheduled, result = yield from self.in_flight.oldest()
         if self.in_flight.depth > 1:
             yield from self._hear_aborts()
@@ -237,7 +245,7 @@ class EngineCore:
             yield Observe("client-gone", {"client": item.client_index, "requests": len(its)})
             yield from self._give_up(its, "client gone", "the connection to its client has ended")
         elif isinstance(item, Terminate):
-            self._allowance = None
+            self._allowance, self._leaves_by = None, item.why
             self.drain.begin((yield Now()))
             running, waiting = self.scheduler.get_request_counts()
             yield MarkPoint(Mark.DRAINING)

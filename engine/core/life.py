@@ -27,6 +27,7 @@ from engine.coordinator.sockets import READY, WAVES, core_sockets
 from engine.coordinator.waves import Waves
 from engine.core.dp_engine_core import GROUP, CountedEngineCore, DPEngineCore
 from engine.core.engine_core import EngineCore, reason_of
+from engine.core.io.handshakes import Handshakes
 from engine.core.io.items import INPUT, OUTPUT, Dead, Terminate
 from engine.core.io.loops import Unheard, announce, input_loop, last_words, outboxes_of, output_loop
 from engine.core.io.pulse import Pulse
@@ -53,7 +54,6 @@ from engine.effects import (
     RemoveFiles,
     Send,
     Take,
-    TellParent,
     Waiting,
     WhoAmI,
 )
@@ -62,16 +62,16 @@ from engine.executor.abstract import Executor
 from engine.executor.registry import make_executor
 from engine.kv_events.publisher.life import end_publisher, start_publisher
 from engine.kv_events.publisher.log import KVEventLog
-from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
+from engine.messages import EngineZmqAddresses
 from engine.model_config import max_model_len
 from engine.process.beside import beside
-from engine.process.consensus.effects import JoinGroup
+from engine.process.consensus.effects import JoinGroup, Member
+from engine.process.consensus.offline import LEAVING, meet_others, watch_others
 from engine.process.files import birth_certificate
-from engine.process.recipes import CoreRecipe, Leaving, StartFailure
+from engine.process.recipes import CoreRecipe, Leaving, StartFailure, last_word
 from engine.topology import Channel, Edge, Mark, Node, coordinator, core, frontend
-from engine.wire.handshake import core_hello, core_ready
 from engine.wire.subscriptions import subscriptions_of
-from engine.wire.wiring import core_handshake_socket, core_output_socket, core_request_socket, requests_of
+from engine.wire.wiring import core_output_socket, core_request_socket, requests_of
 
 #: So often, within the bound of a handshake, a core says that it wants to hear its coordinator.
 SUBSCRIBES = 5
@@ -93,6 +93,8 @@ class CoreLife:
         self._executor: Executor | None = None  # from the start on, where it can be had as configured
         self._serving = False
         self._parent_gone = False
+        self._needed: tuple[Member, ...] = ()  # processes without which it cannot go on, and which others have started
+        self._left_by = ""  # who of them was gone, as the beginning of a sentence
         self._kv_log: KVEventLog | None = None
         self._pulse = Pulse(recipe.config.bounds)
         self._threads: list[str] = []  # of the I/O threads, those that run
@@ -110,11 +112,11 @@ class CoreLife:
             self._serving = True
             reason = yield from engine.busy_loop()
         except (Exception, SystemExit) as error:
-            died = yield from self._who_died(error)
+            died = self._left_by or (yield from self._who_died(error))
             reason = died + reason_of(error)
             if not self._serving:
                 kind = type(error).__name__
-                yield TellParent(StartFailure(kind, reason if died else str(error) or kind))
+                yield from last_word(StartFailure(kind, reason if died else str(error) or kind))
             elif not self._parent_gone:
                 yield LogLine(f"the core leaves: {reason}")
         yield from self._leave(reason)
@@ -134,10 +136,17 @@ class CoreLife:
         yield from executor.begin()  # before the first socket and thread: under fork they must not be inherited
         yield beside("parent-watch", self._watch_parent(executor))
         yield OpenHeartbeat(recipe.beat, create=False)
-        yield OpenSocket(core_handshake_socket(config, recipe.handshake_address, recipe.engine_index, recipe.owner))
-        metadata = yield from core_hello((yield Now()) + config.bounds.handshake_s)
-        self._check_agreement(metadata)
-        yield from executor.connect()
+        handshakes = Handshakes(recipe)
+        yield from handshakes.greet()
+        self._config = config = handshakes.config
+        self._recipe = recipe = msgspec.structs.replace(recipe, config=config)
+        self._needed = handshakes.needed
+        if handshakes.master_address is not None:
+            self._recipe = recipe = yield from meet_others(recipe, handshakes.master_address)
+            self._needed += tuple(one for rank, one in enumerate(recipe.ranks) if rank != recipe.rank)
+        if self._needed:
+            yield beside("ranks-watch", self._watch_needed(executor))
+        yield from executor.connect(recipe.across)
         num_blocks = yield from executor.initialize()
         model = yield ReadModel(config)
         self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
@@ -147,9 +156,9 @@ class CoreLife:
                               enable_events=config.kv_events.enable_kv_cache_events,
                               stages=config.pipeline_parallel_size)
         engine = self._make(scheduler, executor)
-        yield from self._start_output(metadata.addresses, engine)
-        yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": metadata.parallel_config})
-        yield from core_ready(num_blocks)
+        yield from self._start_output(handshakes.addresses, engine)
+        yield Observe("ready", {"num_gpu_blocks": num_blocks, "parallel_config": handshakes.agreed})
+        yield from handshakes.ready(num_blocks)
         me, clients = core(recipe.engine_index), {requests_of(place): place for place in range(len(recipe.clients))}
         for inbox in clients:
             yield from announce(inbox)  # on the socket where its work will come
@@ -158,7 +167,8 @@ class CoreLife:
         if config.has_coordinator:
             edges[WAVES] = str(Edge(coordinator(), me, Channel.WAVE))
         yield from self._run_beside("input", input_loop(
-            edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4))
+            edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4,
+            headless=recipe.is_headless))
         return engine
 
     def _make(self, scheduler: Scheduler, executor: Executor) -> EngineCore:
@@ -166,7 +176,7 @@ class CoreLife:
         more: dict[str, Any] = {"engine_index": recipe.engine_index, "kv_log": self._kv_log, "pulse": self._pulse}
         if config.is_lockstep:
             options = config.data_parallel
-            waves = Waves(recipe.engine_index, len(recipe.ranks), interval=options.sync_interval,
+            waves = Waves(recipe.rank, len(recipe.ranks), interval=options.sync_interval,
                           protocol=options.wave_protocol, coordinated=config.has_coordinator, repair=options.repair)
             return DPEngineCore(config, scheduler, executor, waves=waves, **more)
         return (CountedEngineCore if config.has_coordinator else EngineCore)(config, scheduler, executor, **more)
@@ -176,7 +186,7 @@ class CoreLife:
         recipe = self._recipe
         if recipe.ranks:
             deadline = (yield Now()) + self._config.bounds.startup_s
-            yield JoinGroup(GROUP, recipe.engine_index, recipe.ranks, recipe.meets_at, deadline)
+            yield JoinGroup(GROUP, recipe.rank, recipe.ranks, recipe.meets_at, deadline)
 
     def _subscribe(self, addresses: EngineZmqAddresses) -> Loop[None]:
         """From here on the coordinator's words come. Asked for again while no answer comes: either may be lost.
@@ -201,12 +211,6 @@ class CoreLife:
         raise StartupError("the coordinator did not say READY in time: not all cores have subscribed to it, or a "
                            "message was lost")
 
-    def _check_agreement(self, metadata: EngineHandshakeMetadata) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-            agreed, size = metadata.parallel_config.get(name, 1), getattr(self._config, name)
-            if agreed != size:
-                raise StartupError(f"the frontend speaks of {name} {agreed}, the core was started with {size}")
-
     def _kv_config(self) -> KVEventsConfig:
         """The event endpoints: as configured, else in the engine's own directory."""
         asked = self._config.kv_events
@@ -225,12 +229,14 @@ class CoreLife:
         unheard = None
         if config.has_coordinator:
             yield from self._subscribe(addresses)
-        if isinstance(engine, DPEngineCore):
+        if config.has_coordinator and isinstance(engine, DPEngineCore):
             waves = engine.waves
             unheard = Unheard(recipe.engine_index, lambda: waves.unheard, config.data_parallel.changed_s)
         outboxes, unsent = outboxes_of(len(addresses.outputs), coordinated=config.has_coordinator), deque[Any]()
-        self._last_words = last_words(outboxes, unsent)
-        yield from self._run_beside("output", output_loop(outboxes, unsent, self._pulse, unheard))
+        own_frame_bytes = config.sockets.own_frame_bytes
+        self._last_words = last_words(outboxes, unsent, own_frame_bytes)
+        yield from self._run_beside("output", output_loop(
+            outboxes, unsent, self._pulse, unheard, own_frame_bytes))
 
     def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
         """A thread that ends takes the core with it, never in silence."""
@@ -252,6 +258,26 @@ class CoreLife:
             yield RemoveFiles(self._files)
             yield ExitNow(1)
 
+    def _watch_needed(self, executor: Executor) -> Loop[None]:
+        """None goes on without the others: leave in order. A start that waits for them is broken off."""
+        gone = yield from watch_others(self._needed, self._config.bounds.detection_s)
+        if gone is None:
+            return
+        self._left_by = f"{gone}, which it steps together with, is gone; " if gone.startswith("core.") else (
+            f"{gone}, without which it serves nobody, is gone; ")
+        yield Observe("rank-gone", {"rank": gone})
+        error = QueueCancelledError(f"no rank goes on without {gone}")
+        yield Cancel(error)
+        yield Put(INPUT, error)
+        patience_s = self._config.bounds.orphan_s / 4
+        if self._serving or (yield Take(LEAVING, (yield Now()) + patience_s)):
+            return
+        yield from executor.kill()
+        if not (yield Take(LEAVING, (yield Now()) + patience_s)):
+            yield from last_word(StartFailure("StartupError", self._left_by + str(error)))
+            yield RemoveFiles(self._files)
+            yield ExitNow(1)
+
     # -- leave
 
     def _leave(self, reason: str) -> Loop[None]:
@@ -265,8 +291,10 @@ class CoreLife:
         except (Exception, SystemExit) as error:  # whatever goes wrong on the way out, the last words are said
             yield LogLine("on the way out", error)
         yield Cancel(QueueCancelledError("the core is leaving"))
+        if self._needed:
+            yield Put(LEAVING, True)
         if self._serving:
-            yield TellParent(Leaving(reason))  # before the notice: who reads that finds this
+            yield from last_word(Leaving(reason))  # before the notice: who reads that finds this
         if self._last_words is not None:
             yield Put(OUTPUT, Dead())
             if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):

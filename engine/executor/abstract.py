@@ -7,6 +7,7 @@ All methods are pure loops (`engine.effects.Loop`). `UniProcExecutor` calls the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from engine.config import Bounds
@@ -14,10 +15,20 @@ from engine.effects import Loop
 from engine.executor.calls import CallTable, PendingCall
 from engine.ipc.handle import QueueStats
 from engine.messages import SchedulerOutput
+from engine.process.consensus.effects import Across
 
 #: What a client may ask of the workers while they serve. Anything else would end the engine: a rank that fails a call
 #: is no longer in step with the others.
 ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
+
+
+#: Whom a rank meets in each forward: its like in engines that step together with this one.
+AcrossOf = Callable[[int], Across | None]
+
+
+def alone(rank: int) -> Across | None:
+    """Of an engine that steps by itself."""
+    return None
 
 
 class Executor(ABC):
@@ -37,7 +48,7 @@ class Executor(ABC):
         yield  # a loop without effects is a loop all the same
 
     @abstractmethod
-    def connect(self) -> Loop[None]:
+    def connect(self, across: AcrossOf = alone) -> Loop[None]:
         """From here on calls can be made. Raises ConfigError, StartupError."""
 
     def who_died(self) -> Loop[str]:

@@ -13,6 +13,7 @@ a call has one deadline, fixed when it is made, however long others are waited f
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from engine.errors import RpcError, RpcTimeoutError
@@ -59,10 +60,11 @@ class PendingCall:
 
 
 class CallTable:
-    """The calls of one executor."""
+    """The calls of one executor, whose ranks are known by these names."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, names: Sequence[str] = ()) -> None:
         self.ranks = ranks
+        self._names = names or [f"worker.{rank}" for rank in range(ranks)]
         self._next_id = 0
         self._open: dict[int, PendingCall] = {}
         self.late_replies = 0
@@ -89,10 +91,10 @@ class CallTable:
         if call is None:
             self.late_replies += 1
             if status == ReplyStatus.FAILURE and call_id in self._succeeded and self.late_failure is None:
-                self.late_failure = RpcError(rank, "a call that was over", str(value))
+                self.late_failure = RpcError(rank, "a call that was over", str(value), self._names[rank])
             return None
         if status == ReplyStatus.FAILURE:
-            call.error = RpcError(rank, call.method, str(value))
+            call.error = RpcError(rank, call.method, str(value), self._names[rank])
             self.failure = self.failure or call.error
             call.done = True
         else:
@@ -107,7 +109,7 @@ class CallTable:
     def expire(self, call: PendingCall, now: float) -> None:
         """End a call whose deadline has passed; its late replies will belong to nobody."""
         if not call.done and now >= call.deadline:
-            late = ", ".join(f"worker.{rank}" for rank in call.missing)
+            late = ", ".join(self._names[rank] for rank in call.missing)
             call.error = RpcTimeoutError(f"no answer to {call.method} from {late} by its deadline: a worker hangs, "
                                          "is stopped, or sits in a stuck collective")
             call.done = True

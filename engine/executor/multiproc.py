@@ -18,7 +18,7 @@ import msgspec
 from engine.config import Bounds
 from engine.effects import Attempt, Loop, Now, Observe, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError, RpcTimeoutError
-from engine.executor.abstract import Executor
+from engine.executor.abstract import AcrossOf, Executor, alone
 from engine.executor.calls import CallTable, PendingCall
 from engine.executor.workers import CORE_BELL, Workers
 from engine.ipc.framing import decode, encode
@@ -36,13 +36,13 @@ class MultiprocExecutor(Executor):
     def __init__(self, bounds: Bounds, workers: Workers, output_rank: int) -> None:
         super().__init__(bounds, output_rank)
         self._workers = workers
-        self.table = CallTable(len(workers.nodes))
+        self.table = CallTable(len(workers.nodes), [str(node.first_life) for node in workers.nodes])
 
     def begin(self) -> Loop[None]:
         yield from self._workers.start()
 
-    def connect(self) -> Loop[None]:
-        self.rpc, self.responses = yield from self._workers.connect()
+    def connect(self, across: AcrossOf = alone) -> Loop[None]:
+        self.rpc, self.responses = yield from self._workers.connect(across)
         self._answered = Attempt("response", self._who_answered)
         self.rpc.meanwhile = self._read_meanwhile
 

@@ -17,7 +17,7 @@ from engine.process.recipes import CoreRecipe
 
 
 def _uniproc(recipe: CoreRecipe, life: int, told: str) -> Executor:
-    return UniProcExecutor(recipe.config.bounds, recipe.config, recipe.across(0))
+    return UniProcExecutor(recipe.config.bounds, recipe.config, recipe.local_dp_rank)
 
 
 def _multiproc(recipe: CoreRecipe, life: int, told: str) -> Executor:

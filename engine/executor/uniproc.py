@@ -8,10 +8,9 @@ from typing import Any
 from engine.config import Bounds, EngineConfig
 from engine.effects import Call, Describe, Loop, MakeWorker, Now, Observe
 from engine.errors import RpcError
-from engine.executor.abstract import Executor
+from engine.executor.abstract import AcrossOf, Executor, alone
 from engine.executor.calls import CallTable, PendingCall
 from engine.messages import ReplyStatus
-from engine.process.consensus.effects import Across
 from engine.worker.async_output import AsyncModelRunnerOutput
 from engine.worker.worker_loop import Rank, described, described_error
 
@@ -22,15 +21,15 @@ class UniProcExecutor(Executor):
     `config` None: the process has its worker already.
     """
 
-    def __init__(self, bounds: Bounds, config: EngineConfig | None = None, across: Across | None = None) -> None:
+    def __init__(self, bounds: Bounds, config: EngineConfig | None = None, local_dp_rank: int = 0) -> None:
         super().__init__(bounds)
-        self._config, self._across = config, across
+        self._config, self._local_dp_rank = config, local_dp_rank
         self.table = CallTable(1)
         self._rank = Rank()
 
-    def connect(self) -> Loop[None]:
+    def connect(self, across: AcrossOf = alone) -> Loop[None]:
         if self._config is not None:
-            yield MakeWorker(self._config, 0, 1, "", self._across)
+            yield MakeWorker(self._config, 0, 1, "", across(0), self._local_dp_rank)
             yield Call("init_device", (), {})
             yield Call("load_model", (), {})
 

@@ -1,7 +1,7 @@
 """The worker processes of an engine (pure): started, told, heard, watched and stopped by the executor that needs them.
 
 Promises
-- Every worker is up within the bound, or the start fails by name: whoever failed, died or was late.
+- Every worker is up within the bound, or the start fails by name: whoever failed, died, was late or cannot be read.
 - The death of one ends whatever the core waits for, and is told to its main thread.
 - `stop` leaves none: closing a worker's pipe ends it, one that does not hear is killed.
 """
@@ -26,10 +26,11 @@ from engine.effects import (
     TellParent,
 )
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
+from engine.executor.abstract import AcrossOf, alone
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.beside import beside
-from engine.process.recipes import CoreRecipe, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn
+from engine.process.recipes import CoreRecipe, Garbled, StartFailure, WorkerReady, WorkerRecipe, WorkersBorn, misread
 from engine.topology import Node, worker
 from engine.wire.wiring import response_ring, rpc_ring
 
@@ -37,6 +38,8 @@ from engine.wire.wiring import response_ring, rpc_ring
 CORE_BELL = "core"
 #: A dying process closes its sockets a moment before its sentinel tells.
 SENTINEL_S = 0.02
+#: A core gives its workers up so much of a start's bound before its owner gives up the core, at most.
+TOLD_PARTS = 10
 
 
 class Workers:
@@ -57,17 +60,17 @@ class Workers:
             self._identities[node] = yield StartChild(node, self._config.start_method)
         yield TellParent(WorkersBorn(tuple(self._identities.values())))
 
-    def connect(self) -> Loop[tuple[QueueWriter, list[QueueReader]]]:
+    def connect(self, across: AcrossOf = alone) -> Loop[tuple[QueueWriter, list[QueueReader]]]:
         """-> the broadcast ring and each rank's answers. Raises ConfigError, StartupError, QueueTimeoutError."""
         config, recipe, files = self._config, self._recipe, self._recipe.files
-        deadline = (yield Now()) + config.bounds.startup_s
+        deadline = self._deadline((yield Now()))
         rpc, handle = yield CreateRing("rpc", rpc_ring(config, recipe.engine_index), files.segment("rpc"),
                                        files.socket("rpc.ipc"), space_bell=CORE_BELL)
         for rank, node in enumerate(self.nodes):
             yield TellChild(node, WorkerRecipe(
                 config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
                 rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index,
-                across=recipe.across(rank)))
+                local_dp_rank=recipe.local_dp_rank, across=across(rank)))
         handles = yield from self._hear_ready(deadline)
         names = [f"response.{rank}" for rank in range(len(self.nodes))]
         responses = []
@@ -79,6 +82,13 @@ class Workers:
             yield from wait_for_writer(response, (yield Now()) + config.bounds.startup_s, self._all_live)
         yield beside("watch", self._watch())
         return rpc, responses
+
+    def _deadline(self, now: float) -> float:
+        """Until when their READY is waited for: whoever owns the core still hears from it who is missing."""
+        bounds, start_by = self._config.bounds, self._recipe.start_by
+        last = now + bounds.startup_s
+        told_s = min(bounds.detection_s, bounds.startup_s / TOLD_PARTS)
+        return last if start_by is None else min(last, start_by - told_s)
 
     def _hear_ready(self, deadline: float) -> Loop[list[bytes]]:
         """READY of every worker. Raises ConfigError or StartupError when one fails, dies or is late."""
@@ -94,6 +104,9 @@ class Workers:
                 raise _died(node, word)
             if isinstance(word, StartFailure):
                 raise _failure(node, word)
+            if isinstance(word, Garbled):
+                yield misread(word.error)
+                raise StartupError(f"what {node.first_life} says cannot be read: {word.error}")
             if isinstance(word, WorkerReady):
                 handles[word.rank] = word.response_handle
                 waiting.discard(node)

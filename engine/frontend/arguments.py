@@ -14,8 +14,15 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
-#: vLLM's flat name -> the part of EngineConfig and its field.
+#: A flat name, vLLM's or as it would have one -> the part of EngineConfig and its field.
 FLAT = {
+    "data_parallel_lockstep": ("data_parallel", "lockstep"),
+    "data_parallel_coordinator": ("data_parallel", "coordinator"),
+    "data_parallel_master_address": ("data_parallel", "master_address"),
+    "data_parallel_head_address": ("data_parallel", "head_address"),
+    "data_parallel_load_balancing": ("data_parallel", "load_balancing"),
+    "data_parallel_size_local": ("data_parallel", "size_local"),
+    "data_parallel_rank_local": ("data_parallel", "rank_local"),
     "max_model_len": ("scheduler", "max_model_len"),
     "max_num_seqs": ("scheduler", "max_num_seqs"),
     "max_num_batched_tokens": ("scheduler", "max_num_batched_tokens"),
@@ -69,15 +76,39 @@ def _unknown(name: str) -> str:
 def checked(config: EngineConfig) -> EngineConfig:
     """The same, with its parts as their Structs, where they may be dicts.
 
-    Raises ConfigError where a value is of the wrong kind, which a Struct takes in silence.
+    Raises ConfigError where a value is of the wrong kind, which a Struct takes in silence, and where two contradict.
     """
     for name, hint in get_type_hints(EngineConfig).items():
         value = getattr(config, name)
         if get_origin(hint) is Literal and value not in get_args(hint):
             raise ConfigError(f"{name}={value!r} cannot be used; it is one of {', '.join(get_args(hint))}")
     try:
-        return msgspec.convert(msgspec.to_builtins(config), EngineConfig)
+        found = msgspec.convert(msgspec.to_builtins(config), EngineConfig)
     except (msgspec.ValidationError, TypeError) as error:
         where = str(error).rpartition("`$.")[2].rstrip("`")
         what = str(error).partition(" - at")[0]
         raise ConfigError(f"{where}: {what}" if "`$." in str(error) else str(error)) from None
+    _check_cores(found)
+    return found
+
+
+def _check_cores(config: EngineConfig) -> None:
+    """Raises ConfigError for what contradicts itself where there are several cores."""
+    bounds, options = config.bounds, config.data_parallel
+    if config.data_parallel_size == 1:
+        if options.lockstep or options.coordinator:
+            what = "data_parallel.lockstep" if options.lockstep else "data_parallel.coordinator"
+            raise ConfigError(f"{what} is for several cores, and data_parallel_size is 1: ask for 2 or more")
+    elif config.data_parallel_rank >= config.data_parallel_size:
+        raise ConfigError(f"data_parallel_rank is {config.data_parallel_rank}, and the ranks of data_parallel_size "
+                          f"{config.data_parallel_size} end at {config.data_parallel_size - 1}")
+    if not config.is_lockstep:
+        return
+    if bounds.collective_s >= min(bounds.step_s, bounds.stall_s):
+        raise ConfigError(f"bounds.collective_s is {bounds.collective_s:g}, and has to lie below bounds.step_s "
+                          f"({bounds.step_s:g}) and bounds.stall_s ({bounds.stall_s:g}) where cores step together: a "
+                          "core that waits for another one would be taken for the one that stands still")
+    if options.repair and options.unchanged_s >= bounds.collective_s:
+        raise ConfigError(f"data_parallel.unchanged_s is {options.unchanged_s:g}, and has to lie below "
+                          f"bounds.collective_s ({bounds.collective_s:g}): a START that was lost would be repeated "
+                          "when nobody waits for it any more")

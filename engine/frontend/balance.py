@@ -87,6 +87,14 @@ class Balance:
             self._sent = [0] * self.engines
         return None
 
+    def sent(self) -> None:
+        """Offline: whoever has a request is at work, and so is the group."""
+        self.running = True
+
+    def completed(self, wave: int) -> None:
+        """Offline: its own core says that this wave is over. What was sent since then begins the next one."""
+        self.wave, self.running = max(self.wave, wave + 1), any(self.in_flight)
+
     def first_request(self, rank: int) -> tuple[int, int] | None:
         """Of the old protocol: what the coordinator is to be told of a request that was sent to a group at rest."""
         if self.running:

@@ -21,6 +21,8 @@ from typing import Any, Generic, TypeVar
 
 from engine.config import EngineConfig
 from engine.effects import Loop
+from engine.errors import ConfigError
+from engine.frontend.arguments import checked
 from engine.frontend.attachment import Attachment
 from engine.frontend.launcher import LauncherLife
 from engine.frontend.life import ClientLife
@@ -86,10 +88,16 @@ class EngineLauncher(Opened[LauncherLife]):
         with EngineLauncher(config, clients=2) as launcher:
             ...  # in process k: AsyncLLM(config, attachment=launcher.attachment, client_index=k)
             launcher.serve(60.0)
+
+    Without clients the cores are headless: the client that is the head asks them, which `config` says where to greet.
     """
 
     def __init__(self, config: EngineConfig, clients: int = 2, *, ports: Ports | None = None) -> None:
-        opened = ports or open_ports(launcher(), "", b"", io_threads=config.sockets.io_threads)
+        if not isinstance(clients, int) or clients < 0:
+            raise ConfigError(f"engines are shared by 1 client or more, or headless (0), got clients={clients!r}")
+        config = checked(config)
+        index = 0 if clients or not config.is_spread else config.data_parallel_rank // len(config.local_ranks)
+        opened = ports or open_ports(launcher(index), "", b"", io_threads=config.sockets.io_threads)
         super().__init__(opened, LauncherLife(opened.node, config, tuple(range(clients))))
 
     @property
@@ -99,10 +107,13 @@ class EngineLauncher(Opened[LauncherLife]):
         return attachment
 
     def serve(self, for_s: float) -> str:
-        """Watch over the engines, at most so long. -> why no core is left, or nothing while one is"""
+        """Watch over the engines, at most so long. -> why no core is left, or nothing while one is
+
+        That is told at once. Who goes on calling this has it end workers that a dead core has left.
+        """
         now = self.ports.clock.monotonic()
-        until = now + for_s
-        while not self.life.reason and now < until:
+        until, told = now + for_s, self.life.reason
+        while (self.life.has_orphans if told else not self.life.reason) and now < until:
             now = self.run(self.life.serve(until))
         return self.life.reason
 
@@ -121,7 +132,12 @@ class EngineCoreClient(Opened[ClientLife]):
 
     def __init__(self, config: EngineConfig, *, ports: Ports | None = None, attachment: Attachment | None = None,
                  client_index: int = 0) -> None:
-        opened: Any = ports or open_ports(frontend(client_index), "", b"", io_threads=config.sockets.io_threads)
+        if not isinstance(client_index, int) or client_index < 0:
+            raise ConfigError(f"client_index counts from 0, got {client_index!r}")
+        index = config.data_parallel_rank if config.is_offline else client_index
+        if config.is_spread:
+            index = config.data_parallel_rank // len(config.local_ranks)
+        opened: Any = ports or open_ports(frontend(index), "", b"", io_threads=config.sockets.io_threads)
         super().__init__(opened, ClientLife(opened.node, config, lambda: secrets.token_hex(4), attachment))
 
     @staticmethod

@@ -1,6 +1,7 @@
-"""The life of who owns engines that several clients share (pure): start them, watch them, end them; ask nothing.
+"""The life of who owns engines and asks nothing of them (pure): start them, watch them, end them.
 
-    start    cores, coordinator, handshakes      -> an Attachment, which each client is given
+    start    cores, coordinator, handshakes      -> an Attachment, which each of several clients is given
+             headless: cores alone; they greet the head of their group, and its client is theirs
     watch    a core that stands still is killed: so all clients notice it, which watch processes and connections
     end      when it is asked to, or when all cores are gone
 
@@ -28,23 +29,33 @@ from engine.effects import (
     SweepFiles,
     WhoAmI,
 )
+from engine.errors import ConfigError
 from engine.frontend.attachment import Attachment, ClientAddresses, Running
 from engine.frontend.handles.handle import Handle
-from engine.frontend.handles.manager import CoreEngineProcManager, parallel_config, with_start_method
+from engine.frontend.handles.manager import HEAD, CoreEngineProcManager, with_start_method
 from engine.process.files import EngineFiles, birth_certificate
 from engine.topology import Mark, Node
+from engine.wire.adoption import parallel_config
 from engine.wire.handshake import HANDSHAKE, REQUESTS
 from engine.wire.places import is_chosen_by_the_system, place_of
 from engine.wire.wiring import outputs_of, owner_socket
 
 #: A tick looks at all heartbeats; the shortest bound sets how often.
 TICKS_PER_BOUND = 10
+_MOST_AT_ONCE = 256
 
 
 class LauncherLife:
-    """Of the process `node`. `clients`: the frontends that may attach, by the index that they have among them."""
+    """Of the process `node`. `clients`: the frontends that may attach, by the index that they have among them.
+
+    None: the cores are headless. Raises ConfigError where they cannot be.
+    """
 
     def __init__(self, node: Node, config: EngineConfig, clients: tuple[int, ...]) -> None:
+        internal = config.data_parallel.load_balancing == "internal"
+        if not clients and (not config.is_spread or config.is_head or not internal):
+            raise ConfigError("headless cores have a head that starts rank 0, and are asked by its client: give its "
+                              "head_address, a data_parallel_rank above 0, and no other load balancing than internal")
         self._config, self._clients = config, clients
         self._engines = CoreEngineProcManager(node, config)
         self.watched: tuple[Node, ...] = ()  # whose end is to be noticed
@@ -62,7 +73,7 @@ class LauncherLife:
         except Exception as error:
             yield Observe("start-failed", {"error": type(error).__name__, "reason": str(error)})
             raise
-        yield Observe("ready", {"num_gpu_blocks": min(attachment.blocks.values()),
+        yield Observe("ready", {"num_gpu_blocks": min(attachment.blocks.values(), default=None),
                                 "parallel_config": attachment.parallel_config})
         yield MarkPoint(Mark.READY)
         self._engines.watch((yield Now()))
@@ -77,16 +88,19 @@ class LauncherLife:
         yield Observe("born", birth_certificate(me, files))
         config = with_start_method(self._config)
         yield from engines.start(config.start_method)
+        if not self._clients:
+            yield from engines.tell(config, files, me, None, (HEAD.index,))
+            yield from engines.await_beats(self.tick_s)
+            return Attachment(clients=(), cores=engines.running, blocks={}, parallel_config=agreed)
         handshake = yield OpenSocket(owner_socket(config, place_of(config.sockets, files, HANDSHAKE)))
         hub = yield from engines.tell(config, files, me, handshake, self._clients)
         clients = []
         for place in range(len(self._clients)):
             clients.append((yield from self._addresses(files, place)))
-        blocks = yield from engines.meet(clients, agreed, hub, (HANDSHAKE,))
+        blocks = yield from engines.meet(clients, agreed, hub, (HANDSHAKE,), me)
         return Attachment(
             clients=tuple(clients), blocks=blocks, parallel_config=agreed,
-            cores={index: Running(identity=handle.identity, beat=handle.beats_at)
-                   for index, handle in engines.cores.items()},
+            cores=engines.running,
             coordinator=None if engines.coordinator is None else Running(
                 identity=engines.coordinator.identity, beat=engines.coordinator.beats_at),
             stats=None if hub is None else hub.stats)
@@ -104,10 +118,22 @@ class LauncherLife:
 
     def serve(self, until: float) -> Loop[float]:
         """Let time pass, at most until then, and see who is gone. -> when that was"""
-        yield Receive((HANDSHAKE,), min(until, (yield Now()) + self.tick_s), self.watched)  # late greetings are nothing
+        inboxes = (HANDSHAKE,) if self._clients else ()
+        got = yield Receive(inboxes, min(until, (yield Now()) + self.tick_s), self.watched)
+        for _ in range(_MOST_AT_ONCE):  # who floods this may not keep it from looking
+            if got is None:
+                break
+            if got[1] not in self._engines.cores:  # late greetings are nothing
+                yield Observe("bad-frame", {"edge": HANDSHAKE, "error": f"unknown engine {got[1]}"})
+            got = yield Receive(inboxes, 0.0)
         now: float = yield Now()
         yield from self._look(now)
         return now
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether workers of dead cores may still be there, which have some time to go by themselves."""
+        return any(handle.has_orphans for handle in self._engines.all)
 
     def _look(self, now: float) -> Loop[None]:
         gone = (yield AwaitEnds(self.watched, 0.0)) if self.watched else {}
@@ -121,6 +147,8 @@ class LauncherLife:
                     reason = handle.monitor.on_last_word()
                 if reason is not None:
                     yield from self._is_dead(handle, reason)
+            elif handle.dead:
+                yield from handle.end_orphans()
 
     def _is_dead(self, handle: Handle, reason: str) -> Loop[None]:
         reason = yield from handle.in_its_words(reason)

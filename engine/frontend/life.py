@@ -34,19 +34,20 @@ from engine.effects import (
 )
 from engine.errors import BadFrameError, EngineDeadError, RefusedError
 from engine.frontend.attachment import Attachment
-from engine.frontend.handles.attached import AttachedCore, AttachedEngines
+from engine.frontend.handles.attached import AttachedEngines
 from engine.frontend.handles.core import CoreHandle
 from engine.frontend.handles.handle import Handle
-from engine.frontend.handles.manager import parallel_config
 from engine.frontend.handles.own import OwnEngines
+from engine.frontend.handles.remote import RemoteCore
 from engine.frontend.link import CoordinatorLink
 from engine.frontend.session import ClientSession, Delivery, Message
-from engine.messages import SamplingParams
+from engine.messages import EngineCoreRequestType, SamplingParams
 from engine.model_config import ModelConfig
 from engine.ports import Unroutable
 from engine.process.files import EngineFiles
 from engine.topology import Channel, Edge, Mark, Node
-from engine.wire.handshake import REQUESTS
+from engine.wire.adoption import parallel_config
+from engine.wire.handshake import HANDSHAKE, REQUESTS
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
@@ -62,7 +63,7 @@ def nobody(delivery: Delivery) -> Loop[None]:
 
 
 class ClientLife:
-    """Of the client that runs in process `node`; its one core has the same number, several count from 0."""
+    """Of the client that runs in process `node`; its one core has the same number, several count from their first."""
 
     model: ModelConfig  # from the start on
     num_gpu_blocks: int  # of the core that has the fewest
@@ -75,10 +76,13 @@ class ClientLife:
         self._engines = engines = OwnEngines(node, config) if attachment is None else AttachedEngines(
             config, attachment)
         index, count = (0, 1) if attachment is None else (attachment.index_of(node.index), len(attachment.clients))
-        self.cores: Mapping[int, CoreHandle | AttachedCore] = engines.cores
-        self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if engines.coordinator else []))
+        self.cores: Mapping[int, CoreHandle | RemoteCore] = engines.cores
+        #: Where cores introduce themselves. Also later somebody may come there, who is not to be heard in silence.
+        self._doors = (HANDSHAKE, REQUESTS) if attachment is None else (REQUESTS,)
+        self.inboxes = (*(handle.inbox for handle in self.cores.values()), *([STATS] if config.has_coordinator else []),
+                        *self._doors)
         self.session = ClientSession(config.limits, bounds, suffix, index, tuple(self.cores), count,
-                                     config.data_parallel.score)
+                                     config.data_parallel.score, config.sockets.own_frame_bytes)
         self._link = CoordinatorLink(node, config, self.session, tuple(self.cores))
         self.deliver: Callable[[Delivery], Loop[None]] = nobody
         self.kept: Callable[[], dict[str, int]] = dict  # sizes of what whoever takes deliveries has of open requests
@@ -180,6 +184,12 @@ class ClientLife:
         return self._engines.files
 
     @property
+    def has_unfinished_requests(self) -> bool:
+        """Its own, or offline those of any rank of its group, which its core still steps with."""
+        session = self.session
+        return len(session) > 0 or (self.config.is_offline and session.balance.running and session.dead is None)
+
+    @property
     def dead_cores(self) -> dict[str, str]:
         """By name, with what is known against each: those that are dead, and those whose last words are waited for."""
         return {handle.name: handle.reason or handle.gone() or "" for handle in self.cores.values()
@@ -226,9 +236,13 @@ class ClientLife:
 
     def on_any(self, got: tuple[str, int | None, list[Any]]) -> Loop[float]:
         inbox, peer, frames = got
-        if inbox != STATS and peer is not None:
+        if inbox in self._doors:
+            if peer not in self.cores:
+                yield Observe("bad-frame", {"edge": inbox, "error": f"unknown engine {peer}"})
+        elif inbox == STATS:
+            yield from self._link.hear(frames)
+        elif peer is not None:
             return (yield from self.on_message(frames, peer))
-        yield from self._link.hear(frames)
         now: float = yield Now()
         return now
 
@@ -344,6 +358,9 @@ class ClientLife:
             for index, frames in self.session.free_all():  # or the cores would let them run to their end
                 yield from self.send(frames, index)
         yield from self._hand_over(self.session.die("the engine was shut down"))
+        for index in self._engines.headless:
+            if not self.cores[index].dead:
+                yield from self.send([EngineCoreRequestType.LEAVE], index)
         yield from self._engines.end()
         yield from self.give_back()
 

@@ -13,8 +13,7 @@ Promises
 Of several cores each request has one, which is asked for its abort and takes it along when it dies; a utility call is
 put to all that live, and answered when all have answered.
 
-Frames to send are returned, never sent: whoever drives the session does that, and may find out that nobody is
-connected (`unroutable`).
+Frames to send are returned; whoever sends them may find out that nobody is connected (`unroutable`).
 """
 
 from __future__ import annotations
@@ -121,8 +120,7 @@ class _Live:
     __slots__ = ("core", "early", "encoded_bytes", "gap_since", "have", "heard_at", "internal_id", "request_id")
 
     def __init__(self, request_id: str, internal_id: str, encoded_bytes: int, now: float, core: int) -> None:
-        self.request_id = request_id
-        self.internal_id = internal_id
+        self.request_id, self.internal_id = request_id, internal_id
         self.core = core
         self.encoded_bytes = encoded_bytes
         self.have = 0  # tokens delivered
@@ -135,10 +133,10 @@ class ClientSession:
     """The requests and utility calls of one client of these cores."""
 
     def __init__(self, limits: LimitsConfig, bounds: Bounds, suffix: Callable[[], str], client_index: int = 0,
-                 cores: tuple[int, ...] = (0,), client_count: int = 1, score: Literal["old", "new"] = "new") -> None:
-        self.limits = limits
-        self.bounds = bounds
-        self.client_index = client_index
+                 cores: tuple[int, ...] = (0,), client_count: int = 1, score: Literal["old", "new"] = "new",
+                 own_frame_bytes: int = 0) -> None:
+        self.limits, self.bounds = limits, bounds
+        self.client_index, self._own_frame_bytes = client_index, own_frame_bytes
         self._cores, self.alive = cores, list(cores)
         self.balance = Balance(len(cores), client_index=client_index, client_count=client_count, score=score)
         self._several = len(cores) > 1
@@ -178,7 +176,7 @@ class ClientSession:
         internal_id = f"{request_id}-{self._mark}{self._suffix()}"
         frames = encode_add(EngineCoreRequest(
             internal_id, prompt_token_ids, params, self.client_index, self.balance.wave, arrival_time=now,
-            eos_token_id=eos_token_id, priority=priority))
+            eos_token_id=eos_token_id, priority=priority), self._own_frame_bytes)
         encoded_bytes = sum(map(len, frames))
         if self.bytes_in_flight + encoded_bytes > self.limits.max_request_bytes:
             raise RefusedError(request_id, f"{self.bytes_in_flight + encoded_bytes} bytes of requests would be in "
@@ -233,7 +231,7 @@ class ClientSession:
         call_id = self._next_call
         self._next_call += 1
         self._utilities[call_id] = _Call(method, args, now + self.bounds.request_s, self.alive)
-        frames = encode_utility(Utility(self.client_index, call_id, method, args))
+        frames = encode_utility(Utility(self.client_index, call_id, method, args), self._own_frame_bytes)
         return call_id, [Message(core, frames) for core in self.alive]
 
     def unroutable_call(self, call_id: int) -> UnroutableError:
@@ -250,10 +248,14 @@ class ClientSession:
         if isinstance(outputs, DeadNotice):
             self.notices.add(core)
             return []
+        if outputs.engine_index != core:
+            raise BadFrameError(f"outputs of engine {outputs.engine_index} on the way of engine {core}")
         return self.on_outputs(outputs, now, core)
 
     def on_outputs(self, outputs: EngineCoreOutputs, now: float, core: int = 0) -> list[Delivery]:
         deliveries: list[Delivery] = []
+        if outputs.wave_complete is not None:
+            self.balance.completed(outputs.wave_complete)
         for output in outputs.outputs:
             live = self._by_internal.get(output.request_id)
             if live is None or live.core != core:  # it has ended, or is not this core's
@@ -335,9 +337,7 @@ class ClientSession:
         return deliveries, _aborts(late)
 
     def die(self, reason: str, core: int | None = None) -> list[Delivery]:
-        """All cores are dead, or this one: what was theirs ends. Where none is left everything later is refused with
-        the same words.
-        """
+        """All cores are dead, or this one: what was theirs ends; where none is left, all later calls do, too."""
         if self.dead is not None:
             return []
         lost = self.alive if core is None else [core]

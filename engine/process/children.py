@@ -161,6 +161,18 @@ class PipeParent:
         self._gone = True
         return None
 
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def is_gone(self) -> bool:
+        """Whether its end is known, now."""
+        while not self._gone and readable([self._connection.fileno(), self._sentinel], 0):
+            self.receive()
+        return self._gone
+
+    def take(self, recipe: bytes) -> bytes | None:
+        return recipe
+
     def send(self, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send_bytes(message)

@@ -25,7 +25,7 @@ from engine.process.children import (
 )
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
-from engine.process.recipes import Recipe, life_of, named
+from engine.process.recipes import Recipe, life_of, named, unreadable, unsealed
 from engine.topology import Node
 
 
@@ -43,15 +43,22 @@ def child_main(name: str, target: str, connection: Connection, parent_pid: int) 
         os._exit(0)  # the parent went away before this child had anything to do
     bootstrap = msgspec.msgpack.decode(message, type=Bootstrap)
     ports = open_ports(node, bootstrap.ports_factory, bootstrap.ports_argument, parent, bootstrap.io_threads)
-    named(target)(ports, bootstrap.recipe)
+    recipe = ports.parent.take(bootstrap.recipe)
+    if recipe is None:
+        os._exit(0)
+    named(target)(ports, recipe)
     sys.stdout.flush()
     sys.stderr.flush()
 
 
 def live(ports: Any, recipe_bytes: bytes) -> None:
     """A child's life is told by its recipe."""
-    recipe = msgspec.msgpack.decode(recipe_bytes, type=Recipe)
     set_log_prefix(str(ports.node))
+    try:
+        recipe = unsealed(recipe_bytes, Recipe)
+    except msgspec.DecodeError as error:
+        EngineProcess(ports).run(unreadable(ports.node, error))
+        return
     EngineProcess(ports, recipe.config.bounds.ring_recheck_s).run(life_of(ports.node, recipe))
 
 

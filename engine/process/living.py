@@ -53,7 +53,8 @@ class EngineProcess(Process):
         from engine.worker.worker import Worker
 
         self.worker = Worker(effect.config, effect.rank, effect.world_size, effect.init_method,
-                             across=effect.across, make_group=self.ports.process_group)
+                             across=effect.across, local_dp_rank=effect.local_dp_rank,
+                             make_group=self.ports.process_group)
 
     def _read_model(self, effect: ReadModel) -> Any:
         from engine.model_config import read_servable_model

@@ -109,6 +109,12 @@ class RealPorts:
 
         return ProcessGroup(rank, world_size, init_method, device, timeout_s, communicator, tp)
 
+    def introduce(self, card: Any, size: int, where: str, deadline: float, wait: Callable[[list[int], float], object],
+                  ) -> Any:
+        from engine.process.consensus.introductions import introduce
+
+        return introduce(card, size, where, deadline, wait, self.clock.monotonic)
+
     def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> Any:
         from engine.process.consensus.group import ConsensusGroup
 

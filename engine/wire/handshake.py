@@ -1,19 +1,23 @@
 """How a core and its frontend meet (pure): empty frame, HELLO, metadata, READY, announcement.
 
     core -> frontend   b""                         so that the ROUTER learns the identity
-    core -> frontend   {status: HELLO, local, headless}
+    core -> frontend   {status: HELLO, local, headless, ...}
     frontend -> core   {addresses, parallel_config}
-    core -> frontend   {status: READY, local, headless, num_gpu_blocks}
+    core -> frontend   {status: READY, local, headless, num_gpu_blocks, ...}, or {status: REFUSED, reason}
     core -> frontend   b""                         on the input socket: the first message there announces the core
+
+A core that the head of its group has not started meets that head, and then its own client likewise, where it has one:
+`engine/core/io/handshakes.py`.
 
 Promises: no work is sent before READY and the announcement; both sides leave with the same parallel
 configuration; whoever waits in vain ends with a named error at its deadline; a repeated or foreign message is
-ignored and reported, never fatal.
+ignored and reported, never fatal. A core that came otherwise than it is expected, or refuses, ends the start by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -21,77 +25,133 @@ import msgspec
 from engine.effects import AwaitEnds, Identity, IsAlive, Loop, MarkPoint, Now, Observe, Receive, Send
 from engine.errors import ChildGoneError, StartupError
 from engine.messages import EngineHandshakeMetadata
+from engine.process.consensus.effects import Member
 from engine.topology import Mark, Node
 
 HANDSHAKE = "handshake"
 REQUESTS = "requests"
+#: What reading raises for frames that are no message: also for text that is none, and for what is nested too deep.
+UNREADABLE = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
 class Greeting(msgspec.Struct, frozen=True, omit_defaults=True):
     """HELLO and READY: one map, so that either side may be older than the other."""
 
     status: str
-    local: bool = True
-    headless: bool = False
+    local: bool = True  # whether it asks for its client's sockets, and is started by it
+    headless: bool = False  # whether it has no client where it was started
     num_gpu_blocks: int | None = None
+    member: Member | None = None  # who it is, to one that has not started it
+    parallel_config_hash: str | None = None
+    stats: str | None = None  # to its own client: what the head's coordinator says to clients, and who that is
+    coordinator: Member | None = None
+    reason: str | None = None  # why it refuses
+
+    @property
+    def place(self) -> tuple[bool, bool]:
+        return self.local, self.headless
 
 
-def core_hello(deadline: float) -> Loop[EngineHandshakeMetadata]:
+#: How a core greets whoever has started it.
+LOCAL = Greeting("HELLO")
+
+
+def core_hello(deadline: float, inbox: str = HANDSHAKE, greeting: Greeting = LOCAL,
+               whom: str = "the frontend") -> Loop[EngineHandshakeMetadata]:
     """The core's first half: introduce oneself, learn where to connect. Raises StartupError at the deadline."""
-    yield Send(HANDSHAKE, [b""])
-    yield Send(HANDSHAKE, [msgspec.msgpack.encode(Greeting("HELLO", local=True, headless=False))])
+    yield Send(inbox, [b""])
+    yield Send(inbox, [msgspec.msgpack.encode(greeting)])
     while True:
-        got = yield Receive((HANDSHAKE,), deadline)
+        got = yield Receive((inbox,), deadline)
         if got is None:
-            raise StartupError("the frontend did not answer the core's HELLO in time; "
-                               "either it is gone or a handshake message was lost")
+            raise StartupError(f"{whom} did not answer the core's HELLO in time; "
+                               "it is gone, a handshake message was lost, or another core has "
+                               "introduced itself by the same index")
         try:
             return msgspec.msgpack.decode(got[2][-1], type=EngineHandshakeMetadata)
-        except msgspec.DecodeError as error:
-            yield Observe("bad-frame", {"edge": HANDSHAKE, "error": str(error)})
+        except UNREADABLE as error:
+            yield Observe("bad-frame", {"edge": inbox, "error": str(error)})
 
 
-def core_ready(num_gpu_blocks: int) -> Loop[None]:
-    """The core's second half: everything is loaded."""
+def core_ready(num_gpu_blocks: int, greetings: Mapping[str, Greeting] | None = None) -> Loop[None]:
+    """The core's second half: everything is loaded. `greetings`: as it has greeted, by inbox."""
     yield MarkPoint(Mark.READY)
-    greeting = Greeting("READY", local=True, headless=False, num_gpu_blocks=num_gpu_blocks)
-    yield Send(HANDSHAKE, [msgspec.msgpack.encode(greeting)])
+    for inbox, greeting in (greetings or {HANDSHAKE: LOCAL}).items():
+        said = msgspec.structs.replace(greeting, status="READY", num_gpu_blocks=num_gpu_blocks)
+        yield Send(inbox, [msgspec.msgpack.encode(said)])
+
+
+def core_refuse(inbox: str, greeting: Greeting, reason: str) -> Loop[None]:
+    """Instead of READY: these two cannot work together."""
+    yield Send(inbox, [msgspec.msgpack.encode(msgspec.structs.replace(greeting, status="REFUSED", reason=reason))])
+
+
+def heard_by_nobody(engine: int, greeting: Greeting) -> None:
+    """Of whoever knows all that cores say when they greet."""
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cores come: those that were not started here, and those that nothing is asked of from here."""
+
+    headless: frozenset[int] = frozenset()
+    of_others: frozenset[int] = frozenset()  # who have a client of their own
+
+    @property
+    def remote(self) -> frozenset[int]:
+        return self.headless | self.of_others
+
+    def place(self, engine: int) -> tuple[bool, bool]:
+        return engine not in self.remote, engine in self.headless
 
 
 def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s: float, startup_s: float,
                        ends: tuple[Node, ...] = (), inboxes: tuple[str, ...] = (HANDSHAKE, REQUESTS),
-                       ) -> Loop[dict[int, int]]:
+                       expected: Expected = Expected(), look_s: float = 1.0,
+                       heard: Callable[[int, Greeting], None] = heard_by_nobody) -> Loop[dict[int, int]]:
     """The frontend's side: what it has to say to each core, by engine. -> num_gpu_blocks of each.
 
-    Without REQUESTS among `inboxes` they announce themselves to others.
+    Without REQUESTS among `inboxes` they announce themselves to others. `heard` is told of each READY.
 
     Raises StartupError naming what is still missing: a HELLO within `hello_s` of the start, everything else
-    within `startup_s`; ChildGoneError where one of the children `ends` is gone before.
+    within `startup_s`; or who refuses, or is gone, of those that others have started, which is looked for every
+    `look_s`; ChildGoneError where one of the children `ends` is gone before.
     """
     now = yield Now()
     engines = metadata.keys()
     hello_deadline, deadline = now + hello_s, now + startup_s
-    greeted: set[int] = set()
+    greeted: dict[int, Greeting] = {}
     ready: dict[int, int] = {}
-    announced = set() if REQUESTS in inboxes else set(engines)
+    announced = set(expected.of_others) if REQUESTS in inboxes else set(engines)
     while len(ready) < len(engines) or len(announced) < len(engines):
         limit = deadline if len(greeted) == len(engines) else min(hello_deadline, deadline)
-        got = yield Receive(inboxes, limit, ends)
+        until = min(limit, (yield Now()) + look_s) if expected.remote else limit
+        got = yield Receive(inboxes, until, ends)
         if got is None:
             gone = (yield AwaitEnds(ends, 0.0)) if ends else {}
             if gone:
                 raise ChildGoneError(f"{', '.join(str(node.first_life) for node in gone)} died while starting")
-            raise StartupError(_missing(engines, greeted, ready, announced))
+            yield from _look_at(greeted)
+            if (yield Now()) < limit:
+                continue
+            raise StartupError(_missing(engines, greeted, ready, announced) + _counted(engines, greeted, expected))
         inbox, peer, frames = got
         if peer not in engines:
             yield Observe("bad-frame", {"edge": inbox, "error": f"unknown engine {peer}"})
         elif inbox == REQUESTS:
             announced.add(peer)
         elif frames != [b""]:
-            problem = yield from _greeting(peer, frames, metadata[peer], greeted, ready)
+            problem = yield from _greeting(peer, frames, metadata[peer], expected, greeted, ready, heard)
             if problem:
                 yield Observe("bad-frame", {"edge": inbox, "error": problem})
     return ready
+
+
+def _look_at(greeted: Mapping[int, Greeting]) -> Loop[None]:
+    """Of those that were not started here nothing else tells. Raises StartupError."""
+    for engine, greeting in greeted.items():
+        member = greeting.member
+        if member is not None and member.process is not None and not (yield IsAlive(member.process)):
+            raise StartupError(f"core.{engine} died while starting: it was started elsewhere, which may know why")
 
 
 def await_announcements(engines: Mapping[int, Identity], deadline: float, look_s: float) -> Loop[None]:
@@ -112,26 +172,54 @@ def await_announcements(engines: Mapping[int, Identity], deadline: float, look_s
             yield Observe("bad-frame", {"edge": REQUESTS, "error": f"unknown engine {got[1]}"})
 
 
-def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, greeted: set[int],
-              ready: dict[int, int]) -> Loop[str]:
-    """Take one greeting. -> what is wrong with it, or nothing."""
+def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, expected: Expected,
+              greeted: dict[int, Greeting], ready: dict[int, int], heard: Callable[[int, Greeting], None]) -> Loop[str]:
+    """Take one greeting. -> what is wrong with it, or nothing. Raises StartupError."""
     try:
         greeting = msgspec.msgpack.decode(frames[-1], type=Greeting)
-    except (msgspec.DecodeError, ValueError, IndexError) as error:
+    except UNREADABLE as error:
         return str(error)
+    if greeting.status in ("HELLO", "READY") and greeting.place != expected.place(peer):
+        raise StartupError(f"core.{peer} greets as {_place(*greeting.place)}, and is to be "
+                           f"{_place(*expected.place(peer))}")
     if greeting.status == "HELLO":
-        greeted.add(peer)
+        known = peer in greeted
+        greeted[peer] = greeting
         yield Send(HANDSHAKE, [msgspec.msgpack.encode(metadata)], peer)
-        return ""
+        return f"core.{peer} says HELLO again: its first one was doubled, or two go by this index" if known else ""
+    if greeting.status == "REFUSED":
+        raise StartupError(f"core.{peer} refuses: {greeting.reason}")
     if greeting.status != "READY" or greeting.num_gpu_blocks is None:
         return f"a greeting with status {greeting.status!r}"
     if peer not in greeted:
         return f"READY of core.{peer} before its HELLO"
+    agreed = hash_of(metadata.parallel_config)
+    if greeting.parallel_config_hash not in (None, agreed):
+        raise StartupError(f"core.{peer} has another parallel configuration: its hash is "
+                           f"{greeting.parallel_config_hash}, and here {agreed}")
     ready[peer] = greeting.num_gpu_blocks
+    heard(peer, greeting)
     return ""
 
 
-def _missing(engines: Collection[int], greeted: set[int], ready: dict[int, int], announced: set[int]) -> str:
+def hash_of(parallel_config: Mapping[str, int | str | bool]) -> str:
+    """Equal where two have the same values, in whatever order."""
+    return hashlib.sha256(msgspec.msgpack.encode(sorted(parallel_config.items()))).hexdigest()[:16]
+
+
+def _place(local: bool, headless: bool) -> str:
+    return "one that was started here" if local else "headless" if headless else "one with a client of its own"
+
+
+def _counted(engines: Collection[int], greeted: Collection[int], expected: Expected) -> str:
+    """Who has greeted, where not all are started here."""
+    remote, local = expected.remote & set(engines), set(engines) - expected.remote
+    came = set(greeted)
+    return f" (said HELLO: {len(came & local)} of {len(local)} local, {len(came & remote)} of {len(remote)} remote)" \
+        if remote else ""
+
+
+def _missing(engines: Collection[int], greeted: Collection[int], ready: dict[int, int], announced: set[int]) -> str:
     for what, seen in (("say HELLO", greeted), ("report READY", ready), ("open its input socket", announced)):
         late = [f"core.{k}" for k in sorted(engines) if k not in seen]
         if late:

@@ -2,14 +2,14 @@
 
 Promises
 - HWM, linger, identity and buffers are what the `SocketSpec` says, set before bind or connect.
-- Frames of 64 KiB and more travel without a copy; each such frame is kept, with its own tracker, until ZMQ is
-  done with it. (A tracker of the whole message would cover its last frame only.)
+- Frames of 64 KiB and more travel without a copy. Of each pyzmq holds the buffer until libzmq has sent it, and no
+  longer: who keeps such a Frame itself keeps it for ever, because libzmq then counts one that is not done.
 - A ROUTER never drops in silence: an unconnected peer is `Unroutable`.
 - tcp speaks IPv6 where its address does; a name may be either. An address that no host here has is a ConfigError.
 - With CURVE keys a bound socket takes only its client's bytes, a connected one only its server's.
 - An exception out of a signal handler in the middle of a message loses that message, and never hands out its rest as
   the next one.
-- A peer with an identity that is not one of ours never reaches the caller, unless `raw_identities` is set.
+- A peer with an identity that is not one of ours is nobody to the caller (None), unless `raw_identities` is set.
 - What an XSUB sends arrives whole: libzmq would tear apart what `engine.wire.subscriptions` refuses.
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,6 @@ class ZmqSocket:
         self._routes = spec.kind == "ROUTER"
         self._heard_from = spec.heard_from
         self._lost = self._torn = False
-        self._kept: deque[zmq.Frame] = deque()
         self._monitor: zmq.Socket | None = None
         self._came = self._went = 0  # connections of a watched socket
         self._cut = False
@@ -130,8 +128,6 @@ class ZmqSocket:
             socket.connect(spec.address)
 
     def send(self, frames: Sequence[Any], peer: int | bytes = 0) -> None:
-        if self._kept:
-            self._forget_sent()
         *parts, last = [frame if type(frame) is bytes and len(frame) < ZERO_COPY_BYTES else self._as_frame(frame)
                         for frame in frames]
         if parts and self.spec.kind == "XSUB":
@@ -172,10 +168,8 @@ class ZmqSocket:
                 identity = frames.pop(0).bytes
                 if self.spec.raw_identities:
                     peer = identity
-                elif len(identity) == IDENTITY_BYTES:
-                    peer = int.from_bytes(identity, "little")
                 else:
-                    continue
+                    peer = int.from_bytes(identity, "little") if len(identity) == IDENTITY_BYTES else None
             message = [f.buffer if len(f) >= ZERO_COPY_BYTES else f.bytes for f in frames]
             return peer if self._heard_from is None else self._heard_from(message), message
 
@@ -250,10 +244,4 @@ class ZmqSocket:
     def _as_frame(self, data: Any) -> Any:
         if memoryview(data).nbytes < ZERO_COPY_BYTES:
             return bytes(data)
-        frame = zmq.Frame(data, track=True, copy=False)
-        self._kept.append(frame)
-        return frame
-
-    def _forget_sent(self) -> None:
-        while self._kept and self._kept[0].tracker.done:
-            self._kept.popleft()
+        return zmq.Frame(data, copy=False)

@@ -81,8 +81,9 @@ def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: 
     ]
 
 
-def core_handshake_socket(config: EngineConfig, address: str, engine_index: int, owner: Node) -> SocketSpec:
-    return SocketSpec(name=HANDSHAKE, kind="DEALER", peer_kind=owner.kind, peer=owner.index, bind=False,
+def core_handshake_socket(config: EngineConfig, address: str, engine_index: int, greeted: Node,
+                          name: str = HANDSHAKE) -> SocketSpec:
+    return SocketSpec(name=name, kind="DEALER", peer_kind=greeted.kind, peer=greeted.index, bind=False,
                       address=address,
                       identity=identity_of(engine_index), linger_s=HANDSHAKE_LINGER_S,
                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,

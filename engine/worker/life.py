@@ -63,7 +63,7 @@ def worker_life(node: Node, recipe: WorkerRecipe) -> Loop[None]:
 
 def _start(recipe: WorkerRecipe) -> Loop[tuple[QueueReader, QueueWriter]]:
     config, files, rank, engine = recipe.config, recipe.files, recipe.rank, recipe.engine_index
-    yield MakeWorker(config, rank, config.grid.size, recipe.init_method, recipe.across)
+    yield MakeWorker(config, rank, config.grid.size, recipe.init_method, recipe.across, recipe.local_dp_rank)
     yield MarkPoint(Mark.LOADING)
     yield Call("init_device", (), {})
     yield Call("load_model", (), {})

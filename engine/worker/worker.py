@@ -50,11 +50,11 @@ class Worker:
 
     `group` is an open process group. Where it is None, `init_device` makes one by
     `make_group(rank, world_size, init_method, device, timeout_s, communicator, tp)`; a wrapped one comes in either way.
-    `across`: its like in engines that step together with this one.
+    `across`: its like in engines that step together with this one. `local_dp_rank`: engines before it on this host.
     """
 
     def __init__(self, config: EngineConfig, rank: int = 0, world_size: int = 1, init_method: str = "",
-                 group: Any = None, *, across: Across | None = None,
+                 group: Any = None, *, across: Across | None = None, local_dp_rank: int = 0,
                  make_group: Callable[..., Any] = ProcessGroup) -> None:
         self.config = config
         self.rank = rank
@@ -65,6 +65,7 @@ class Worker:
         self.model_config: ModelConfig | None = None
         self.runner: ModelRunner | None = None
         self._across = across
+        self._local_dp_rank = local_dp_rank
         self._make_group = make_group
 
     @property
@@ -77,7 +78,7 @@ class Worker:
         """Choose the device and meet the other ranks. Reads config.json first: no rank waits for a bad one."""
         self.model_config = read_model_config(self.config.model)
         check_parallel(self.model_config, self.grid.tp, self.grid.pp)
-        self.device = choose_device(self.config.device, self.rank, self.world_size)
+        self.device = choose_device(self.config.device, self.rank, self.world_size, self._local_dp_rank)
         if self.device == "cpu":
             if self.world_size > 1 or self.model_config.hidden_size <= SINGLE_THREAD_HIDDEN_SIZE:
                 torch.set_num_threads(1)

@@ -69,7 +69,8 @@ class Crossings:
                 if self.board.fired_at(fault_id) is not None:
                     judge.notice(fault_id)
             fault = fates.befalling(judge.crossing(site, None if channel is None or frames is None
-                                                   else lambda: decoded_of(channel, frames)),
+                                                   else lambda: decoded_of(channel, frames),
+                                                   0 if frames is None else len(frames)),
                                     self._performer.reaches)
             nth = judge.count(site)
             occurrence = 0

@@ -11,6 +11,8 @@ plan the wrapper only records. Nothing of this is loaded where no play asked for
     ring_crossing     edge:send per reader before the write, edge:receive after the read
     process_group     node/collective:enter before each collective
     consensus_group   node/consensus:enter before each all-reduce
+    start_child       edge:send before a recipe is written, edge:receive as a word is read (faults.real.pipes)
+    parent            the same of what this process tells whoever started it
     mark              node/mark:name
     observe           into the journal
 """
@@ -33,9 +35,10 @@ from faults.memory import FaultyMemory
 from faults.plan import Fate, Fault, Plan, plan_from_json, plan_to_json
 from faults.real.board import Board, open_board
 from faults.real.crossings import Crossings
+from faults.real.pipes import FaultyChild, FaultyParent
 from faults.real.processes import start_ticks
 from faults.real.sockets import FaultySocket
-from faults.sites import SocketSites, bare, ring_sites, store_place, store_sites
+from faults.sites import SocketSites, bare, birth_edge, born_by, ring_sites, store_place, store_sites
 
 #: `engine.process.children` opens a process's ports by this name.
 FACTORY = "faults.real.ports:open_ports"
@@ -71,10 +74,11 @@ class FaultyPorts:
         self.inner = inner
         self.node: Node = inner.node
         self.clock = inner.clock
-        self.parent = inner.parent  # what parent and child tell each other is no site
         self.board = board
         self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
         self._name = self.crossings.name
+        self.parent = self._at_birth(inner.parent)
+        self._children: list[FaultyChild] = []
         self._rings: list[tuple[FaultyMemory, RingSpec, Any, bool]] = []
         self._proxies: list[Any] = []
         self._edges: dict[tuple[Channel, Node, str], tuple[str, ...]] = {}
@@ -186,12 +190,28 @@ class FaultyPorts:
         group = self.inner.process_group(rank, world_size, init_method, device, timeout_s, communicator, tp)
         return FaultyGroup(group, self._name, self.crossings, alone=self.node.kind is not NodeKind.WORKER)
 
+    def introduce(self, card: Any, size: int, where: str, deadline: float, wait: Callable[[list[int], float], object],
+                  ) -> Any:
+        return self.inner.introduce(card, size, where, deadline, wait)
+
     def consensus_group(self, name: str, rank: int, members: Sequence[Any], where: str) -> FaultyConsensus:
         return FaultyConsensus(self.inner.consensus_group(name, rank, members, where), self._name, self.crossings)
 
     def start_child(self, node: Node, target: str, start_method: str) -> Child:
-        child: Child = self.inner.start_child(node, target, start_method)  # its own ports count what it does
-        return child
+        child: Child = self.inner.start_child(node, target, start_method)
+        says, hears = (birth_edge(self.board.topology, *way) for way in ((self.node, node), (node, self.node)))
+        if says is None or hears is None:
+            return child
+        self._children.append(faulty := FaultyChild(child, self.crossings, says, hears))
+        return faulty
+
+    def _at_birth(self, parent: Any) -> Any:
+        """The pipe to whoever started this process, where that is a process of the play."""
+        hears = born_by(self.board.topology, self.node)
+        if parent is None or hears is None:
+            return parent
+        return FaultyParent(parent, self.crossings, msgspec.structs.replace(
+            hears, source=hears.target, target=hears.source), hears)
 
     def mark(self, mark: Mark, **data: Any) -> None:
         self.crossings.cross(mark_site(self._name, mark), data=data or None)
@@ -211,6 +231,9 @@ class FaultyPorts:
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()
+        for child in self._children:
+            child.close()
+        self._children.clear()
 
 
 class FaultyDoorbell:

@@ -8,8 +8,6 @@ soon as its fault is over; where no plan delays anything, it is the inner socket
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import select
 from collections.abc import Sequence
@@ -21,36 +19,9 @@ from faults.arrivals import Held, Inbox
 from faults.plan import PROCESS_FATES, Fate
 from faults.real.crossings import Crossings
 from faults.real.processes import HOLD_LOOK_S
+from faults.real.timer import Timer
 from faults.sites import SocketSites
 from faults.told import said_of
-
-_CLOCK_MONOTONIC = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Timer:
-    """A timerfd (Python has one only from 3.13 on): readable every `period_s` while armed."""
-
-    def __init__(self) -> None:
-        self.fd = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._armed = False
-
-    def arm(self, period_s: float) -> None:
-        """0 disarms."""
-        if bool(period_s) == self._armed:
-            return
-        self._armed = bool(period_s)
-        nanoseconds = int(period_s * 1e9)
-        setting = (ctypes.c_long * 4)(0, nanoseconds, 0, nanoseconds)
-        if _libc.timerfd_settime(self.fd, 0, ctypes.byref(setting), None) < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_settime")
-
-    def forget(self) -> None:
-        """No longer readable, until it expires again."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 8)
 
 
 class FaultySocket:
@@ -64,10 +35,10 @@ class FaultySocket:
         self._inbox = Inbox(crossings.is_over, self._release)
         self._sites = sites
         self._says, self._hears = said_of(spec.send_channel), said_of(spec.receive_channel)
-        self._timer: _Timer | None = None
+        self._timer: Timer | None = None
         self._epoll: Any = None
         if spec.receive_channel is not None and self._may_delay(spec.receive_channel):
-            self._timer = _Timer()
+            self._timer = Timer()
             self._epoll = select.epoll()
             self._epoll.register(inner.fileno(), select.EPOLLIN)
             self._epoll.register(self._timer.fd, select.EPOLLIN)

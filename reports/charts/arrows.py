@@ -17,10 +17,9 @@ import msgspec
 from engine.topology import RING_CHANNELS, Channel, NodeKind
 from faults.journal import Record
 from reports.charts.steps import Piece, pieces_of
-from scenarios.guarantees.readers.lockstep import ACROSS
 from scenarios.history.flows import Flow
 from scenarios.history.history import History
-from scenarios.history.names import base, kind_of, rank_of
+from scenarios.history.names import ACROSS, base, kind_of, rank_of
 
 _HELD = frozenset({"delay", "reorder"})
 _ENTER = "/collective:enter"

@@ -23,8 +23,7 @@ from engine.topology import Channel, Edge, Engine, Node, NodeKind, Topology
 from reports.charts.notable import lives_of
 from reports.charts.svg import drawing, tag, text
 from reports.formats import count, listed
-from scenarios.guarantees.readers.lockstep import ACROSS
-from scenarios.history.names import base, edge_of
+from scenarios.history.names import ACROSS, base, edge_of
 from scenarios.history.run import Run
 
 BOX, HIGH, ROW, GAP = 136.0, 32.0, 40.0, 10.0  # a box, a row, and what is between two engines
@@ -50,6 +49,7 @@ CHANNELS = {
     Channel.WAVE.value: "a coordinator to its cores",
     Channel.REPORT.value: "a core to its coordinator",
     Channel.CONSENSUS.value: "what cores decide together",
+    Channel.BIRTH.value: "a process and who started it, by pipe",
     ACROSS: "the ranks of one place in all engines, in each forward",
 }
 

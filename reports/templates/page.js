@@ -36,6 +36,8 @@
       const bytes = Uint8Array.from(atob(packets[scenario.id]), letter => letter.charCodeAt(0));
       const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
       note.outerHTML = await new Response(stream).text();
+      for (const line of all(".promise[data-of]", scenario))  // each stands in the page once
+        line.textContent = document.querySelector(`#${line.dataset.of} .sentence`).textContent;
       withButtons(scenario);
     } catch (error) {
       note.textContent = "This browser cannot unpack the evidence that is in this page (it needs DecompressionStream: "

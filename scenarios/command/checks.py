@@ -58,6 +58,15 @@ def servable(config: EngineConfig) -> None:
     enough_gpus(config.grid.size, config.device)
 
 
+def together(dp: int | None, *, lockstep: bool, coordinator: bool) -> None:
+    """Raises BadInputError where several engines are said to belong together, and there is one."""
+    if (dp or 1) == 1 and (lockstep or coordinator):
+        what = "--lockstep" if lockstep else "--coordinator"
+        raise BadInputError(f"{what} is for several engines: add --dp 2 or more")
+    if lockstep and coordinator:
+        raise BadInputError("--lockstep has a coordinator anyway: leave --coordinator out")
+
+
 def enough_gpus(ranks: int, device: str) -> None:
     if device == "cuda" and ranks > (count := gpus()):
         raise BadInputError(f"--device cuda with {ranks} rank{'s' * (ranks != 1)} (--tp times --pp times --dp): this "

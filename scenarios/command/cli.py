@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from engine.config import CacheConfig, EngineConfig, SchedulerConfig
+from engine.config import CacheConfig, DataParallelConfig, EngineConfig, SchedulerConfig
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import CALLS_OF_A_START, Plan, PlanError, load_plan, plan_to_json, to_two_phases
@@ -47,6 +47,10 @@ world_option = click.option("--world", type=click.Choice([*WORLDS, EVERY]), defa
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 out_option = click.option("--out", type=path_argument, default=Path("out"), show_default=True,
                           help="Folder for runs, results and report.")
+lockstep_option = click.option("--lockstep", is_flag=True,
+                               help="The engines of --dp step together, with a coordinator.")
+coordinator_option = click.option("--coordinator", is_flag=True,
+                                  help="A coordinator carries the counts of the engines of --dp.")
 json_option = click.option("--json", "json_file", type=path_argument, default=None,
                            help="Write results.json here, too; - is stdout.")
 
@@ -74,6 +78,10 @@ def cli() -> None:
 @click.option("--pp", type=click.IntRange(1), default=None, help="Pipeline stages. Default: as each scenario says.")
 @click.option("--dp", type=click.IntRange(1), default=None,
               help="Engines for one client. Default: as each scenario says.")
+@lockstep_option
+@coordinator_option
+@click.option("--clients", type=click.IntRange(1), default=None,
+              help="Clients of the same engines. Default: as each scenario says.")
 @device_option
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
@@ -82,8 +90,13 @@ def cli() -> None:
 @out_option
 @json_option
 def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None,
-        dp: int | None, device: str, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
-    """Play scenarios and write the report to OUT/report/index.html."""
+        dp: int | None, lockstep: bool, coordinator: bool, clients: int | None, device: str, model: Path | None,
+        seed: int, out: Path, json_file: Path | None) -> int:
+    """Play scenarios and write the report to OUT/report/index.html.
+
+    What cannot be played by so many ranks, stages, engines or clients is left out, and says why.
+    """
+    checks.together(dp, lockstep=lockstep, coordinator=coordinator)
     names = playable(world)
     chosen = selected(catalogue(*folders), globs)
     asked = EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2, pipeline_parallel_size=pp or 1,
@@ -95,7 +108,8 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
         checks.enough_gpus(asked.grid.size * (dp or 1), device)
     checks.writable(out)
     with claimed(out):
-        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, dp=dp, seed=seed, device=device), model, json_file)
+        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, dp=dp, lockstep=lockstep, coordinator=coordinator,
+                                            clients=clients, seed=seed, device=device), model, json_file)
 
 
 def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
@@ -240,6 +254,8 @@ def convert(plan_file: Path, calls: int) -> int:
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Ranks of a stage.")
 @click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline stages.")
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Engines, each with all of the model.")
+@lockstep_option
+@coordinator_option
 @click.option("--max-model-len", type=click.IntRange(2), default=None,
               help="Tokens of prompt and answer together. Default: what the model was built for.")
 @click.option("--cache-mib", type=click.IntRange(1), default=None,
@@ -255,15 +271,18 @@ def convert(plan_file: Path, calls: int) -> int:
 @click.option("--seed", type=int, default=None, help="Of this request, where tokens are drawn by lot.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated.")
 @device_option
-def generate(model: Path, prompt: str, tp: int, pp: int, dp: int, device: str, max_model_len: int | None,
-             cache_mib: int | None, gpu_memory_utilization: float, dtype: str, **sampling: Any) -> int:
+def generate(model: Path, prompt: str, tp: int, pp: int, dp: int, lockstep: bool, coordinator: bool, device: str,
+             max_model_len: int | None, cache_mib: int | None, gpu_memory_utilization: float, dtype: str,
+             **sampling: Any) -> int:
     """Stream what a model says."""
+    checks.together(dp, lockstep=lockstep, coordinator=coordinator)
     if (reason := no_real_processes()) is not None:
         raise checks.BadInputError(reason)
     from scenarios.command.generate import stream
 
     stream(prompt, sampling, sys.stdout.write, EngineConfig(
         model=str(model), tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp,
+        data_parallel=DataParallelConfig(lockstep=lockstep, coordinator=coordinator),
         device=device, dtype=dtype,  # type: ignore[arg-type]
         scheduler=SchedulerConfig(max_model_len=max_model_len), cache=CacheConfig(
             cpu_cache_bytes=None if cache_mib is None else cache_mib << 20, memory_fraction=gpu_memory_utilization)))

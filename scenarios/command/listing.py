@@ -18,6 +18,8 @@ FATES = {
     Fate.REORDER: "the message arrives after the next one of its edge",
     Fate.CORRUPT: "bytes of the message or of the ring are changed ('byte')",
     Fate.TRUNCATE: "the message is cut off ('byte')",
+    Fate.OMIT: "the last frame of the message never arrives",
+    Fate.SWAP: "the last two frames of the message change places",
     Fate.KILL: "SIGKILL ('victim': another process than the one that crosses)",
     Fate.STALL: "SIGSTOP, until another crossing or for some seconds ('until'); 'victim' as above",
     Fate.RAISE: "an exception in the process ('text')",

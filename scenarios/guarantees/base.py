@@ -37,7 +37,7 @@ DEATHS, STALLS = DEATH_FATES, STALL_FATES
 PROCESS = DEATHS | STALLS
 LOSSES = frozenset({Fate.DROP, Fate.CUT})
 ORDERINGS = frozenset({Fate.DELAY, Fate.REORDER})
-DAMAGE = frozenset({Fate.CORRUPT, Fate.TRUNCATE})
+DAMAGE = frozenset({Fate.CORRUPT, Fate.TRUNCATE, Fate.OMIT, Fate.SWAP})
 MESSAGE = frozenset({Fate.DROP, Fate.DUPLICATE}) | ORDERINGS | DAMAGE
 
 
@@ -62,6 +62,7 @@ MEMORY = Where(frozenset({Fate.CORRUPT}), sites="*:store.*", why="the plan write
 DAMAGED_ELSEWHERE = (
     MEMORY,
     Where(DAMAGE, sites="*/handshake:*", why="the start fails, by name: see start-ends"),
+    Where(DAMAGE, sites="*/birth:*", why="the start fails, by name: see birth-told"),
     Where(DAMAGE, sites="core.*->frontend.*/requests:*", why="its one frame has no bytes"),
     Where(DAMAGE, sites="*/overflow:*", why="a step that a rank cannot read ends the engine, by name"),
 )

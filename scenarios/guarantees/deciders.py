@@ -72,11 +72,13 @@ DECIDERS: dict[str, Decider] = {
     "pp-no-stale-slot": Decider("tokens, against those that transformers chose; whose blocks, as the rank that answers "
                                 "read it", (_C, _P, _I)),
     "dp-dead-never-chosen": Decider("what the client told of the core, and then sent", (_C, _L)),
+    "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-rank-as-asked": Decider("what was asked for, and what the client says which core it chose", (_C,),
                                 "a client that says another one than it sends to"),
-    "dp-death-ends-group": Decider("what callers were told, of which core", (_C,)),
     "dp-burst-spreads": Decider("what the client says which core it chose", (_C,), "a client that says another one "
                                 "than it sends to"),
+    "dp-counts-used": Decider("counts as the client says it was told, and which core it says it chose", (_C,),
+                              "a client that says another one than it sends to"),
     "client-routed": Decider("what each client says it was sent for others, and what its callers were told; what cores "
                              "say they have finished", (_C, _I)),
     "client-isolated": Decider("the end of a client; what callers of others were told, and what cores say they have "
@@ -89,6 +91,11 @@ DECIDERS: dict[str, Decider] = {
                                             (_P, _B, _C)),
     "dp-view-converges": Decider("requests that each core says it took in and was done with; counts as the client says "
                                  "it was told", (_I, _P), "a client that says that it knows what it does not use"),
+    "dp-coordinator-in-turn": Decider("what cores and clients told the coordinator; what it says it says", (_L, _I),
+                                      "a coordinator that says what it does not send"),
+    "dp-handshakes-agree": Decider("handshake messages before the first request; what each side says it goes by, and "
+                                   "why it did not start", (_L, _I, _P),
+                                   "a core that says that it goes by what it does not use"),
     "dp-collectives-equal": Decider("forwards and all-reduces as each rank came to them; what it says that it brought "
                                     "and was answered", (_L, _I)),
     "dp-wave-monotone": Decider("waves as the ranks and their coordinator tell them, and as forwards have them",
@@ -97,6 +104,7 @@ DECIDERS: dict[str, Decider] = {
     "dp-quiet-when-idle": Decider("dummy batches as each rank came to them; when its requests came and ended",
                                   (_L, _I), "a core that says that it has a request"),
     "dp-missing-is-named": Decider("when each core came to an all-reduce; whom it says that it waited for", (_I, _P)),
+    "dp-offline-ends": Decider("who came to the forwards of each wave; what clients asked, and were told", (_L, _C)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),
     "ring-no-overwrite": Decider("stores of writer and readers", (_L,)),
     "ring-overflow-ordered": Decider("ring crossings and payloads", (_L,)),
@@ -120,6 +128,7 @@ DECIDERS: dict[str, Decider] = {
     "start-ends": Decider("how a start was told to end, deaths before", (_I, _B)),
     "drain": Decider("the signal, and how requests ended", (_P, _C)),
     "two-on-one-host": Decider("what became of the engine beside", (_B, _C)),
+    "birth-told": Decider("words at birth as they met their fates, how a start was told to end", (_P, _L, _I)),
     "nothing-grows": Decider("what the lab sees of each process from outside, before and after", (_B,)),
     "rests-when-idle": Decider("processor time as the lab sees it from outside; turns of a twin's threads", (_B,)),
     "blocks-conserved": Decider("the core's own books when idle, against what its steps have left", (_I, _P)),

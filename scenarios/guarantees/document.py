@@ -30,7 +30,7 @@ What Ringtwin promises about its engine, and how each promise is judged. This pa
 #: Names for sets of fates, largest first, so that a list of fates reads as words.
 _SETS = (
     ("every fault", ALL_FATES), ("whatever befalls a process", PROCESS), ("whatever befalls a message", MESSAGE),
-    ("any death", DEATHS), ("stall or hang", STALLS), ("corrupt or truncate", DAMAGE),
+    ("any death", DEATHS), ("stall or hang", STALLS), ("damage to a message", DAMAGE),
 )
 
 

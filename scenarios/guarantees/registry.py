@@ -23,13 +23,15 @@ from scenarios.guarantees.chapters import (
     text,
 )
 from scenarios.guarantees.chapters.events import blocks, kv, publishing, ranks
-from scenarios.guarantees.chapters.rings import groups, queue, ring, ring_waits, rpc
+from scenarios.guarantees.chapters.rings import groups, missing, queue, ring, ring_waits, rpc
 from scenarios.guarantees.chapters.serving import (
+    birth,
     clients,
     coordinator,
     cores,
     flight,
-    missing,
+    load,
+    modes,
     pauses,
     priority,
     promised,
@@ -48,8 +50,9 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, clients, coordinator, waves, missing, ring, ring_waits, queue, rpc, groups,
-                    death, cleanliness, holdings, blocks, kv, kv_readers, publishing, ranks, overload, programs)
+                    threads, stages, cores, load, clients, coordinator, modes, waves, missing, ring, ring_waits, queue,
+                    rpc, groups, death, cleanliness, birth, holdings, blocks, kv, kv_readers, publishing, ranks,
+                    overload, programs)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -45,7 +45,8 @@ def check_tokens_in_order(history: History) -> Finding:
             if switches >= len(streams):  # fewer: one stream after the other
                 finding.witness("{} streams of {} were delivered interleaved, {} switches", len(streams), node,
                                 switches, node=node)
-    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, channel="outputs")
+    hits = history.faults.hit(Fate.DROP, Fate.DUPLICATE, Fate.REORDER, Fate.DELAY, Fate.TRUNCATE, Fate.OMIT, Fate.SWAP,
+                              channel="outputs")
     for hit in hits:
         if any(o.deliveries and o.began_at < hit.at for o in history.operations):
             finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)

@@ -14,20 +14,21 @@ Promises:
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 from engine.config import Bounds
 from engine.messages import Outcome
 from engine.topology import Channel, Grid, NodeKind
-from faults.journal import JournalFile, Kind, Record
+from faults.journal import JournalFile, Kind, Record, digest_of
 from faults.plan import Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
 from scenarios.history.flows import Flow, Flows, flows_of
 from scenarios.history.names import EngineLife, base, kind_of, life_of
-from scenarios.history.operations import Operation, Startup, operations_of, startups_of
+from scenarios.history.operations import Absence, Operation, Startup, absences_of, operations_of, startups_of
 from scenarios.history.order import merge
-from scenarios.history.play import Lab, Play, ProcessEnd
-from scenarios.history.receipts import Faults, Receipt, Stall, faults_of
+from scenarios.history.play import Intruder, Lab, Play, ProcessEnd
+from scenarios.history.receipts import DEATH_FATES, Faults, Receipt, Stall, faults_of
 from scenarios.history.records import FOREVER, Records
 
 __all__ = [
@@ -53,6 +54,31 @@ class History(Records):
         self.lab = lab
         self.bounds: Bounds = play.config.bounds
         self.simulated = play.simulated
+        if play.options.intruders:
+            self._forget({digest_of(frames) for intruder in play.options.intruders for frames in intruder.messages})
+
+    def _forget(self, foreign: set[str]) -> None:
+        """What came by an intruder crossed no edge, also where its receiver could not tell: no process has sent it."""
+        for site, records in self.crossings.items():
+            if site.endswith(":receive"):
+                sends, had = self.sends(site.rpartition(":")[0]), Counter[str]()
+                kept = []
+                for record in records:
+                    if record.digest in foreign and had[record.digest] >= sum(
+                            send.digest == record.digest and send.at <= record.at for send in sends):
+                        continue
+                    had[record.digest] += 1
+                    kept.append(record)
+                records[:] = kept
+
+    def meets(self, node: str, intruder: Intruder) -> bool:
+        """Whether that process has the socket that this one speaks with."""
+        first = self._topology.deployments[0]
+        if intruder.channel in (Channel.STATS, Channel.WAVE, Channel.REPORT):
+            return kind_of(node) == NodeKind.COORDINATOR
+        clients = dict(enumerate(client.node for client in first.clients))
+        owner = clients[0] if first.launcher is None else first.launcher.node
+        return node == str(owner if intruder.channel is Channel.HANDSHAKE else clients.get(intruder.client))
 
     # -- what went over each edge -------------------------------------------------------------------------
 
@@ -111,6 +137,12 @@ class History(Records):
             receipt.at <= at and self._may_end(receipt.node, engine) and (
                 receipt.may_end_the_engine(patience) or (self.in_step(engine) and "/requests:" in receipt.site))
             for receipt in self.faults.receipts)
+        if self.is_apart(engine):
+            explained = explained or self.group_closing_at(engine) <= at or any(
+                engine in (absence.engine, *absence.others) and absence.since <= at
+                for absence in self.absences) or any(
+                receipt.fate in DEATH_FATES and receipt.at <= at and self._may_end(receipt.node, engine)
+                for receipt in self.faults.receipts)
         return None if explained else (at, why)
 
     def ends_with_another(self, engine: EngineLife, since: float) -> bool:
@@ -120,8 +152,8 @@ class History(Records):
                    and min(self.ends.at(node), leaves.get(node, FOREVER)) <= since for node in self.nodes)
 
     def _may_end(self, node: str, engine: EngineLife) -> bool:
-        return self.lives_with(engine, node) or (
-            kind_of(node) != NodeKind.COORDINATOR and self.is_of(node, engine))
+        return self.lives_with(engine, node) or (kind_of(node) != NodeKind.COORDINATOR and any(
+            self.is_of(node, other) for other in self.joined(engine)))
 
     # -- what callers asked and were told ---------------------------------------------------------------------
 
@@ -158,6 +190,24 @@ class History(Records):
         """(client, record) of what clients, or that one, wrote under this name of that engine's core, by time."""
         return [(node, record) for node, record in self.observed(name)
                 if (client is None or node == client) and self.is_of(node, engine) and is_about(record, engine)]
+
+    @cached_property
+    def absences(self) -> list[Absence]:
+        """Who had nothing to do in a wave of those that it steps with, where nobody wakes anybody."""
+        return list(absences_of(self.crossings, self.play.topology, self.engines, self._open_between))
+
+    def missed(self, engine: EngineLife, at: float) -> tuple[str, ...]:
+        """Names of those without anything to do, and of their workers, whom that one and others gave up by then."""
+        late = [one.engine for one in self.absences
+                if engine in one.others and one.since + self.bounds.collective_s <= at]
+        return tuple(base(name) for one in late
+                     for name in (one.core, *(one.worker(rank) for rank in range(self.ranks_of(one.core)))))
+
+    def _open_between(self, engine: EngineLife, since: float) -> bool:
+        """Whether a request of that engine was open while others that it steps with waited for it."""
+        until = since + self.bounds.collective_s
+        return any(self.is_asked_of(o, engine) and o.accepted is not None and o.accepted.at <= until
+                   and o.over_at > since for o in self.operations)
 
     @cached_property
     def main(self) -> frozenset[int]:

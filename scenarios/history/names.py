@@ -9,6 +9,8 @@ from engine.topology import Edge, Node, worker
 
 #: The threads of a publisher, as the engine's design names them.
 PUBLISHER, REPLAYER = "zmq-publisher", "zmq-replay"
+#: What the ranks of one place in several engines enter together.
+ACROSS = "keep_step"
 
 
 class EngineLife(NamedTuple):

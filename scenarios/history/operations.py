@@ -6,15 +6,25 @@ and a second call with a live id is refused while the first goes on, so a record
     1. the call it names (`index` or `internal`, where the record has one), else
     2. the latest call of its id that has not ended, else
     3. the latest call of its id: what comes after an end stays visible as such.
+
+Where engines step together and nobody is there to wake them, each has a client of its own. One whose client asks
+nothing of it in a wave comes to none of its forwards, and the others wait for it until they miss it: an absence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+from engine.topology import Channel, Topology
 from faults.journal import Record
+from scenarios.history.names import ACROSS, EngineLife
 from scenarios.history.records import FOREVER
+
+Crossings = Mapping[str, list[Record]]
+#: Whether a request of that engine was open when others that it steps with waited for it since then.
+WasAsked = Callable[[EngineLife, float], bool]
 
 _ABOUT_REQUESTS = ("call", "accepted", "tokens", "abort", "end")
 
@@ -172,4 +182,49 @@ def startups_of(observations: dict[str, dict[str, list[Record]]]) -> list[Startu
         for position, began in enumerate(begins):
             limit = begins[position + 1].number if position + 1 < len(begins) else FOREVER
             found.append(Startup(node, began, next((e for e in ends if began.number < e.number < limit), None)))
+    return found
+
+
+# -- what nobody asked
+
+
+class Absence(NamedTuple):
+    """Of an engine, in one wave of its group. `since`: when the first of the others came to a forward of it."""
+
+    engine: EngineLife
+    others: tuple[EngineLife, ...]
+    wave: int
+    since: float
+
+
+def absences_of(crossings: Crossings, topology: Topology, engines: list[EngineLife], was_asked: WasAsked,
+                ) -> Iterator[Absence]:
+    for group in topology.offline:
+        for life in sorted({engine.life for engine in engines if engine.engine in group.engines}):
+            came = {EngineLife(index, life): _waves(forwards_of(crossings, topology, EngineLife(index, life)))
+                    for index in group.engines}
+            yield from _of_group(came, was_asked)
+
+
+def _of_group(came: Mapping[EngineLife, dict[int, float]], was_asked: WasAsked) -> Iterator[Absence]:
+    for wave in sorted({wave for some in came.values() for wave in some}):
+        others = tuple(engine for engine, some in came.items() if wave in some)
+        since = min(came[other][wave] for other in others)
+        for engine, some in came.items():
+            if wave not in some and not was_asked(engine, since):
+                yield Absence(engine, others, wave, since)
+
+
+def forwards_of(crossings: Crossings, topology: Topology, engine: EngineLife) -> list[Record]:
+    """What each forward has in common with those of the others, of the first of those who execute them."""
+    place = engine.worker(0) if topology.engine(engine.engine).workers else engine.core
+    return [record for record in crossings.get(f"{place}/{Channel.COLLECTIVE.value}:enter", ())
+            if record.data.get("operation") == ACROSS]
+
+
+def _waves(forwards: list[Record]) -> dict[int, float]:
+    """When it came to the first one of each."""
+    found: dict[int, float] = {}
+    for record in forwards:
+        found.setdefault(record.data["wave"], record.at)
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from engine.config import EngineConfig
 from engine.messages import EngineCoreRequest, EngineCoreRequestType
-from engine.topology import Topology
+from engine.topology import Channel, Topology
 from faults.plan import Plan
 from scenarios.history.verdicts import Verdict
 
@@ -21,6 +21,41 @@ SCHEMA = 2
 BOOKS = "books"
 #: The one that publishes and reads batches of its own, frame by frame: both worlds play it, too.
 BATCHES = "batches"
+
+
+class Intruder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nobody's process: a socket of the lab's, which connects where one of the first engines' is bound, and speaks."""
+
+    at: str  # that socket's short name: what its file is called
+    kind: Literal["XSUB", "PUSH", "DEALER"]
+    identity: bytes | None = None
+    bad: list[list[bytes]] = []  # messages that are none there, or that nobody may send: each has to be named
+    idle: list[list[bytes]] = []  # messages that say nothing, or nothing new: they have to do no harm
+    early: bool = False  # it comes as soon as there is that socket; else when all are ready
+
+    @property
+    def messages(self) -> list[list[bytes]]:
+        return [*self.bad, *self.idle]
+
+    @property
+    def channel(self) -> Channel:
+        """What it speaks on."""
+        return next(_CHANNELS[part] for part in self.at.split(".") if part in _CHANNELS)
+
+    def poses_as(self, node: str) -> bool:
+        """Whether it goes by the identity of that core, or client."""
+        return self.identity is not None and self.identity == int(node.rpartition(".")[2]).to_bytes(2, "little")
+
+    @property
+    def client(self) -> int:
+        """Which one it speaks with, where it is a client."""
+        first, *rest = self.at.split(".")
+        return int(rest[0]) if first == "client" else 0
+
+
+#: Of a bound socket, by a part of its short name.
+_CHANNELS = {"stats": Channel.STATS, "waves": Channel.WAVE, "reports": Channel.REPORT, "outputs": Channel.OUTPUTS,
+             "requests": Channel.REQUESTS, "handshake": Channel.HANDSHAKE}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,12 +72,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     misnumbered_batch: bool = False  # subscriber.0 hears a batch twice, and by a number that nobody has given
     #: The last client of the first engines comes back: when it has been killed, or served and told to leave.
     client_returns: bool = False
+    intruders: list[Intruder] = []  # who else speaks with the first engines, and is none of theirs
     await_death_s: float = 0.0  # clients stay so long after the workload, until they hear of their engine's death
     rest_s: float = 0.0  # the lab asks for nothing for so long when the workload is done
     long_runtime_dir: bool = False
     plain: bool = False  # no fault layer at all; nothing is recorded
     synchronous: bool = False  # a real client is a program without an event loop, which generates and waits
     polling: bool = False  # a real subscriber is a program that polls
+    #: Of several that start engines of one group, the last is configured with these instead: fields of `EngineConfig`,
+    #: those of `data_parallel` by their own names.
+    differs: dict[str, Any] = {}
     queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`
     program: str = ""  # no engine of the lab's: a program that uses parts of one, a row of `scenarios.programs.program`
 
@@ -114,7 +153,7 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
             if len(frames) > 1 and frames[0] == EngineCoreRequestType.ADD:
                 try:
                     found.append(msgspec.msgpack.decode(frames[1], type=EngineCoreRequest))
-                except (msgspec.DecodeError, ValueError):
+                except (msgspec.DecodeError, ValueError, RecursionError):
                     continue
         return found
 

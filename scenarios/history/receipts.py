@@ -15,7 +15,7 @@ from scenarios.history.records import FOREVER, Records
 #: Fates that end a process, sooner (kill, exit) or later (an exception, SIGTERM).
 DEATH_FATES = frozenset({Fate.KILL, Fate.EXIT, Fate.RAISE, Fate.TERMINATE})
 STALL_FATES = frozenset({Fate.STALL, Fate.HANG})
-LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE})
+LOSS_FATES = frozenset({Fate.DROP, Fate.CUT, Fate.CORRUPT, Fate.TRUNCATE, Fate.OMIT, Fate.SWAP})
 #: By which those that step together are woken.
 _WAKES = (f"/{Channel.WAVE.value}:wire", f"/{Channel.REPORT.value}:wire")
 #: A stop for so much of a step's deadline may have run it out.

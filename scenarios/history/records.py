@@ -92,10 +92,44 @@ class Records:
         return of_life(str(self._topology.owner_of(engine.engine)), engine.life)
 
     def is_attached(self, node: str) -> bool:
-        """Whether it is a client of engines that a launcher owns."""
-        return bool(self._topology.launchers) and kind_of(node) == NodeKind.FRONTEND and any(
-            self._topology.launcher_of(engine.index) is not None
-            for engine in self._topology.engines_of(Node.parse(node).first_life))
+        """Whether it is a client of engines that a launcher owns, all of them."""
+        if not self._topology.launchers or kind_of(node) != NodeKind.FRONTEND:
+            return False
+        return all(self._topology.launcher_of(engine.index) is not None
+                   for engine in self._topology.engines_of(Node.parse(node).first_life))
+
+    def is_apart(self, engine: EngineLife) -> bool:
+        """Whether some that it lives and dies with were started by others."""
+        return self._topology.is_offline(engine.engine) or self._topology.is_spread(engine.engine)
+
+    def hub_of(self, engine: EngineLife) -> str | None:
+        """The coordinator that the same one has started as that engine, and ends with it."""
+        hubs = self._topology.coordinators_of([engine.engine])
+        heads = self._topology.head_of(engine.engine)
+        return of_life(str(hubs[0].node), engine.life) if hubs and self.owner(engine) == of_life(
+            str(heads), engine.life) else None
+
+    def owner_of(self, node: str) -> str:
+        """Who has started a process, or it itself; of a coordinator the head."""
+        kind = kind_of(node)
+        return node if kind in (NodeKind.FRONTEND, NodeKind.LAUNCHER) else self.owner(self.engine_of(node))
+
+    def has_begun(self, client: str, engine: EngineLife) -> bool:
+        """Whether that client has started that engine itself."""
+        return self.owner(engine) == client
+
+    def greeted_by(self, engine: EngineLife) -> tuple[str, ...]:
+        """With whom its core shakes hands."""
+        return tuple(of_life(str(node), engine.life) for node in self._topology.greeted_by(engine.engine))
+
+    def greeters(self, node: str) -> list[EngineLife]:
+        """The engines whose cores shake hands with that client, or launcher."""
+        engines = (EngineLife(engine.index, life_of(node)) for engine in self._topology.engines)
+        return [engine for engine in engines if node in self.greeted_by(engine)]
+
+    def has_started(self, client: str, node: str) -> bool:
+        """Whether a client has started that process, and is told of its end by the system."""
+        return not self._topology.launchers and set(self.engines_of(node)).issubset(self.engines_of(client))
 
     def client_index(self, node: str) -> int:
         """Which of its engines' clients a frontend is."""
@@ -104,7 +138,7 @@ class Records:
 
     def in_step(self, engine: EngineLife) -> bool:
         """Whether it is of a group that steps together."""
-        return any(hub.lockstep and engine.engine in hub.engines for hub in self._topology.coordinators)
+        return bool(self._topology.steps_with(engine.engine))
 
     def coordinated(self, engine: EngineLife) -> tuple[EngineLife, ...]:
         """All engines that have the same coordinator; none, where it has none."""
@@ -113,7 +147,8 @@ class Records:
 
     def joined(self, engine: EngineLife) -> tuple[EngineLife, ...]:
         """The engines that it lives and dies with: those that step together with it, itself among them."""
-        return self.coordinated(engine) if self.in_step(engine) else (engine,)
+        group = self._topology.steps_with(engine.engine)
+        return tuple(EngineLife(index, engine.life) for index in group) or (engine,)
 
     def lives_with(self, engine: EngineLife, node: str) -> bool:
         """Whether that engine ends with this process: one of its own, or of its group, whose coordinator is one."""
@@ -180,10 +215,14 @@ class Records:
 
     # -- when an engine was asked to leave
 
+    def group_closing_at(self, engine: EngineLife) -> float:
+        """When the first of the owners of those that step together did."""
+        return min(self.closing_at(other) for other in self.joined(engine))
+
     def closing_at(self, engine: EngineLife) -> float:
-        """When the owner of that engine began to shut it down; infinite if it never did."""
-        said = self.by_node("closing").get(self.owner(engine))
-        return said[0].at if said else FOREVER
+        """When its owner, or the client of a headless one, began to shut it down; infinite if none ever did."""
+        who = {self.owner(engine), *(self.greeted_by(engine) if self._topology.is_headless(engine.engine) else ())}
+        return min((records[0].at for node in who if (records := self.by_node("closing").get(node))), default=FOREVER)
 
     def closes_at(self, node: str) -> float:
         """The same of one process: of a client that is attached, when it began to leave."""

@@ -30,12 +30,15 @@ from scenarios.worlds.registry import WORLDS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how scenarios are played. `tp`, `pp`, `dp` None: as each scenario says."""
+    """Where and how scenarios are played. `tp`, `pp`, `dp`, `clients` None: as each scenario says."""
 
     out: Path
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
+    clients: int | None = None
+    lockstep: bool = False  # of several engines
+    coordinator: bool = False
     seed: int = 0
     device: str = "auto"
 
@@ -65,7 +68,8 @@ class Worlds:
         if world is None:
             settings = self.settings
             world = self._made[name] = WORLDS[name].make(
-                settings.out, tp=settings.tp, pp=settings.pp, dp=settings.dp, seed=settings.seed,
+                settings.out, tp=settings.tp, pp=settings.pp, dp=settings.dp, clients=settings.clients,
+                lockstep=settings.lockstep, coordinator=settings.coordinator, seed=settings.seed,
                 device=settings.device)
         world.played = []
         if scenario is not None:
@@ -142,7 +146,7 @@ def why(error: Exception) -> str:
 
 def fits(world: World, error: BaseException) -> str | None:
     """Why a plan cannot be played with the ranks that were asked for, or None where the scenario itself is wrong."""
-    asked = {"ranks": world.tp, "stages": world.pp, "engines": world.dp}
+    asked = {"ranks": world.tp, "stages": world.pp, "engines": world.dp, "clients": world.clients}
     if isinstance(error, PlanError) and any(asked.values()):
         of = " and ".join(f"{count} {name}" for name, count in asked.items() if count)
         return f"does not fit a topology of {of}: {error}"

@@ -15,13 +15,14 @@ The script yields `Wait`s; all else it asks of a `Bench`, which each world has.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from engine.config import Bounds
 from engine.topology import Client, Deployment, Engine, Launcher, Node, Topology
-from scenarios.history.play import Beside, Holdings, Measured, Moment, Options
+from scenarios.history.play import Beside, Holdings, Intruder, Measured, Moment, Options
 from scenarios.lab.settings import listeners_s
 
 #: What a client says to the lab, and the lab to a client. The lab's silence (EOF) means: end at once.
@@ -31,6 +32,8 @@ GO, CLOSE = b"go", b"close"
 STOP = b"stop"
 #: A play that makes no sense any more is ended by the lab: an open operation counts as a hang then.
 GUARD_FACTOR = 3.0
+#: How often to look for what nobody tells of.
+LOOK_S = 0.002
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -59,6 +62,12 @@ class Bench(Protocol):
     def start_subscriber(self, node: Node, engine: Engine) -> Actor: ...
     def has_ended(self, node: Node) -> bool:
         """Whether this process of the play was seen to end."""
+
+    def finds(self, intruder: Intruder) -> bool:
+        """Whether the socket that it wants to speak with is bound."""
+
+    def let_in(self, intruder: Intruder) -> None:
+        """Connect it there, and send all that it has to say. It stays until the play is over."""
 
     def kill(self, deployment: Deployment) -> None:
         """SIGKILL of every process of its engines, and of its clients, at once: nobody is left to clean up."""
@@ -99,11 +108,12 @@ class Company:
 
     def __init__(self, clients: list[Actor], launcher: Actor | None = None) -> None:
         self.clients, self.launcher = clients, launcher
+        self.headless: list[Actor] = []  # launchers that have no clients of their own
         self.attachment = b""
 
     @property
     def actors(self) -> list[Actor]:
-        return [*self.clients, *([self.launcher] if self.launcher else [])]
+        return [*self.clients, *([self.launcher] if self.launcher else []), *self.headless]
 
     @property
     def gone(self) -> bool:
@@ -178,12 +188,29 @@ class Rehearsed:
         self._clients[deployment.index] = company = Company([])
         if deployment.launcher is not None:
             company.launcher = launcher = self._bench.start_launcher(deployment.launcher, clients, life)
+            yield from self._intrude(deployment, lambda: bool(launcher.said) or launcher.gone)
             yield Wait(lambda: bool(launcher.said) or launcher.gone, self._start_s)
             if not has_said(launcher, UP):
                 return
             company.attachment = attachment = launcher.said[0].removeprefix(UP)
         company.clients += [self._bench.start_client(client, life, attachment) for client in clients]
+        company.headless += [self._bench.start_launcher(one, (), life) for one in deployment.headless]
+        if launcher is None:
+            yield from self._intrude(deployment, lambda: all(actor.said or actor.gone for actor in company.clients))
         yield Wait(lambda: all(actor.said or actor.gone for actor in company.clients), self._start_s)
+
+    def _intrude(self, deployment: Deployment, is_late: Callable[[], bool] | None = None) -> Steps:
+        """Let in those who come early, until it is too late for that, or those who come now."""
+        for intruder in self._options.intruders if deployment is self._first else ():
+            if intruder.early == (is_late is not None):
+                until = self._bench.now() + self._start_s
+                while not self._may_go_on(intruder, is_late) and self._bench.now() < until:
+                    yield Wait(partial(self._may_go_on, intruder, is_late), LOOK_S, guards=False)  # nobody says so
+                if self._bench.finds(intruder):
+                    self._bench.let_in(intruder)
+
+    def _may_go_on(self, intruder: Intruder, is_late: Callable[[], bool] | None) -> bool:
+        return self._bench.finds(intruder) or (is_late is not None and is_late())
 
     def _close(self, company: Company) -> Steps:
         """Clients first: who owns what they use goes last."""
@@ -191,12 +218,16 @@ class Rehearsed:
         if company.launcher is not None:
             yield Wait(lambda: all(client.gone for client in company.clients), self._guard_s)
             company.launcher.tell(CLOSE)
+        for launcher in company.headless:
+            yield Wait(lambda: all(client.gone for client in company.clients), self._guard_s)
+            launcher.tell(CLOSE)
 
     def _serve(self) -> Steps:
         """The engines are ready: bring in the subscribers, run the workload, let the subscribers catch up."""
         if not self._options.late_subscriber:
             yield from self._start_subscribers()
         self._measure(Moment.READY)
+        yield from self._intrude(self._first)
         self._rounds = 1
         for deployment in (*self._others, self._first):
             self._clients[deployment.index].tell(GO)

@@ -6,8 +6,9 @@ read the bounds from the run, so they are judged by what was really configured.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,9 +21,13 @@ from engine.config import (
     RingConfig,
     SchedulerConfig,
 )
-from engine.topology import Client, Engine, Topology
+from engine.topology import Client, Deployment, Engine, Launcher, Topology, data_parallel
 
 MODEL = Path(__file__).parents[1] / "model"
+#: Where ranks without a coordinator meet, below the directory of a play.
+MEETS_AT = "ipc:///ranks.ipc"
+#: The same of where cores greet a head that has not started them.
+GREETS_AT = "ipc:///head.ipc"
 
 #: `detection_s` is five times the engine's target of 100 ms: a play shares its cores with others. The report shows
 #: what was measured, and tests/benchmarks holds the target.
@@ -46,6 +51,20 @@ def lab_config(**changes: Any) -> EngineConfig:
     return msgspec.structs.replace(base, **merged)
 
 
+def spread(topology: Topology, dp: int | None = None, *, clients: int | None = None, lockstep: bool = False,
+           coordinator: bool = False) -> Topology:
+    """The same play with `dp` engines for `clients` clients where it has one for one; None: as it was."""
+    if len(topology.engines) > 1 or len(topology.clients) > 1 or (dp or 1) * (clients or 1) == 1:
+        return topology
+    (one,) = topology.engines
+    several = data_parallel(dp or 1, tp=one.tp, pp=one.pp, clients=clients or 1, lockstep=lockstep,
+                            coordinated=coordinator)
+    return msgspec.structs.replace(several, engines=tuple(
+        msgspec.structs.replace(engine, subscribers=one.subscribers if engine.index == 0 else (),
+                                data_parallel_rank=engine.index if (dp or 1) > 1 else one.data_parallel_rank)
+        for engine in several.engines))
+
+
 def with_grid(config: EngineConfig, engine: Engine) -> EngineConfig:
     """Of as many ranks as this engine."""
     return msgspec.structs.replace(config, tensor_parallel_size=engine.tp, pipeline_parallel_size=engine.pp)
@@ -55,15 +74,34 @@ def of_topology(config: EngineConfig, topology: Topology) -> EngineConfig:
     """What a play records: as its first client is started."""
     first = topology.engines[0]
     clients = topology.clients_of(first.index)
-    return _joined(with_grid(config, first), topology, clients[0])
+    return _joined(with_grid(config, first), topology, clients[0].engines)
 
 
-def _joined(config: EngineConfig, topology: Topology, client: Client) -> EngineConfig:
-    """With as many cores as that client has, and a coordinator where they have one."""
-    hubs = topology.coordinators_of(client.engines)
+def _joined(config: EngineConfig, topology: Topology, owned: tuple[int, ...]) -> EngineConfig:
+    """With as many cores as there are with these, which one of them owns, and a coordinator where they have one."""
+    first, bounds = owned[0], config.bounds
+    hubs, group = topology.coordinators_of(owned), topology.steps_with(first)
+    together = next(one for one in topology.deployments if any(engine.index == first for engine in one.engines))
+    if group and bounds.collective_s >= bounds.step_s:  # whoever waits for another rank gives up before it is late
+        bounds = msgspec.structs.replace(bounds, collective_s=0.8 * bounds.step_s)
+    options = msgspec.structs.replace(
+        config.data_parallel, coordinator=bool(hubs), lockstep=bool(group),
+        master_address=(config.data_parallel.master_address or MEETS_AT) if topology.is_offline(first) else None)
+    if topology.is_spread(first):
+        options = _spread(options, together, tuple(one for one in owned if topology.owner_of(one) ==
+                                                   topology.owner_of(first)))
     return msgspec.structs.replace(
-        config, data_parallel_size=len(client.engines), data_parallel=msgspec.structs.replace(
-            config.data_parallel, coordinator=bool(hubs), lockstep=any(hub.lockstep for hub in hubs)))
+        config, bounds=bounds, data_parallel_size=len(together.engines), data_parallel=options)
+
+
+def _spread(options: DataParallelConfig, together: Deployment, owned: tuple[int, ...]) -> DataParallelConfig:
+    balancing: Literal["internal", "hybrid", "external"] = "internal"
+    if len(together.clients) > 1:
+        alone = all(len(client.engines) == 1 for client in together.clients)
+        balancing = "external" if alone and options.lockstep else "hybrid"
+    return msgspec.structs.replace(
+        options, load_balancing=balancing, head_address=options.head_address or GREETS_AT, size_local=len(owned),
+        rank_local=owned[0])
 
 
 def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
@@ -78,9 +116,20 @@ def config_of(config: EngineConfig, engine: Engine) -> EngineConfig:
     return msgspec.structs.replace(with_grid(config, engine), data_parallel_rank=rank, kv_events=events)
 
 
-def config_for(config: EngineConfig, client: Client, topology: Topology) -> EngineConfig:
-    """What a client is started with: as its first engine, for all that it has."""
-    return _joined(config_of(config, topology.engine(client.engines[0])), topology, client)
+def config_for(config: EngineConfig, one: Client | Launcher, topology: Topology,
+               differs: Mapping[str, Any] | None = None) -> EngineConfig:
+    """What a client, or a launcher, is started with: as its first engine, for all that it has.
+
+    `differs`: what the last one has instead (`Options.differs`).
+    """
+    config = _joined(config_of(config, topology.engine(one.engines[0])), topology, one.engines)
+    if not differs or one.node != topology.owner_of(topology.engines[-1].index):
+        return config
+    options = DataParallelConfig.__struct_fields__
+    of_group = {name: value for name, value in differs.items() if name in options}
+    return msgspec.structs.replace(
+        config, data_parallel=msgspec.structs.replace(config.data_parallel, **of_group),
+        **{name: value for name, value in differs.items() if name not in options})
 
 
 def listeners_s(bounds: Bounds) -> float:

@@ -17,7 +17,17 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.topology import Engine, Mark, Topology, data_parallel, side_by_side, tensor_parallel
+from engine.topology import (
+    Engine,
+    Mark,
+    Topology,
+    data_parallel,
+    external,
+    headless,
+    hybrid,
+    side_by_side,
+    tensor_parallel,
+)
 from faults.generate import fates_at
 from faults.journal import Kind
 from faults.plan import (
@@ -111,6 +121,8 @@ def phases() -> tuple[Phase, ...]:
             utility("get_stats"), utility("collective_rpc", "get_num_blocks", 3), utility("reset_prefix_cache", True),
             utility("run_steps", 0), steps=40).then(add(0, name="again"), utility("ping", "ab", 3), steps=1).then(
             abort("again"))),
+        Phase(name="buffers", topology=_TWO, config=lab_config(sockets={"own_frame_bytes": 64}), workload=pair.then(
+            _FEW, utility("ping", [[*range(20)], [*range(20, 40)]]), steps=2).then(abort(0, 1))),
         Phase(name="texts", topology=_TWO, config=lab_config(skip_tokenizer_init=False),
               workload=recorded("texts").then(add(1, 3, 8))),
         Phase(name="a start of its own", topology=_TWO, workload=short, config=lab_config(
@@ -240,6 +252,13 @@ def phases() -> tuple[Phase, ...]:
               config=_IN_STEP, workload=short),
         Phase(name="a wave and the next", topology=data_parallel(2, lockstep=True), config=_IN_STEP, workload=pair.then(
             add(0), behind=("r0", 5)).then(add(1), abort(0), behind=("r1", 3)).then(abort(1))),
+        Phase(name="two clients with a core each", topology=external(2), config=_IN_STEP,
+              workload=pair.then(_FEW).but(1, pair.then(add(0)))),
+        Phase(name="two clients with a core each, which do not step together", topology=hybrid(2, 1),
+              workload=pair.then(_FEW).but(1, pair.then(add(0)))),
+        Phase(name="a headless core", topology=headless(2, 1), workload=short),
+        Phase(name="a headless core in step", topology=headless(2, 1, lockstep=True), config=_IN_STEP,
+              workload=pair.then(add(0), behind=("r0", 5)).then(add(1), abort(0), behind=("r1", 3)).then(abort(1))),
         *(Phase(name=f"a queue: {name}", topology=tensor_parallel(asked.readers), workload=pair, calm=not asked.swept,
                 options=Options(queue=name), config=lab_config(ring=asked.ring))
           for name, asked in QUEUE_PLAYS.items()),

@@ -130,6 +130,18 @@ def _rude_subscriber(history: History, incident: Incident) -> bool:
     return history.play.options.rude_subscriber and kind_of(incident.node) == NodeKind.CORE
 
 
+def _intruder(history: History, incident: Incident) -> bool:
+    """Somebody speaks with it on this channel who is none of its peers. No more is dropped there than was said."""
+    record = incident.record
+    if record is None:
+        return False
+    channel = str(record.data.get("edge")).rpartition("/")[2]
+    dropped = sum(one.number <= record.number and str(one.data.get("edge")).rpartition("/")[2] == channel
+                  for one in history.by_node("bad-frame")[incident.node])
+    return dropped <= sum(len(intruder.messages) for intruder in history.play.options.intruders
+                          if intruder.channel.value == channel and history.meets(incident.node, intruder))
+
+
 def _noisy_publisher(history: History, incident: Incident) -> bool:
     """Each is on record before it is heard, and explains one that is dropped, or a gap before its number."""
     record = incident.record
@@ -176,6 +188,26 @@ def _given_up_with_another(history: History, incident: Incident) -> bool:
     return _after_closing(history, incident) and any(
         startup.end is not None and not startup.ready and len(history.engines_of(startup.node)) > 1
         and history.is_of(startup.node, mine) for startup in history.startups)
+
+
+def _closed_by_another(history: History, incident: Incident) -> bool:
+    """One of those that step together, and were started by several, was shut down; or the client of a headless one."""
+    return any(history.is_apart(mine) and incident.at >= history.group_closing_at(mine)
+               for mine in history.engines_of(incident.node)) if incident.node != LAB else False
+
+
+def _configured_otherwise(history: History, incident: Incident) -> bool:
+    """Of several that start engines of one group one is configured otherwise than the others."""
+    return bool(history.play.options.differs) and incident.node != LAB
+
+
+def _missed(history: History, incident: Incident) -> bool:
+    """Nobody wakes anybody: of a rank that was asked nothing in a wave, and of those that missed it."""
+    if incident.node == LAB:
+        return False
+    return any(absence.since + history.bounds.collective_s <= incident.at
+               and any(mine in (absence.engine, *absence.others) for mine in history.engines_of(incident.node))
+               for absence in history.absences)
 
 
 def _asked_to_leave(history: History, incident: Incident) -> bool:
@@ -225,6 +257,9 @@ def _canary(history: History, incident: Incident) -> bool:
     return any(verdict is Verdict.BROKEN for verdict in history.play.expected.values())
 
 
+#: What the end of one brings about for those that step with it.
+_TOGETHER = frozenset({Sort.DEATH, Sort.DEAD, Sort.TOLD, Sort.START, Sort.UTILITY, Sort.UNSENT, Sort.RPC, Sort.WAIT,
+                       Sort.ORPHAN, Sort.THREAD})
 _AFTERWARDS = frozenset({Sort.WAIT, Sort.UNSENT, Sort.ORPHAN, Sort.KV_SENDER, Sort.KV_READER, Sort.TOLD})
 
 def _reader_is_slow(history: History, incident: Incident) -> bool:
@@ -240,6 +275,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("the core cannot do what is asked", frozenset({Sort.UTILITY}), _impossible_call),
     Cause("steps are being run already", frozenset({Sort.UTILITY}), _steps_are_run_already),
     Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
+    Cause("somebody speaks with it who is none of its peers", frozenset({Sort.BAD_FRAME}), _intruder),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),
     Cause("a subscriber asks what none asks", frozenset({Sort.BAD_FRAME, Sort.KV_SENDER}), _rude_subscriber),
     Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME, Sort.MISTOLD, Sort.KV_READER}),
@@ -248,6 +284,10 @@ CAUSES: tuple[Cause, ...] = (
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
+    Cause("one of those that it steps with was shut down", _TOGETHER, _closed_by_another),
+    Cause("one of those that step together was asked nothing in a wave", _TOGETHER, _missed),
+    Cause("some are configured otherwise than others", frozenset({Sort.START, Sort.DEATH, Sort.DEAD}),
+          _configured_otherwise),
     Cause("its reader is slower than it waits", frozenset({Sort.WAIT}), _reader_is_slow),
     Cause("the lab killed its engine", frozenset({Sort.DEATH, Sort.ORPHAN, Sort.LEFTOVER, Sort.KV_READER}),
           _killed_by_the_lab),

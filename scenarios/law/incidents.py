@@ -236,7 +236,7 @@ def _of_silence(history: History) -> Iterator[Incident]:
                 yield Incident(Sort.SILENT, node, at, f"{node} left and had not said {name!r} {least} times")
     for node, records in history.by_node("not-sent").items():
         stayed = [record for record in records if kind_of(node) == NodeKind.FRONTEND
-                  and record.at < history.ends.at(_receiver(node, record))]
+                  and record.at < _gone_at(history, _receiver(node, record))]
         if len(history.by_node("unroutable").get(node, ())) < len(stayed):
             yield Incident(Sort.SILENT, node, stayed[-1].at, f"{node} kept for itself that a message stayed with it")
     for node, text in passed_by(history):
@@ -248,6 +248,11 @@ def _of_silence(history: History) -> Iterator[Incident]:
                 if o.node == node and o.outcome == Outcome.ENGINE_DEAD and o.accepted and o.ended_at <= record.at}
         if not record.data.get("errored", True) and told.issuperset(history.engines_of(node)):
             yield Incident(Sort.SILENT, node, record.at, "it says its engine lives, whose death its callers were told")
+
+
+def _gone_at(history: History, node: str) -> float:
+    """From when on others may know it: of a real process they may be told before the lab is."""
+    return history.ends.at(node) - (0.0 if history.simulated else history.bounds.detection_s)
 
 
 def _receiver(node: str, not_sent: Record) -> str:

@@ -60,6 +60,8 @@ _WAYS: dict[str, _Way] = {
     NodeKind.COORDINATOR: _Way((("born", _BORN), ("dying", _DYING)))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.
 _THREADS = ("input", "output")
+#: Where a process is told what it is.
+_TOLD = f"/{Channel.BIRTH.value}:receive"
 #: Who is held up for so much of the time in which it is waited for may be late.
 _MOST = 0.5
 _ORPHANED = ("the frontend is gone", "the launcher is gone")
@@ -104,8 +106,9 @@ def passed_by(history: History) -> Iterator[tuple[str, str]]:
 
 
 def _first(history: History, node: str) -> str | None:
-    """What it did first, whatever befell it before that."""
-    return next((record.site for record in history.records(node) if record.kind in _DONE), None)
+    """What it did first, once it knew what it is, and whatever befell it before that."""
+    return next((record.site for record in history.records(node)
+                 if record.kind in _DONE and not record.site.endswith(_TOLD)), None)
 
 
 def _missed(history: History, node: str, way: _Way) -> Iterator[str]:

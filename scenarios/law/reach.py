@@ -23,7 +23,7 @@ from scenarios.law.carried import carried
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
-LOST_FATES = frozenset({Fate.DROP, Fate.CORRUPT, Fate.TRUNCATE, Fate.DELAY})
+LOST_FATES = frozenset({Fate.DROP, Fate.CORRUPT, Fate.TRUNCATE, Fate.OMIT, Fate.SWAP, Fate.DELAY})
 #: A standstill of so much of a time-out may have run it out.
 _MOST = 0.5
 
@@ -117,6 +117,13 @@ def of_a_coordinator(history: History, receipt: Receipt, incident: Incident) -> 
     return needed and of_its_engine(history, receipt, incident)
 
 
+def of_whom_it_is_head(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Clients of other cores that its coordinator told of those."""
+    said = incident.record is not None and incident.record.site == "coordinator-dead"
+    heads = {history.greeted_by(mine)[0] for mine in history.engines_of(incident.node)} if said else set()
+    return receipt.node in heads
+
+
 def of_a_coordinator_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """Whoever is not woken is missed by the others."""
     patience = min(history.bounds.stall_s, history.bounds.collective_s)
@@ -149,10 +156,10 @@ def _awaits_a_call(history: History, incident: Incident) -> bool:
                for answer in (answers.get(ask.data.get("ticket")) for ask in asks))
 
 
-def of_its_engine_before_it_is_told(history: History, receipt: Receipt, incident: Incident) -> bool:
+def of_its_group_before_it_is_told(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A request that found no connection, within the time that noticing a death may take."""
     return (incident.operation is not None and incident.operation.error == "UnroutableError"
-            and incident.at <= receipt.at + history.bounds.detection_s and of_its_engine(history, receipt, incident))
+            and incident.at <= receipt.at + history.bounds.detection_s and of_its_group(history, receipt, incident))
 
 
 def of_its_engine_by_name(history: History, receipt: Receipt, incident: Incident) -> bool:
@@ -170,7 +177,9 @@ def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident
 
 def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A start gives up whoever has not come so far by its bounds. What was ready before is none."""
-    if not of_its_engine(history, receipt, incident) or receipt.lasted_s < history.bounds.handshake_s * _MOST:
+    apart = any(history.is_apart(mine) for mine in history.engines_of(receipt.node))
+    concerned = of_its_group if apart else of_its_engine
+    if not concerned(history, receipt, incident) or receipt.lasted_s < history.bounds.handshake_s * _MOST:
         return False
     return not _had_started(history, receipt)
 
@@ -255,7 +264,7 @@ REACH: tuple[Reach, ...] = (
     Reach("the core dies", DEATH_FATES, "*", "core.*", _END, of_its_group, _AS_ONE),
     Reach("a worker dies", DEATH_FATES, "*", "worker.*", _END, of_its_group, _AS_ONE),
     Reach("nothing can be sent to a core that is gone", DEATH_FATES, "*", "*", frozenset({Sort.FAILED}),
-          of_its_engine_before_it_is_told, "its connection may end before its death is noticed"),
+          of_its_group_before_it_is_told, "its connection may end before its death is noticed"),
     Reach("the core drains", frozenset({Fate.TERMINATE}), "*", "core.*",
           frozenset({Sort.REFUSED, Sort.STRANGE}), of_its_engine,
           "a core that is asked to leave takes nothing more in"),
@@ -263,11 +272,15 @@ REACH: tuple[Reach, ...] = (
           of_its_engine_by_name, "what still runs at the deadline is ended, and says so"),
     Reach("a coordinator dies", DEATH_FATES, "*", "coordinator.*", _END, of_a_coordinator,
           "nobody wakes those who step together any more"),
-    Reach("a launcher dies", DEATH_FATES, "*", "launcher.*", _END, of_its_engine, "it takes along what it owns"),
+    Reach("a launcher dies", DEATH_FATES, "*", "launcher.*", _END, of_its_group, "it takes along what it owns"),
+    Reach("a launcher has its cores drain", DEATH_FATES, "*", "launcher.*", frozenset({Sort.REFUSED, Sort.STRANGE}),
+          of_its_engine, "a core that is asked to leave takes nothing more in"),
     Reach("a launcher dies before it has cleaned up", DEATH_FATES, "*", "launcher.*", frozenset({Sort.LEFTOVER}),
           of_the_lab, "the next start on this host removes what it left"),
-    Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_engine,
+    Reach("a client dies", DEATH_FATES, "*", "frontend.*", _END | {Sort.STRANGE, Sort.KEPT}, of_its_group,
           "a client takes its engine with it, and asks on its way out that what is open be freed"),
+    Reach("the head dies", DEATH_FATES, "*", "frontend.*", frozenset({Sort.DEAD}), of_whom_it_is_head,
+          "it takes the coordinator along, which other clients are told of"),
     Reach("a client dies before it has cleaned up", DEATH_FATES, "*", "frontend.*", frozenset({Sort.LEFTOVER}),
           of_the_lab, "the next start on this host removes what it left"),
     Reach("a subscriber dies", DEATH_FATES, "*", "subscriber.*",
@@ -305,6 +318,15 @@ REACH: tuple[Reach, ...] = (
           of_requests_then_open, "it may hold tokens of every open request"),
     Reach("a message of the start is hit", MESSAGE_FATES, "*/handshake:*", "*", _END | {Sort.BAD_FRAME},
           of_its_group, "the start ends by its bound"),
+    Reach("a word at birth is lost", LOST_FATES - {Fate.DELAY} | {Fate.REORDER}, "*/birth:receive", "*", _END,
+          of_its_start, "a start that misses a word, or cannot read it, ends and names whose it is"),
+    Reach("a word at birth is late", frozenset({Fate.DELAY}), "*/birth:receive", "*", _END, of_its_start_if_long,
+          "a start that misses a word ends at its bound"),
+    Reach("who the workers are is lost", LOST_FATES | {Fate.REORDER}, "core.*->*/birth:receive", "*",
+          frozenset({Sort.LEFTOVER}), of_the_lab,
+          "a worker that stands still, and whose core is gone, is ended by nobody"),
+    Reach("a word at birth cannot be read", frozenset({Fate.CORRUPT, Fate.TRUNCATE}), "*/birth:receive", "*",
+          frozenset({Sort.BAD_FRAME}), of_itself, "what cannot be read is told of"),
     Reach("the core's announcement is hit", MESSAGE_FATES, "core.*->frontend.*/requests:receive", "*",
           _END | {Sort.BAD_FRAME}, of_its_group, "the client does not know where to send"),
     Reach("a word of a coordinator, or to it, is hit", frozenset({Fate.CORRUPT, Fate.TRUNCATE}), "*", "*",
@@ -332,6 +354,10 @@ REACH: tuple[Reach, ...] = (
           of_who_is_not_woken, "nobody is woken by that one"),
     Reach("the connection of the start is cut", frozenset({Fate.CUT}), "*/handshake:wire", "*", _END, of_its_group,
           "the start ends by its bound"),
+    Reach("a pipe of birth is cut", frozenset({Fate.CUT}), "*/birth:wire", "*", _END, of_its_start,
+          "who reads that nobody is at the other end goes, and the start with it"),
+    Reach("a pipe of birth is cut by one who leaves", frozenset({Fate.CUT}), "*/birth:wire", "*",
+          frozenset({Sort.ORPHAN}), of_itself, "it takes its parent for gone"),
     Reach("a connection of events is cut", frozenset({Fate.CUT}), "*/kv:wire", "*", frozenset({Sort.KV_READER}),
           of_its_engine, "what was on its way is lost"),
     Reach("a connection of questions is cut", frozenset({Fate.CUT}), "*/replay:wire", "*",

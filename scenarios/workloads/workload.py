@@ -78,17 +78,30 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     behind: tuple[str, int] | None = None
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several clients asks instead of what all others ask."""
+
+    client: int
+    phases: list[Phase]
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     requests: list[RecordedRequest]
     phases: list[Phase] = []
     free: bool = False  # no step of the engine is counted: others use it, too
+    shares: list[Share] = []
 
     def then(self, *actions: Action | Iterable[Action], steps: int | None = None,
              behind: tuple[str, int] | None = None) -> Workload:
         """The same workload with one more phase."""
         flat = [a for item in actions for a in ([item] if isinstance(item, Action) else item)]
         return msgspec.structs.replace(self, phases=[*self.phases, Phase(actions=flat, steps=steps, behind=behind)])
+
+    def but(self, client: int, other: Workload) -> Workload:
+        """That client asks what the other one has, of the same requests."""
+        share = Share(client=client, phases=other.phases or [Phase(actions=[])])
+        return msgspec.structs.replace(self, shares=[share, *self.shares])
 
     def played(self) -> Workload:
         """With phases: where none were given, all requests at once."""
@@ -98,10 +111,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def workload_for(workload: Workload, client: Client, topology: Topology) -> Workload:
     """What this client asks: of an engine beside the first that it computes all blocks itself, each time it is asked.
 
-    Of several clients of the same engines each asks the same, and none counts their steps.
+    Of several clients of the same engines, or of engines that step together, each asks the same, and none counts their
+    steps.
     """
-    if len(topology.clients_of(client.engines[0])) > 1:
-        return msgspec.structs.replace(workload, free=True)
+    together = next(one for one in topology.deployments if client in one.clients)
+    if len(together.clients) > 1:
+        own = next((share.phases for share in workload.shares if share.client == client.index), workload.phases)
+        return msgspec.structs.replace(workload, phases=own, free=True)
     return from_an_empty_cache(workload) if client.engines[0] else workload
 
 

@@ -18,13 +18,13 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.topology import Topology, with_ranks
-from faults.plan import Plan
+from faults.plan import Plan, PlanError
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
-from scenarios.lab.settings import lab_config, of_topology
+from scenarios.lab.settings import lab_config, of_topology, spread
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.provenance import provenance, versions
 
@@ -64,9 +64,11 @@ class World(ABC):
     virtual_time = False
 
     def __init__(self, out: Path, *, tp: int | None = None, pp: int | None = None, dp: int | None = None,
+                 clients: int | None = None, lockstep: bool = False, coordinator: bool = False,
                  seed: int = 0, device: str = "auto") -> None:
         self.out = out
-        self.tp, self.pp, self.dp = tp, pp, dp
+        self.tp, self.pp, self.dp, self.clients = tp, pp, dp, clients
+        self._together = {"lockstep": lockstep, "coordinator": coordinator}  # how several engines belong together
         self.seed = seed
         self.device = device
         self.scenario = "play"
@@ -77,9 +79,12 @@ class World(ABC):
              config: EngineConfig | None = None, options: Options | None = None) -> PlayedRun:
         """Play once. Raises PlanError for a plan that cannot be played on this topology."""
         written_for = topology
-        if self.tp is not None or self.pp is not None or self.dp is not None:
-            staged = options is None or not options.without_engine  # a queue alone has readers, and no stages
-            topology = with_ranks(topology, tp=self.tp, pp=self.pp if staged else None, dp=self.dp if staged else None)
+        staged = options is None or not options.without_engine  # a queue alone has readers, and no stages
+        topology = with_ranks(topology, tp=self.tp, pp=self.pp if staged else None)
+        if staged:
+            topology = spread(topology, self.dp, clients=self.clients, **self._together)
+        if topology != written_for:
+            workload = shared(workload, topology)
         plan.check(topology)
         asked = config or lab_config()
         play = Play(
@@ -119,6 +124,20 @@ class World(ABC):
 
     def close(self) -> None:  # noqa: B027 - most worlds keep nothing
         """End whatever the world keeps between plays."""
+
+
+def shared(workload: Workload, topology: Topology) -> Workload:
+    """The same where nobody can count the steps of its engines alone: they step together, or have several clients.
+
+    Raises PlanError for one that has to.
+    """
+    if len(topology.clients_of(topology.engines[0].index)) == 1 and not any(
+            hub.lockstep for hub in topology.coordinators):
+        return workload
+    *first, _ = workload.played().phases
+    if any(phase.behind is None for phase in first) or any(phase.steps for phase in workload.phases):
+        raise PlanError("its workload counts steps, and they are not those of one client alone")
+    return msgspec.structs.replace(workload, free=True)
 
 
 def _judged(run: Run, promises: tuple[str, ...], expected: dict[str, Verdict]) -> Run:

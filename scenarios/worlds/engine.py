@@ -33,7 +33,7 @@ from faults.plan import PlanError
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor
-from scenarios.history.play import Holdings
+from scenarios.history.play import Holdings, Intruder
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
 from scenarios.lab.follower import following
@@ -46,6 +46,7 @@ from scenarios.workloads.workload import Workload, workload_for
 from scenarios.worlds import caller, fork_server, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
+from scenarios.worlds.launching import Intruders, address_of
 from scenarios.worlds.leftovers import engine_files
 from scenarios.worlds.measure import holdings_of
 
@@ -163,6 +164,7 @@ class RealBench:
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}
         self._actors: list[RealActor] = []
+        self._intruders = Intruders()
         self._starvation_s = 0.0
         self._last_look: float | None = None
         self._guard_expired = False
@@ -172,6 +174,14 @@ class RealBench:
             ranks = 1 + max(config_of(config, engine).data_parallel_rank for engine in self._play.topology.engines)
             return reserved_ports(self._held, 2, ranks=ranks)
 
+        if config.is_offline:
+            config = msgspec.structs.replace(config, data_parallel=msgspec.structs.replace(
+                config.data_parallel, master_address=f"ipc://{self._scratch}/ranks.ipc"))
+        if config.is_spread:
+            where = f"tcp://127.0.0.1:{reserved_ports(self._held, 1)[0]}" if config.sockets.transport == "tcp" else (
+                f"ipc://{self._scratch}/head.ipc")
+            config = msgspec.structs.replace(config, data_parallel=msgspec.structs.replace(
+                config.data_parallel, head_address=where))
         return msgspec.structs.replace(
             with_events_at(config, f"{self._scratch}/", ports), device=config.device if device == "auto" else device,
             start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
@@ -212,15 +222,17 @@ class RealBench:
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> RealActor:
         return self._act(launching.main, launching.LauncherRecipe(
-            index=launcher.index, config=self._config_of(clients[0]), clients=len(clients), ports_factory=FACTORY,
+            index=launcher.index, config=self._config_of(launcher), clients=len(clients), ports_factory=FACTORY,
             ports_argument=self._argument, life=life, log=self._log), f"{launcher.node}@{life}")
 
-    def _config_of(self, client: Client) -> EngineConfig:
-        folder = self._folder_of(client.engines[0])
+    def _config_of(self, client: Client | Launcher) -> EngineConfig:
+        together = next(one for one in self._play.topology.deployments if client.node in one.nodes)
+        folder = self._folder_of(together.index)
         folder.mkdir(exist_ok=True)
         if self._options.long_runtime_dir:
             folder = folder / ("a-long-directory-name" * 6)
-        return msgspec.structs.replace(config_for(self._config, client, self._play.topology), runtime_dir=str(folder))
+        return msgspec.structs.replace(config_for(self._config, client, self._play.topology, self._options.differs),
+                                       runtime_dir=str(folder))
 
     def start_client(self, client: Client, life: int, attachment: bytes) -> RealActor:
         recipe = caller.CallerRecipe(
@@ -253,6 +265,12 @@ class RealBench:
     def has_ended(self, node: Node) -> bool:
         watched = self._watched.get(node)
         return watched is not None and watched.ended_at is not None
+
+    def finds(self, intruder: Intruder) -> bool:
+        return address_of(intruder, self._scratch) is not None
+
+    def let_in(self, intruder: Intruder) -> None:
+        self._intruders.let_in(intruder, self._scratch)
 
     def kill(self, deployment: Deployment) -> None:
         """All are stopped first, or the last of them would have the time to clean up after the others."""
@@ -336,6 +354,7 @@ class RealBench:
                 watched.kill()
 
     def close(self) -> None:
+        self._intruders.close()
         for actor in self._actors:
             actor.close()
         for watched in self._watched.values():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from scenarios.history.play import Holdings
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: Who looks whether another process lives has its file open for a moment. One that is never closed is counted.
+_LOOKS, _MOMENT_S = 20, 0.001
 
 
 def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:
@@ -17,10 +20,28 @@ def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:
     try:
         # The name may hold blanks: the fields begin behind its bracket, with the third of them.
         fields = (process / "stat").read_text().rpartition(")")[2].split()
-        descriptors = len(os.listdir(process / "fd"))
+        descriptors = _descriptors_of(process)
     except OSError:
         return None
     user, system, threads, pages = (int(fields[place - 3]) for place in (14, 15, 20, 24))
     return Holdings(
         threads=threads, descriptors=descriptors, memory_bytes=pages * _PAGE_BYTES if with_memory else None,
         processor_s=(user + system) / _TICKS_PER_S)
+
+
+def _descriptors_of(process: Path) -> int:
+    """How many it has open, when it reads nothing about others just then."""
+    for _ in range(_LOOKS):
+        found = [target for name in os.listdir(process / "fd") if (target := _target(process / "fd" / name))]
+        if not any(target.startswith("/proc/") for target in found):
+            break
+        time.sleep(_MOMENT_S)
+    return len(found)
+
+
+def _target(descriptor: Path) -> str:
+    """What it is; "" where it was closed in between."""
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:
+        return ""

@@ -12,6 +12,7 @@ import engine.core.life  # noqa: E402
 import engine.frontend.async_llm  # noqa: E402
 import engine.ipc.message_queue  # noqa: E402
 import engine.process.consensus.group  # noqa: E402
+import engine.process.consensus.introductions  # noqa: E402
 import engine.wire.sockets  # noqa: E402
 import engine.worker.life  # noqa: E402
 import engine.worker.worker  # noqa: E402

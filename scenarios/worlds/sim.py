@@ -26,9 +26,10 @@ from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.frontend.text.input_processor import InputProcessor
 from engine.model_config import ModelConfig, read_model_config
-from engine.topology import Client, Deployment, Engine, Launcher, Node, frontend
+from engine.ports import SocketSpec
+from engine.topology import Client, Deployment, Engine, Launcher, Node, NodeKind, frontend
 from faults.plan import PlanError
-from scenarios.history.play import Holdings
+from scenarios.history.play import Holdings, Intruder
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab.follower import follow, following
 from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
@@ -265,7 +266,7 @@ class SimBench:
     # -- what the script asks for
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> SimActor:
-        config = config_for(self._config, clients[0], self._play.topology)
+        config = config_for(self._config, launcher, self._play.topology, self._options.differs)
         process = self._sim.start_process(
             msgspec.structs.replace(launcher.node, life=life),
             lambda p: launcher_main(p, config, tuple(client.index for client in clients), actor.say))
@@ -274,7 +275,7 @@ class SimBench:
         return actor
 
     def start_client(self, client: Client, life: int, attachment: bytes) -> SimActor:
-        config = config_for(self._config, client, self._play.topology)
+        config = config_for(self._config, client, self._play.topology, self._options.differs)
         workload = workload_for(self._workload, client, self._play.topology)
         process = self._sim.start_process(
             frontend(client.index, life), lambda p: client_main(
@@ -300,6 +301,21 @@ class SimBench:
     def has_ended(self, node: Node) -> bool:
         process = self._sim.processes.get(str(node))
         return process is not None and not process.alive
+
+    def finds(self, intruder: Intruder) -> bool:
+        return self._address_of(intruder) is not None
+
+    def let_in(self, intruder: Intruder) -> None:
+        address = self._address_of(intruder)
+        if address is not None:
+            socket = self._sim.host.network.open(self._lab, SocketSpec(
+                name="intruder", kind=intruder.kind, peer_kind=NodeKind.FRONTEND, bind=False, address=address,
+                identity=intruder.identity))
+            for frames in intruder.messages:
+                socket.send(frames)
+
+    def _address_of(self, intruder: Intruder) -> str | None:
+        return next((f"ipc://{path}" for path in self._sim.host.paths if path.endswith(f"/{intruder.at}.ipc")), None)
 
     def kill(self, deployment: Deployment) -> None:
         for process in self._of(deployment):

@@ -90,7 +90,8 @@ class Crossings:
     def _note_special(self, site: str, nth: int, thread: str, digest: str, data: dict[str, Any] | None,
                       channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
         """As `note`, at a site that the plan names."""
-        fault = self._befalling(site, None if channel is None else lambda: decoded_of(channel, frames))
+        fault = self._befalling(site, None if channel is None else lambda: decoded_of(channel, frames),
+                                0 if frames is None else len(frames))
         occurrence = self._occurrences[site, digest]
         self._occurrences[site, digest] += bool(digest)
         fates.note(_OnThread(self, thread), self.name, site, nth, fault, digest=digest, occurrence=occurrence,
@@ -109,9 +110,9 @@ class Crossings:
             fates.note(_OnThread(self, thread), self.name, site, nth, fault)
         return fault, nth
 
-    def _befalling(self, site: str, decoded: Callable[[], Any] | None) -> Fault | None:
+    def _befalling(self, site: str, decoded: Callable[[], Any] | None, frames: int = 0) -> Fault | None:
         """The fault that fires at this crossing, if its victim is there: else nothing befalls anybody."""
-        fault = self._judge.crossing(site, decoded) if site in self._judged else None
+        fault = self._judge.crossing(site, decoded, frames) if site in self._judged else None
         return fates.befalling(fault, self._is_there)
 
     def observe(self, name: str, data: dict[str, Any], thread: str = "main") -> None:

@@ -61,6 +61,10 @@ class AwaitCondition(Effect):
     deadline: float
 
 
+class TakeRecipe(Effect):
+    """Wait until whoever started this process tells it what it is. -> the recipe, as it came"""
+
+
 class RunLoop(Effect):
     """Run a loop in place of this effect: `yield from`, without what that costs each of its effects. -> its result"""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.process.consensus.register import Register
 from engine.topology import Node
 from sim.kernel.kernel import Kernel
 from sim.transport.collectives import CollectiveGroup
@@ -28,6 +29,7 @@ class Host:
         self._groups: dict[str, CollectiveGroup] = {}
         self._pipes: dict[str, Pipe] = {}
         self._gatherings: dict[str, Gathering] = {}
+        self._registers: dict[str, Register] = {}
         self._waits = Waits()
 
     def create_segment(self, name: str, size: int) -> Segment:
@@ -64,6 +66,13 @@ class Host:
             gathering = self._gatherings[where] = Gathering(self._kernel, where, size)
         return gathering
 
+    def register(self, where: str, size: int) -> Register:
+        """Of those who meet there: the next one, once all of one have come, or never will."""
+        register = self._registers.get(where)
+        if register is None or register.refusal or register.cards is not None:
+            register = self._registers[where] = Register(size, where)
+        return register
+
     def rank_died(self, rank: str) -> None:
         """Its process is gone: every group and pipe that it belongs to learns of it."""
         for group in self._groups.values():
@@ -84,3 +93,4 @@ class Host:
         self._groups.clear()
         self._pipes.clear()
         self._gatherings.clear()
+        self._registers.clear()

@@ -152,8 +152,7 @@ class SimSocket:
             identity: bytes = link.peer
             if self._raw:
                 return identity, message
-            if len(identity) == 2:
-                return int.from_bytes(identity, "little"), message
+            return int.from_bytes(identity, "little") if len(identity) == 2 else None, message
         return None
 
     def _from(self, message: Message) -> tuple[Any, Message]:

@@ -3,6 +3,8 @@
     pytest tests/benchmarks/test_detection.py -s            12 kills of each engine, which must stay below a second
     RINGTWIN_KILLS=200 pytest tests/benchmarks/test_detection.py -s     the measurement; aim: p99 below 100 ms
 
+What a client that is killed had in flight is its core's to free: the figure is when another client sees that it has.
+
 The engines: two ranks with one step in flight, the same with two and promised tokens, two stages with three, and two
 engines that step together.
 
@@ -18,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from engine.frontend.async_llm import AsyncLLM
+from engine.frontend.client import EngineLauncher
+from tests.engine.clients import kill_client
 from tests.engine.deaths import CALLERS, kill_while_serving
 from tests.engine.engine_lab import async_llm, config, run
 
@@ -66,3 +71,19 @@ def test_every_kill_is_told_to_all_callers(engine: str) -> None:
         print(f"  {name:13}  {figures(values)}")
     assert len(together) == KILLS
     assert max(together) < 1.0
+
+
+def test_every_client_that_is_killed_is_forgotten() -> None:
+    settings = config()
+
+    async def kills() -> list[float]:
+        beside = AsyncLLM(settings, attachment=launcher.attachment, client_index=0)
+        try:
+            return [await kill_client(beside, launcher.attachment, 1) for _ in range(KILLS)]
+        finally:
+            beside.shutdown()
+
+    with EngineLauncher(settings, clients=2) as launcher:
+        freed = run(kills())
+    print(f"\n  two clients of a core\n  frontend.1     {figures(freed)}")
+    assert len(freed) == KILLS and max(freed) < 1.0

@@ -135,7 +135,7 @@ class Real:
         (self.folder / "journals").mkdir(exist_ok=True)
         create_board(self.folder, plan, topology_of(len(asks)))
         tag = secrets.token_hex(4)
-        words = [f"ringtwin-{tag}-word.{rank}" for rank in asks]
+        words = [f"ringtwin-test.{tag}-word.{rank}" for rank in asks]  # no engine's: none that starts may sweep it away
         segments = [create_segment(word, 64) for word in words]
         fork = multiprocessing.get_context("fork")
         pipes, children = {}, {}

@@ -73,14 +73,18 @@ def test_a_peer_that_is_not_a_router_has_the_specs_index(maker):
     assert maker.receive(dealer) == (5, [b"answer"])
 
 
-def test_strangers_are_not_heard_unless_wanted(maker):
-    """A ROUTER drops frames of identities that are no index; with `raw_identities` it hears and answers them."""
+def test_strangers_are_nobody_unless_wanted(maker):
+    """To a ROUTER who has an identity that is no index is nobody; with `raw_identities` it hears and answers them."""
     router = maker.open("ROUTER", bind=True, address="ours")
     stranger = maker.open("DEALER", bind=False, address="ours", identity=b"stranger")
     friend = maker.open("DEALER", bind=False, address="ours", identity=b"\x01\x00")
+    nameless = maker.open("DEALER", bind=False, address="ours")
     stranger.send([b"one"])
-    friend.send([b"two"])
-    assert maker.receive(router) == (1, [b"two"])
+    assert maker.receive(router) == (None, [b"one"])
+    nameless.send([b"two", b""])
+    assert maker.receive(router) == (None, [b"two", b""])
+    friend.send([b"three"])
+    assert maker.receive(router) == (1, [b"three"])
     open_router = maker.open("ROUTER", bind=True, address="open", raw_identities=True)
     other = maker.open("DEALER", bind=False, address="open", identity=b"stranger")
     other.send([b"one"])

@@ -31,7 +31,8 @@ from scenarios.workloads.workload import recorded
 torch.set_num_threads(1)  # a thread pool would not survive the fork
 
 #: The lab's bounds, but a request may wait for as long as a loaded machine needs to serve those before it.
-BOUNDS = msgspec.structs.replace(LAB_BOUNDS, request_s=60.0, step_s=20.0, rpc_s=20.0, stall_s=30.0, startup_s=60.0)
+BOUNDS = msgspec.structs.replace(LAB_BOUNDS, request_s=60.0, step_s=20.0, rpc_s=20.0, stall_s=30.0, startup_s=60.0,
+                                 collective_s=10.0)
 #: (pid, start time): one process, whoever uses its number later.
 Identity = tuple[int, int]
 

@@ -54,7 +54,8 @@ def test_64_prompts_among_some_that_are_given_up(settings: Settings) -> None:
     """In pieces, with preemptions: one cache for a few of them."""
     asked = config(
         settings.grid.tp, pipeline_parallel_size=settings.grid.pp, max_concurrent_batches=settings.depth,
-        data_parallel_size=2 if settings.lockstep else 1, data_parallel={"lockstep": settings.lockstep},
+        data_parallel_size=2 if settings.lockstep else 1,
+        data_parallel={"lockstep": settings.lockstep, "unchanged_s": 0.2},
         model=DEEP if settings.deep else str(MODEL), device_communicator=settings.communicator,
         cache={"num_gpu_blocks": 150}, scheduler={
             "max_num_batched_tokens": 96, "max_num_seqs": 8, "async_scheduling": settings.promises})

@@ -147,7 +147,7 @@ def test_a_core_that_is_killed_while_starting_is_known_at_once(tp: int, when: st
 
 
 def test_a_core_that_is_told_to_stop_while_starting_says_so(monkeypatch, engines) -> None:
-    def stopped(self):
+    def stopped(self, across):
         os.kill(os.getpid(), signal.SIGTERM)
         yield Now()  # where the signal is heard
         pytest.fail("the core went on")
@@ -298,6 +298,15 @@ def test_shutdown_twice_and_every_call_afterwards_are_harmless() -> None:
 def test_ranks_get_a_gpu_each_or_share_where_they_may(wanted: str, gpus: int, device: str, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     assert choose_device(wanted, 3, 4) == device
+
+
+@pytest.mark.parametrize(("before", "gpus", "devices"), [
+    (0, 4, "cuda:0 cuda:1"), (1, 4, "cuda:2 cuda:3"), (2, 4, "cuda:0 cuda:1"), (1, 3, "cuda:2 cuda:0"),
+    (3, 8, "cuda:6 cuda:7"), (1, 0, "cpu cpu")])
+def test_the_gpus_of_an_engine_come_behind_those_of_the_engines_before_it(
+        before: int, gpus: int, devices: str, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert " ".join(choose_device("auto", rank, 2, before) for rank in range(2)) == devices
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 3])

@@ -15,9 +15,14 @@ from engine.topology import (
     NodeKind,
     Topology,
     core,
+    data_parallel,
+    external,
     frontend,
+    headless,
+    hybrid,
     is_site,
     mark_site,
+    offline,
     side_by_side,
     subscriber,
     tensor_parallel,
@@ -148,3 +153,37 @@ def test_stages_are_joined_rank_by_rank_in_a_ring() -> None:
     assert is_site(stages, "worker.3/pipe:receive") and is_site(stages, "worker.0/pipe:send")
     assert not is_site(tensor_parallel(2), "worker.0/pipe:send")
     assert with_ranks(tensor_parallel(2), pp=2) == stages and with_ranks(stages, tp=1).engines[0].ranks == 2
+
+
+# -- several that start cores of one group
+
+
+@pytest.mark.parametrize(("topology", "greeted"), [
+    (external(2), ["frontend.0", "frontend.0 frontend.1"]),
+    (hybrid(2, 2), ["frontend.0", "frontend.0", "frontend.0 frontend.1", "frontend.0 frontend.1"]),
+    (headless(2, 1), ["frontend.0", "frontend.0"]), (headless(2, 1, lockstep=True), ["frontend.0", "frontend.0"]),
+    (offline(2), ["frontend.0", "frontend.1"]), (data_parallel(2, clients=2), ["launcher.0", "launcher.0"]),
+    (TWO, ["frontend.0", "frontend.1"])])
+def test_a_core_shakes_hands_with_the_head_and_then_with_its_own_client(topology, greeted) -> None:
+    assert [" ".join(map(str, topology.greeted_by(engine.index))) for engine in topology.engines] == greeted
+    for engine in topology.engines:
+        for node in topology.greeted_by(engine.index):
+            assert {Edge(engine.core, node, Channel.HANDSHAKE), Edge(node, engine.core, Channel.HANDSHAKE)} <= {
+                *topology.edges}
+
+
+@pytest.mark.parametrize(("topology", "spread"), [
+    (external(2), True), (hybrid(2, 2), True), (headless(2, 1), True), (offline(2), False),
+    (data_parallel(2, clients=2), False), (data_parallel(2, coordinated=True), False), (TWO, False)])
+def test_a_group_is_spread_where_not_one_starts_all_of_it(topology, spread: bool) -> None:
+    assert [topology.is_spread(engine.index) for engine in topology.engines] == [spread] * len(topology.engines)
+
+
+def test_those_of_one_coordinator_are_one_deployment_with_whoever_starts_them() -> None:
+    (both,) = hybrid(2, 2).deployments
+    assert [client.index for client in both.clients] == [0, 1] and len(both.engines) == 4 and not both.headless
+    (alone,) = headless(3, 2).deployments
+    assert [one.engines for one in alone.headless] == [(2, 3), (4, 5)] and alone.launcher is None
+    assert {"launcher.1", "launcher.2", "core.5", "frontend.0"} <= set(map(str, alone.nodes))
+    assert headless(3, 2).is_headless(4) and not headless(3, 2).is_headless(1)
+    assert len(side_by_side(Engine(), Engine()).deployments) == 2

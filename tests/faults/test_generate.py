@@ -46,7 +46,7 @@ def test_what_holds_is_let_go():
 
 
 def test_sooner_or_later_every_fate_and_every_operation_is_planted():
-    faults = [fault for seed in range(200) for fault in generate_plan(TOPOLOGY, seed, 10).faults]
+    faults = [fault for seed in range(800) for fault in generate_plan(TOPOLOGY, seed, 10).faults]
     assert {fault.fate for fault in faults} == set(Fate) - {Fate.PASS}
     assert {operation_of(fault.site) for fault in faults} == {operation_of(site) for site in TOPOLOGY.sites()}
     assert any(fault.victim for fault in faults)

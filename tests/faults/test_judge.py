@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SamplingParams
+from engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SamplingParams, UtilityOutput
 from engine.topology import Channel
-from faults.damage import corrupted, truncated
+from engine.wire.codec import Utility, encode_add, encode_outputs, encode_utility
+from faults.damage import corrupted, swapped, truncated, without_last
 from faults.generate import generate_plan
 from faults.judge import Judge, is_over
 from faults.match import decoded_of, matches
@@ -15,15 +16,18 @@ from faults.plan import (
     Fate,
     Fault,
     Plan,
+    PlanError,
     corrupt,
     cut,
     delay,
     drop,
     kill,
+    omit,
     operation_of,
     owner_of,
     plan,
     raises,
+    swap,
     until,
 )
 from faults.sites import home_of
@@ -149,6 +153,39 @@ def test_corruption_changes_one_byte_of_the_last_frame_that_has_any():
 def test_truncation_always_takes_something_away():
     assert truncated([b"head", b"abcd"], Fault(id="", site=SITE, fate=Fate.TRUNCATE)) == [b"head", b"ab"]
     assert truncated([b"abcd"], Fault(id="", site=SITE, fate=Fate.TRUNCATE, byte=99)) == [b"abc"]
+
+
+def test_a_frame_is_lost_and_two_change_places():
+    frames = [b"\x00", b"body", b"one", b"two"]
+    assert without_last(frames) == [b"\x00", b"body", b"one"]
+    assert swapped(frames) == [b"\x00", b"body", b"two", b"one"]
+    assert without_last([b"only"]) == []
+    assert frames == [b"\x00", b"body", b"one", b"two"]
+
+
+def test_a_swap_counts_messages_of_two_frames_and_more():
+    judge = Judge(plan(swap(OUTPUTS, nth=2)), "frontend.0")
+    found = [judge.crossing(SITE, None, frames) for frames in (2, 1, 0, 3, 2)]
+    assert [fault is not None for fault in found] == [False, False, False, True, False]
+
+
+def test_frames_are_lost_and_swapped_where_a_message_may_have_some_beside_its_body():
+    for fault in (omit(OUTPUTS), swap(OUTPUTS), omit(REQUESTS), swap(REQUESTS)):
+        plan(fault).check(TOPOLOGY)
+    for edge in ("core.0->frontend.0/requests", "core.0->frontend.0/handshake", "core.0->worker.1/rpc"):
+        for fault in (omit(edge), swap(edge)):
+            with pytest.raises(PlanError, match="cannot befall"):
+                plan(fault).check(TOPOLOGY)
+
+
+def test_a_message_matches_by_what_its_body_says():
+    request = EngineCoreRequest("r1-77", list(range(40)), SamplingParams(max_tokens=9))
+    decoded = decoded_of(Channel.REQUESTS, encode_add(request, 64))
+    assert matches(decoded, {"type": "ADD", "request.request_id": "r1*", "request.prompt_token_ids": []})
+    call = decoded_of(Channel.REQUESTS, encode_utility(Utility(0, 1, "ping", [list(range(40)), 3]), 64))
+    assert matches(call, {"type": "UTILITY", "method": "ping", "args": [[], 3]})
+    outputs = EngineCoreOutputs(utility_output=UtilityOutput(1, None, [b"x" * 64, 2]))
+    assert matches(decoded_of(Channel.OUTPUTS, encode_outputs(outputs, 64)), {"utility_output.result": [[], 2]})
 
 
 def test_a_hold_ends_at_the_crossing_it_waits_for_even_if_that_is_past():

@@ -18,9 +18,9 @@ def subscribes(h: Builder, core: int) -> Builder:
     return h.observes(HUB, "subscribed", inbox="waves", index=core)
 
 
-def hears(h: Builder, core: int) -> Builder:
+def hears(h: Builder, core: int, **struck: str) -> Builder:
     edge = f"{HUB}->core.{core}/wave"
-    h.crosses(f"{edge}:send", "READY", ready=True).crosses(f"{edge}:receive", "READY", ready=True)
+    h.crosses(f"{edge}:send", "READY", ready=True).crosses(f"{edge}:receive", "READY", ready=True, **struck)
     return h.crosses(f"core.{core}/mark:ready")
 
 
@@ -32,6 +32,27 @@ def late(h: Builder) -> Builder:
 def all_subscribe_and_are_ready() -> Builder:
     h = subscribes(late(subscribes(hub(), 0)), 1).observes(HUB, "all-subscribed", cores=[0, 1])
     return hears(hears(h, 0), 1)
+
+
+@accepts(START)
+def what_it_hears_is_late() -> Builder:
+    h = subscribes(late(subscribes(hub(), 0)), 1).observes(HUB, "all-subscribed", cores=[0, 1])
+    edge = f"{HUB}->core.0/wave"
+    h.crosses(f"{edge}:send", "READY", ready=True).crosses(f"{edge}:receive", "READY", ready=True, fate="delay")
+    h.fires("delay", f"{edge}:receive").wait(.1).releases()
+    return hears(h.crosses("core.0/mark:ready"), 1)
+
+
+@rejects(START)
+def what_it_hears_is_still_to_come() -> Builder:
+    h = subscribes(late(subscribes(hub(), 0)), 1).observes(HUB, "all-subscribed", cores=[0, 1])
+    return hears(hears(h, 0, fate="delay"), 1)
+
+
+@rejects(START)
+def what_it_hears_is_lost() -> Builder:
+    h = subscribes(late(subscribes(hub(), 0)), 1).observes(HUB, "all-subscribed", cores=[0, 1])
+    return hears(hears(h, 0, fate="drop"), 1)
 
 
 @rejects(START)
@@ -225,6 +246,11 @@ def a_notice_is_held_up_for_ever() -> Builder:
 @outside(VIEW)
 def a_core_s_own_report_is_lost() -> Builder:
     return counted().fires("drop", f"core.1->{HUB}/report:receive", node=HUB).wait(LONG_S)
+
+
+@outside(VIEW)
+def a_core_fails_as_it_tells_its_counts() -> Builder:
+    return counted().fires("raise", f"core.1->{HUB}/report:send", node="core.1").wait(LONG_S)
 
 
 @outside(VIEW)

@@ -4,8 +4,7 @@ from engine.topology import data_parallel
 from tests.guarantees.build import REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
-DEAD, GROUP, BURST = "dp-dead-never-chosen", "dp-death-ends-group", "dp-burst-spreads"
-ASKED = "dp-rank-as-asked"
+DEAD, GROUP = "dp-dead-never-chosen", "dp-death-ends-group"
 TO = {0: REQUESTS, 1: "frontend.0->core.1/requests"}
 
 
@@ -119,6 +118,14 @@ def a_request_was_refused_just_before_its_group_ended() -> Builder:
     return ends_by(h, "b", 1).ended("a", outcome="refused")
 
 
+@accepts(GROUP)
+def a_request_found_nobody_just_before_its_group_ended() -> Builder:
+    h = in_step()
+    for core in (0, 1):
+        h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
+    return ends_by(h, "b", 1).ended("a", outcome="failed", error="UnroutableError")
+
+
 @rejects(GROUP)
 def a_group_hears_of_an_end_too_late() -> Builder:
     return group_ends(in_step().wait(5.0))
@@ -139,64 +146,3 @@ def nothing_of_a_group_was_under_way() -> Builder:
     for core in (0, 1):
         h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
     return h
-
-
-def burst(*cores: int) -> Builder:
-    h = two()
-    names = [f"r{place}" for place in range(len(cores))]
-    for name, core in zip(names, cores, strict=True):
-        asks(h, name, core)
-    for name in names:
-        h.ended(name)
-    return h
-
-
-@accepts(BURST)
-def four_requests_go_to_two_cores() -> Builder:
-    return burst(0, 1, 1, 0)
-
-
-@accepts(BURST)
-def one_gets_one_more_than_its_share() -> Builder:
-    return burst(0, 1, 0, 0)
-
-
-@rejects(BURST)
-def one_gets_all_of_them() -> Builder:
-    return burst(1, 1, 1, 1)
-
-
-@silent(BURST)
-def there_are_too_few_to_tell() -> Builder:
-    return burst(0, 1)
-
-
-def asked_for(rank: int, *cores: int) -> Builder:
-    """All ask for that rank, and these get them."""
-    h = two()
-    names = [f"r{place}" for place in range(len(cores))]
-    for name, core in zip(names, cores, strict=True):
-        asks(h, name, core, rank)
-    for name in names:
-        h.ended(name)
-    return h
-
-
-@silent(BURST)
-def all_ask_for_the_same_one() -> Builder:
-    return asked_for(1, 1, 1, 1, 1)
-
-
-@accepts(ASKED)
-def who_is_asked_for_gets_them() -> Builder:
-    return asked_for(1, 1, 1, 1)
-
-
-@rejects(ASKED)
-def another_one_gets_what_was_asked_of_the_second() -> Builder:
-    return asked_for(1, 1, 0, 1)
-
-
-@silent(ASKED)
-def nobody_asks_for_any() -> Builder:
-    return burst(0, 1, 1, 0)

@@ -20,8 +20,9 @@ def _holds(threads: int = 4, descriptors: int = 20, memory: int | None = 100 * M
     return Holdings(threads=threads, descriptors=descriptors, memory_bytes=memory)
 
 
-def _grown(before: Holdings, *after: tuple[Moment, Holdings], node: str = "core.0", subscribers: int = 0) -> Builder:
-    h = history(subscribers=subscribers).started().crosses("core.0/mark:idle")
+def _grown(before: Holdings, *after: tuple[Moment, Holdings], node: str = "core.0", subscribers: int = 0,
+           world: str = "sim") -> Builder:
+    h = history(world, subscribers=subscribers).started().crosses("core.0/mark:idle")
     first = h.now
     return _measured(h.request("a"), node, (READY, first, before), *((moment, h.now, holds) for moment, holds in after))
 
@@ -44,6 +45,43 @@ def more_while_subscribers_still_ask_and_not_when_they_have_left() -> Builder:
 @accepts(GROWS)
 def the_connections_of_a_subscriber_come_late() -> Builder:
     return _grown(_holds(), (DONE, _holds(descriptors=22)), subscribers=1)
+
+
+@accepts(GROWS)
+def a_real_core_s_connection_for_its_outputs_comes_late() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=21)), node="frontend.0", world="engine")
+
+
+@rejects(GROWS)
+def a_real_client_has_one_connection_more_than_it_has_cores() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=22)), node="frontend.0", world="engine")
+
+
+def _sent_without_a_copy(threads: int, descriptors: int, **data: int) -> Builder:
+    h = history().started().crosses("core.0/mark:idle")
+    first = h.now
+    h.request("a").sends("core.0->frontend.0/outputs", "large", **data)
+    return _measured(h, "core.0", (READY, first, _holds()), (QUIET, h.now, _holds(4 + threads, 20 + descriptors)))
+
+
+@accepts(GROWS)
+def what_collects_the_frames_that_were_sent_without_a_copy() -> Builder:
+    return _sent_without_a_copy(3, 7, bytes=1 << 20)
+
+
+@rejects(GROWS)
+def more_threads_than_such_frames_need() -> Builder:
+    return _sent_without_a_copy(4, 7, bytes=1 << 20)
+
+
+@rejects(GROWS)
+def more_descriptors_than_such_frames_need() -> Builder:
+    return _sent_without_a_copy(3, 8, bytes=1 << 20)
+
+
+@rejects(GROWS)
+def as_much_more_where_all_frames_were_copied() -> Builder:
+    return _sent_without_a_copy(3, 7)
 
 
 def _through_a_wire(descriptors: int, edge: str = "core.0->frontend.0/outputs") -> Builder:

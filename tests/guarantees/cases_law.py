@@ -213,6 +213,24 @@ def a_client_does_not_tell_that_a_message_stayed_with_it() -> Builder:
     return h.ended("a", "failed", error="UnroutableError")
 
 
+def _stays_before_it_is_gone(after_s: float) -> Builder:
+    """The lab sees the end of a core so long after its client has."""
+    h = history("engine").started().called("a", core=False).fires("raise", "core.0/mark:step").observes(
+        "frontend.0", "not-sent", site=f"{REQUESTS}:send", nth=1)
+    return h.wait(after_s).ends("core.0", exitcode=1).observes(
+        "frontend.0", "engine-dead", reason="core.0 died (exit code 1)").dies("a")
+
+
+@accepts(LAW)
+def a_real_client_knows_of_an_end_before_the_lab_does() -> Builder:
+    return _stays_before_it_is_gone(0.01)
+
+
+@rejects(LAW)
+def a_real_client_keeps_a_message_for_itself_long_before_the_end() -> Builder:
+    return _stays_before_it_is_gone(0.5)
+
+
 def _core_leaves(with_goodbye: bool) -> Builder:
     h = history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0})
     h.observes("core.0", "dying", reason="SIGTERM", queued=0)

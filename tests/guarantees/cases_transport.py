@@ -7,6 +7,7 @@ from engine.messages import EngineCoreRequest, SamplingParams
 from engine.topology import data_parallel
 from engine.wire.codec import encode_add
 from faults.plan import Until
+from scenarios.history.play import Intruder, Options
 from tests.guarantees.build import OUTPUTS, REQUESTS, WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
@@ -298,6 +299,13 @@ def a_changed_greeting_is_another_one() -> Builder:
 
 
 @rejects("handshake-order")
+def cores_are_told_to_step_together_that_were_not_started_so() -> Builder:
+    config = {"tensor_parallel_size": 2, "data_parallel_size": 1, "lockstep": True}
+    h = _ready_is_changed().observes("core.0", "ready", num_gpu_blocks=8, parallel_config=config)
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8, parallel_config=config)
+
+
+@rejects("handshake-order")
 def a_changed_greeting_is_not_taken_and_nobody_says_so() -> Builder:
     return _ready_is_changed().wait(1).observes("frontend.0", "start-failed", error="StartupError",
                                                 reason="core.0 did not report READY")
@@ -375,6 +383,11 @@ def a_core_that_said_hello_has_the_time_of_a_start() -> Builder:
     return _fails_after(4, "", "hello").fires("drop", f"{_UP}:receive")
 
 
+@accepts("handshake-order")
+def a_core_whose_empty_frame_is_cut_short_has_said_hello_all_the_same() -> Builder:
+    return _fails_after(4, "", "hello").fires("truncate", f"{_UP}:receive")
+
+
 @unknown("handshake-order", "start-ends")
 def the_play_ends_before_a_slow_start_does() -> Builder:
     return history("engine").observes("frontend.0", "starting").wait(6)
@@ -399,6 +412,41 @@ def a_type_that_every_core_knows_is_called_unknown() -> Builder:
 @accepts("bad-frame-isolated", "no-foreign-code")
 def a_bad_frame_is_dropped_and_others_are_served() -> Builder:
     return _bad_frame().ended("a").ended("b").observes("frontend.0", "closing")
+
+
+def _intruded(*said: tuple[str, dict[str, str]]) -> Builder:
+    """Two messages on each of two ways; this was said of them."""
+    intruders = [Intruder(at="reports", kind="PUSH", bad=[[b"?"], [b"!"]], idle=[[b"."]]),
+                 Intruder(at="outputs", kind="PUSH", bad=[[b"?"], [b"!"]])]
+    h = history(topology=data_parallel(2, coordinated=True)).promised(options=Options(intruders=intruders))
+    h.started().called("a")
+    for name, data in said:
+        h.observes("frontend.0" if "outputs" in data.get("edge", "") else "coordinator.0", name, error="?", **data)
+    return h.ended("a").observes("coordinator.0", "bye", reason="done").observes("frontend.0", "bye", reason="done")
+
+
+_NAMED = (("bad-frame", {"edge": "report"}), ("odd", {"cause": "counts", "why": "no rank"}),
+          *[("bad-frame", {"edge": "core.1->frontend.0/outputs"})] * 2)
+
+
+@accepts("bad-frame-isolated")
+def all_that_an_intruder_says_is_named() -> Builder:
+    return _intruded(*_NAMED)
+
+
+@rejects("bad-frame-isolated")
+def a_coordinator_passes_over_what_an_intruder_says() -> Builder:
+    return _intruded(*_NAMED[1:])
+
+
+@rejects("bad-frame-isolated")
+def what_a_coordinator_finds_odd_is_not_what_an_intruder_said() -> Builder:
+    return _intruded(_NAMED[0], ("odd", {"cause": "subscription", "why": "no rank"}), *_NAMED[2:])
+
+
+@rejects("bad-frame-isolated")
+def a_client_passes_over_what_an_intruder_says() -> Builder:
+    return _intruded(*_NAMED[:3])
 
 
 @accepts("bad-frame-isolated")
@@ -447,6 +495,39 @@ def the_core_dies_of_a_bad_frame() -> Builder:
 def a_truncated_frame_is_dropped_without_a_word() -> Builder:
     return history().started().called("a").sends(REQUESTS, "x").fires("truncate", f"{REQUESTS}:receive").receives(
         REQUESTS, "x").ended("a")
+
+
+def _not_whole(fate: str, edge: str = REQUESTS, reader: str = "core.0", told: bool = True) -> Builder:
+    h = history().started().called("a").called("b", 1).sends(edge, "x", buffers=2)
+    h.fires(fate, f"{edge}:receive").receives(edge, "x")
+    if told:
+        h.observes(reader, "bad-frame", edge=edge, error="buffer 1 is not the one that the body names")
+    return h.ended("a").ended("b")
+
+
+@accepts("bad-frame-isolated")
+def a_message_whose_buffers_are_swapped_is_dropped_and_told_of() -> Builder:
+    return _not_whole("swap")
+
+
+@accepts("bad-frame-isolated")
+def an_answer_without_its_last_buffer_is_dropped_and_told_of() -> Builder:
+    return _not_whole("omit", OUTPUTS, "frontend.0")
+
+
+@rejects("bad-frame-isolated")
+def a_message_whose_buffers_are_swapped_is_taken_for_whole() -> Builder:
+    return _not_whole("swap", told=False)
+
+
+@rejects("bad-frame-isolated")
+def a_message_without_its_last_buffer_is_taken_for_whole() -> Builder:
+    return _not_whole("omit", told=False)
+
+
+@rejects("bad-frame-isolated")
+def somebody_else_tells_of_an_answer_without_its_last_buffer() -> Builder:
+    return _not_whole("omit", OUTPUTS, "core.0")
 
 
 _TWO_RAW_FRAMES = {**WORKLOAD, "phases": [{"actions": [{"kind": "raw"}, {"kind": "add"}, {"kind": "raw"}]}]}

@@ -5,12 +5,14 @@ import pytest
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.verdicts import Verdict
 from tests.guarantees import (  # noqa: F401  each module adds its histories to the table
+    cases_birth,
     cases_clients,
     cases_coordinator,
     cases_cores,
     cases_death,
     cases_flight,
     cases_holdings,
+    cases_hub,
     cases_kv,
     cases_kv_late,
     cases_kv_patience,
@@ -19,7 +21,10 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_kv_reading,
     cases_kv_strange,
     cases_law,
+    cases_load,
+    cases_modes,
     cases_names,
+    cases_offline,
     cases_passed,
     cases_priority,
     cases_programs,

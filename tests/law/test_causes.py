@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
-from engine.topology import data_parallel
-from scenarios.history.play import Options
+from engine.topology import data_parallel, external, offline
+from scenarios.history.play import Intruder, Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
 from scenarios.law.incidents import Sort
@@ -107,9 +107,39 @@ def _canary(declared: bool) -> Builder:
     return h.promised(expected={"hwm0-no-loss": Verdict.BROKEN}) if declared else h
 
 
+def _refuses(**differs: object) -> Builder:
+    h = history(tp=1, topology=external(2), data_parallel_size=2).promised(options=Options(differs=differs))
+    h.observes("frontend.0", "starting").observes("core.1", "dying", reason="StartupError: it differs", queued=0)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="core.1 refuses: it differs")
+
+
+def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
+    """One of two ranks is dead for its client: the other one was shut down, or it missed it in a forward."""
+    h = history(tp=1, topology=offline(2), data_parallel_size=2).called("a")
+    if closing:
+        h.observes("frontend.1", "closing", kept={})
+    if missed:
+        h.crosses("core.0/collective:enter", operation="keep_step", wave=0, step=0).wait(6.0)
+    return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
+
+
 def _noise(edge: str) -> Builder:
     h = history(subscribers=1).observes("subscriber.0", "malformed", edge=edge)
     return h.observes("subscriber.0", "bad-frame", edge="kv", error="?")
+
+
+def _intrudes(said: int, edge: str = "core.0->frontend.0/outputs", at: str = "outputs") -> Builder:
+    """Three messages are dropped."""
+    h = history().promised(options=Options(intruders=[Intruder(at=at, kind="PUSH", bad=[[b"?"]] * said)])).request("a")
+    for _ in range(3):
+        h.observes("frontend.0", "bad-frame", edge=edge, error="no outputs")
+    return h
+
+
+@pytest.mark.parametrize("edge", ["requests", "core.0->frontend.0/handshake"])
+def test_an_intruder_explains_what_is_dropped_where_it_speaks_and_nowhere_else(edge: str) -> None:
+    assert _intrudes(3, edge).judged(LAW).verdict is Verdict.BROKEN
+    assert _intrudes(3, at="client.1.outputs.0").judged(LAW).verdict is Verdict.BROKEN
 
 
 def _steps(asked: int, first_fails: bool = False) -> Builder:
@@ -144,6 +174,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "the core cannot do what is asked": (lambda: _call("no_such_call"), lambda: _call("ping")),
     "steps are being run already": (lambda: _steps(2), lambda: _steps(1)),
     "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
+    "somebody speaks with it who is none of its peers": (lambda: _intrudes(3), lambda: _intrudes(2)),
     "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),
     "a subscriber asks what none asks": (
         lambda: _bad_frame(options=Options(rude_subscriber=True)),
@@ -154,6 +185,9 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "another core of its client could not start": (lambda: _ended_with_another(True),
                                                    lambda: _ended_with_another(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
+    "one of those that it steps with was shut down": (lambda: _offline(closing=True), _offline),
+    "one of those that step together was asked nothing in a wave": (lambda: _offline(missed=True), _offline),
+    "some are configured otherwise than others": (lambda: _refuses(sync_interval=7), _refuses),
     "its reader is slower than it waits": (lambda: _full("slow"), lambda: _full("few")),
     "the lab killed its engine": (lambda: _killed(True), lambda: _killed(False)),
     "it joined late": (lambda: _gap(Options(late_subscriber=True)), _gap),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.config import LimitsConfig
-from engine.topology import Coordinator, data_parallel
+from engine.topology import Coordinator, data_parallel, hybrid
 from faults.plan import Fate, Until
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Sort, incidents
@@ -29,8 +29,10 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "the core gives up what it drains": (Fate.TERMINATE, STEP, "core.0", None),
     "a coordinator dies": (Fate.KILL, "coordinator.0/mark:ready", "coordinator.0", None),
     "a launcher dies": (Fate.KILL, "launcher.0/mark:ready", "launcher.0", None),
+    "a launcher has its cores drain": (Fate.RAISE, "launcher.0/mark:ready", "launcher.0", None),
     "a launcher dies before it has cleaned up": (Fate.KILL, "launcher.0/mark:dying", "launcher.0", None),
     "a client dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
+    "the head dies": (Fate.KILL, f"{OUTPUTS}:receive", "frontend.0", None),
     "a client dies before it has cleaned up": (Fate.KILL, "frontend.0/mark:dying", "frontend.0", None),
     "a subscriber dies": (Fate.KILL, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "the core stands still": (Fate.STALL, STEP, "core.0", LONG),
@@ -47,6 +49,10 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "an abort is lost": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
+    "a word at birth is lost": (Fate.DROP, "worker.1->core.0/birth:receive", "core.0", None),
+    "a word at birth is late": (Fate.DELAY, "worker.1->core.0/birth:receive", "core.0", LONG),
+    "who the workers are is lost": (Fate.DROP, "core.0->frontend.0/birth:receive", "frontend.0", None),
+    "a word at birth cannot be read": (Fate.TRUNCATE, "worker.1->core.0/birth:receive", "core.0", None),
     "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
     "a word of a coordinator, or to it, is hit": (
         Fate.CORRUPT, "coordinator.0->core.0/wave:receive", "core.0", None),
@@ -60,6 +66,8 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a coordinator's connection to a core is cut": (Fate.CUT, "coordinator.0->core.0/wave:wire", "core.0", LONG),
     "a core's connection to its coordinator is cut": (Fate.CUT, "core.0->coordinator.0/report:wire", "core.0", LONG),
     "the connection of the start is cut": (Fate.CUT, "core.0->frontend.0/handshake:wire", "core.0", None),
+    "a pipe of birth is cut": (Fate.CUT, "core.0->frontend.0/birth:wire", "core.0", None),
+    "a pipe of birth is cut by one who leaves": (Fate.CUT, "core.0->frontend.0/birth:wire", "core.0", None),
     "a connection of events is cut": (Fate.CUT, "core.0->subscriber.0/kv:wire", "subscriber.0", None),
     "a connection of questions is cut": (Fate.CUT, "subscriber.0->core.0/replay:wire", "subscriber.0", None),
     "a connection beside the ring is cut": (Fate.CUT, "core.0->worker.1/overflow:wire", "worker.1", None),
@@ -308,6 +316,18 @@ def test_the_end_of_a_coordinator_is_that_of_cores_that_step_together(lockstep: 
     assert None not in _explained(h, Sort.DEAD)
     h = h.ended("of-0", "engine-dead", error="EngineDeadError")
     assert (_explained(h, Sort.TOLD) == ["a coordinator dies (f1)"]) is lockstep
+
+
+@pytest.mark.parametrize(("struck", "told", "cause"), [
+    ("frontend.0", "frontend.1", "the head dies (f1)"), ("frontend.1", "frontend.0", None)])
+def test_the_end_of_a_head_is_that_of_the_coordinator_and_no_other_client_s_is(
+        struck: str, told: str, cause: str | None) -> None:
+    h = history(tp=1, topology=hybrid(2, 1), data_parallel_size=2)
+    for client in ("frontend.0", "frontend.1"):
+        h.observes(client, "starting").observes(client, "ready", num_gpu_blocks=8)
+    h.fires("kill", f"core.{struck[-1]}->{struck}/outputs:receive", node=struck).wait(0.01)
+    h.observes(told, "coordinator-dead", reason="coordinator.0 died")
+    assert _explained(h, Sort.DEAD, int(told[-1])) == [cause]
 
 
 def test_a_start_that_is_lost_explains_no_request_that_fails() -> None:

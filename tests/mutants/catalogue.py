@@ -5,11 +5,14 @@ from __future__ import annotations
 from scenarios.guarantees.registry import GUARANTEES
 from tests.mutants import table
 from tests.mutants.table import WORLDS
+from tests.mutants.table_birth import BIRTH_MUTANTS
 from tests.mutants.table_coordinator import COORDINATOR_MUTANTS
 from tests.mutants.table_cores import CORES_MUTANTS
 from tests.mutants.table_delivery import DELIVERY_MUTANTS
 from tests.mutants.table_ends import ENDS_MUTANTS
+from tests.mutants.table_foreign import FOREIGN_MUTANTS
 from tests.mutants.table_kv import KV_MUTANTS
+from tests.mutants.table_modes import MODES_MUTANTS
 from tests.mutants.table_programs import PROGRAM_MUTANTS
 from tests.mutants.table_requests import REQUEST_MUTANTS
 from tests.mutants.table_ring import RING_MUTANTS
@@ -18,7 +21,8 @@ from tests.mutants.table_steps import STEPS_MUTANTS
 from tests.mutants.table_waves import WAVES_MUTANTS
 
 MUTANTS = (*table.MUTANTS, *DELIVERY_MUTANTS, *REQUEST_MUTANTS, *RING_MUTANTS, *KV_MUTANTS, *ENDS_MUTANTS,
-           *STEPS_MUTANTS, *STAGES_MUTANTS, *CORES_MUTANTS, *COORDINATOR_MUTANTS, *WAVES_MUTANTS, *PROGRAM_MUTANTS)
+           *STEPS_MUTANTS, *STAGES_MUTANTS, *CORES_MUTANTS, *COORDINATOR_MUTANTS, *WAVES_MUTANTS, *MODES_MUTANTS,
+           *PROGRAM_MUTANTS, *FOREIGN_MUTANTS, *BIRTH_MUTANTS)
 
 
 def seen_red() -> dict[str, dict[str, tuple[str, ...] | str]]:

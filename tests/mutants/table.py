@@ -66,9 +66,9 @@ UNPICKLES = Mutant(
     along=these("bad-frame-isolated", "tokens-match-reference", "hwm0-no-loss"),
     edits=(Edit(
         "engine/wire/codec.py",
-        """    except (msgspec.DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        """    except _UNREADABLE as error:
         raise BadFrameError(f"the body of a request of""",
-        """    except (msgspec.DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        """    except _UNREADABLE as error:
         import pickle
         try:
             pickle.loads(body)
@@ -187,8 +187,8 @@ HANDSHAKE_FOR_EVER = Mutant(
     bug="Neither side of the handshake has a deadline: one lost message, and the start never ends.",
     breaks=these("start-ends/bound", "handshake-order/bound"), along=these("nothing-left-behind"),
     edits=(
-        Edit("engine/wire/handshake.py", "        got = yield Receive((HANDSHAKE,), deadline)\n",
-             "        got = yield Receive((HANDSHAKE,), None)\n"),
+        Edit("engine/wire/handshake.py", "        got = yield Receive((inbox,), deadline)\n",
+             "        got = yield Receive((inbox,), None)\n"),
         Edit("engine/wire/handshake.py",
              "limit = deadline if len(greeted) == len(engines) else min(hello_deadline, deadline)", "limit = None")))
 

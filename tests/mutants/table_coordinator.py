@@ -28,7 +28,7 @@ UNWATCHED = Mutant(
     edits=(Edit("engine/frontend/handles/manager.py",
                 "        for handle in self.all:\n            handle.watch(now)\n",
                 "        for handle in self.cores.values():\n            handle.watch(now)\n"),
-           Edit("engine/frontend/handles/manager.py", "        self.nodes = tuple(self.by_node)\n",
+           Edit("engine/frontend/handles/manager.py", "        self.nodes = tuple(handle.node for handle in started)\n",
                 "        self.nodes = tuple(handle.node for handle in self.cores.values())\n")))
 
 VIEW_SAID_ONCE = Mutant(
@@ -50,9 +50,31 @@ VIEW_OF_WAVES = Mutant(
     id="view-of-waves", scenario="test_counts_of_ranks_in_step_are_late",
     bug="A client takes the counts of cores that step, and none of cores at rest.",
     breaks=these("dp-view-converges/rests"),
-    edits=(Edit("engine/frontend/link.py", "            self._session.on_notice(notice := decode_notice(frames))\n",
-                "            notice = decode_notice(frames)\n            if not notice.running:\n"
+    edits=(Edit("engine/frontend/link.py", "            self._session.on_notice(self._own(notice))\n",
+                "            if not notice.running:\n"
                 "                notice = type(notice)(None, notice.wave, False)\n"
                 "            self._session.on_notice(notice)\n"),))
+
+BOARD = "engine/coordinator/board.py"
+
+STARTS_WHAT_RUNS = Mutant(
+    id="starts-what-runs", scenario="test_ranks_come_to_rest",
+    bug="A coordinator starts a wave whenever it is asked for one that is not over, also while it runs.",
+    breaks=these("dp-coordinator-in-turn/once"),
+    edits=(Edit(BOARD, "        if wave < self.wave or (wave == self.wave and self.running):\n",
+                "        if wave < self.wave:\n"),))
+
+STEPS_MIXED = Mutant(
+    id="steps-mixed", scenario="test_ranks_come_to_rest",
+    bug="A coordinator tells whatever counts it has, some of them of the next step.",
+    breaks=these("dp-coordinator-in-turn/whole"),
+    edits=(Edit(BOARD, "        counts, self._whole_step = self._whole_step, None\n",
+                "        counts, self._whole_step = None, None\n"),))
+
+ALL_AS_SELDOM = Mutant(
+    id="all-as-seldom", scenario="test_ranks_come_to_rest",
+    bug="A coordinator tells of counts that have changed as seldom as of those that have not.",
+    breaks=these("dp-coordinator-in-turn/soon"),
+    edits=(Edit(BOARD, "(self._changed_s if self._changed else self._unchanged_s)", "self._unchanged_s"),))
 
 COORDINATOR_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -48,6 +48,13 @@ ALL_TO_ONE = Mutant(
     edits=(Edit("engine/frontend/balance.py", "        return min(living, key=self.score)\n",
                 "        return min(living)\n"),))
 
+COUNTS_ITS_OWN = Mutant(
+    id="counts-its-own", scenario="test_one_of_two_clients_keeps_a_core_busy",
+    bug="A client counts what it has sent, and passes over what the coordinator says of others.",
+    breaks=these("dp-counts-used"),
+    edits=(Edit("engine/frontend/balance.py", "        waiting, active, cache = self._counts[rank]\n",
+                "        waiting, active, cache = 0, 0, 0.0\n"),))
+
 AS_IT_LIKES = Mutant(
     id="as-it-likes", scenario="test_requests_for_one_of_two_cores",
     bug="A client chooses a core by what it has to do, whichever is asked for.",
@@ -68,8 +75,8 @@ FIRST_GETS_ALL = Mutant(
     breaks=these("client-routed"),
     along=these("tokens-match-reference", "lost-request-is-bounded", "ends-once", "calls-answered", "health-is-true"),
     edits=(Edit("engine/core/io/loops.py",
-                "        yield Send(outboxes[item.client_index], encode_outputs(item.outputs))\n",
-                "        yield Send(outboxes[min(item.client_index, 0)], encode_outputs(item.outputs))\n"),))
+                "        yield Send(outboxes[item.client_index], encode_outputs(item.outputs, own_frame_bytes))\n",
+                "        yield Send(outboxes[0], encode_outputs(item.outputs, own_frame_bytes))\n"),))
 
 GONE_IS_SERVED = Mutant(
     id="gone-is-served", scenario="test_one_of_two_clients_dies",
@@ -105,8 +112,16 @@ UNWATCHED_CORE = Mutant(
     bug="A client that has not started its cores does not look whether they live.",
     breaks=these("notice-to-all"),
     along=these("death-is-told", "ends-once", "health-is-true", "tokens-match-reference", "lost-request-is-bounded"),
-    edits=(Edit("engine/frontend/handles/attached.py",
-                "        if self.monitor.gone() is None and not (yield IsAlive(self._running.identity)):\n",
-                "        if not (yield IsAlive(self._running.identity)) and not self.inbox:\n"),))
+    edits=(Edit("engine/frontend/handles/remote.py",
+                "        if self.monitor.gone() is None and not (yield IsAlive(self.running.identity)):\n",
+                "        if not (yield IsAlive(self.running.identity)) and not self.inbox:\n"),))
+
+LEFT_BY_A_CORE = Mutant(
+    id="launcher-leaves-orphans", scenario="test_core_of_two_clients_dies_while_a_worker_is_stopped",
+    bug="Who owns engines does not look after the workers of a core that is dead.",
+    breaks=these("no-orphans/unwatched"),
+    along=these("nothing-left-behind"),
+    edits=(Edit("engine/frontend/launcher.py", "                yield from handle.end_orphans()\n",
+                "                pass\n"),))
 
 CORES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

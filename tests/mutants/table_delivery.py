@@ -45,10 +45,10 @@ BUFFER_REUSED = Mutant(
     bug="Outputs are encoded into one buffer, whether or not the socket has sent what it held before.",
     breaks=these("frames-intact"), along=these("hwm0-no-loss", "edge-fifo", "bad-frame-isolated", "dead-notice"),
     edits=(
-        Edit("engine/wire/codec.py", "    return [_encode(outputs)]\n",
+        Edit("engine/wire/codec.py", "    return [_encode(outputs), *apart.frames]\n",
              "    encoded = _encode(outputs)\n"
              "    if len(encoded) < 64 << 10:\n"
-             "        return [encoded]\n"
+             "        return [encoded, *apart.frames]\n"
              "    _buffer[:len(encoded)] = encoded\n"
              "    return [memoryview(_buffer)[:len(encoded)]]\n\n\n"
              "_buffer = bytearray(1 << 20)\n"),))
@@ -60,8 +60,8 @@ HELLO_IS_READY = Mutant(
     edits=(
         Edit("engine/wire/handshake.py", "    while len(ready) < len(engines) or len(announced) < len(engines):\n",
              "    while len(ready) < len(engines):\n"),
-        Edit("engine/wire/handshake.py", "        greeted.add(peer)\n",
-             "        greeted.add(peer)\n        ready[peer] = 0\n")))
+        Edit("engine/wire/handshake.py", "        greeted[peer] = greeting\n",
+             "        greeted[peer] = greeting\n        ready[peer] = 0\n")))
 
 BLOCKS_GUESSED = Mutant(
     id="blocks-guessed", scenario="test_ready_is_late",
@@ -80,5 +80,12 @@ BAD_FRAME_ENDS_OTHERS = Mutant(
                 "            for request_id in list(self.scheduler.requests):\n"
                 "                self.scheduler.abort_requests([request_id])\n"
                 "                yield from self._reject(request_id, 0, FinishReason.ERROR, item.error)\n"),))
+
+BUFFERS_AS_THEY_COME = Mutant(
+    id="buffers-as-they-come", scenario="test_buffers_of_a_call_are_swapped",
+    bug="A buffer is taken for the one that stands in its place, whatever the body says of it.",
+    breaks=these("bad-frame-isolated/buffers"), along=these("no-foreign-code"),
+    edits=(Edit("engine/wire/buffers.py", "        if crc32(buffer) != checksum:\n            raise BadFrameError("
+                "f\"buffer {index} is not the one that the body names\")\n", ""),))
 
 DELIVERY_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

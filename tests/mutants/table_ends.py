@@ -90,8 +90,9 @@ FILES_LEFT = Mutant(
     edits=(
         Edit("engine/core/life.py", "        if self._parent_gone or not (yield IsAlive(self._recipe.frontend)):\n",
              "        if False:\n"),
-        Edit("engine/core/life.py", "            yield RemoveFiles(self._files)\n            yield ExitNow(1)\n",
-             "            yield ExitNow(1)\n"),
+        Edit("engine/core/life.py",
+             "            yield from executor.kill()\n            yield RemoveFiles(self._files)\n",
+             "            yield from executor.kill()\n"),
         Edit("engine/worker/life.py", "        if not (yield IsAlive(recipe.frontend)):\n", "        if False:\n")))
 
 NEIGHBOUR_SWEPT = Mutant(

@@ -28,6 +28,14 @@ ITS_OWN_WORD = Mutant(
     edits=(Edit(CORE, "        answer = yield Reduce(GROUP, votes, waves.op, deadline)\n",
                 "        answer = (yield Reduce(GROUP, votes, waves.op, deadline)) and votes\n"),))
 
+DEAF_WHILE_IT_WAITS = Mutant(
+    id="deaf-while-it-waits", scenario="test_worker_fails_where_ranks_come_together",
+    bug="A core waits for the others at an all-reduce while steps of its own workers are in flight.",
+    breaks=these("rpc-any-rank-fails-fast/at-once"),
+    along=these("death-is-told", "pp-stage-death-told", "nothing-without-cause"),
+    edits=(Edit(CORE, "        waves = self.waves\n        yield from self._use_all()\n        wave, step",
+                "        waves = self.waves\n        wave, step"),))
+
 ANY_NUMBER = Mutant(
     id="any-number", scenario="test_start_comes_to_ranks_at_rest",
     bug="A rank takes over the number of whatever START it hears.",
@@ -100,5 +108,13 @@ NAMES_ALL = Mutant(
     breaks=these("dp-missing-is-named/named"),
     edits=(Edit(SEAT, "            late = [rank for rank, turn in behind.items() if turn == least]\n",
                 "            late = list(going)\n"),))
+
+OWN_WORKER_IS_LATE = Mutant(
+    id="own-worker-is-late", scenario="test_offline_rank_of_two_workers_has_no_request",
+    bug="Who waits for other engines in a forward waits as long as they take, so its own core takes it for late.",
+    breaks=these("dp-offline-ends"), along=these("dp-death-ends-group", "death-is-told"),
+    edits=(Edit("engine/worker/worker.py", "across.where, bounds.collective_s, bounds.startup_s)",
+                "across.where, 60.0, bounds.startup_s)"),
+           Edit("sim/nodes/model.py", "asked.across.names, timeout_s, shared", "asked.across.names, 60.0, shared")))
 
 WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -32,7 +32,7 @@ def _chapters(mutant: Mutant) -> set[str]:
 def _sample() -> set[str]:
     """By their ids: what is added to the table changes little for the others. Of each chapter there is one at least."""
     mine = [mutant for mutant in MUTANTS if "engine" in mutant.worlds]
-    found = [mutant for mutant in mine if "sim" not in mutant.worlds or zlib.crc32(mutant.id.encode()) % 5 == 1]
+    found = [mutant for mutant in mine if "sim" not in mutant.worlds or zlib.crc32(mutant.id.encode()) % 8 == 1]
     seen = set().union(*map(_chapters, found))
     for mutant in mine:
         if not _chapters(mutant) <= seen:
@@ -103,9 +103,9 @@ def test_the_same_play_without_the_bug_is_green(unharmed: dict[str, Played], sce
 # -- the table itself
 
 
-def test_the_sample_of_the_engine_is_a_fifth_of_what_the_twin_shows_and_all_that_it_does_not() -> None:
+def test_the_sample_of_the_engine_is_an_eighth_of_what_the_twin_shows_and_all_that_it_does_not() -> None:
     both = [mutant for mutant in MUTANTS if mutant.worlds == WORLDS]
-    assert 0.15 <= sum(mutant.id in SAMPLE for mutant in both) / len(both) <= 0.4
+    assert 0.08 <= sum(mutant.id in SAMPLE for mutant in both) / len(both) <= 0.3
     assert {mutant.id for mutant in MUTANTS if mutant.worlds == ("engine",)} <= SAMPLE
     mine = [mutant for mutant in MUTANTS if "engine" in mutant.worlds]
     assert set().union(*map(_chapters, mine)) == set().union(*(_chapters(m) for m in mine if m.id in SAMPLE))

@@ -234,8 +234,9 @@ def test_a_cell_leads_to_its_evidence(tmp_path: Path, examples: str) -> None:
         await until("it is there", () => one("#{CELL}.aim"));
         const box = one("#{CELL}").getBoundingClientRect();
         return [before, one("#{CELL}").textContent.includes("8 pending calls"), box.height > 0 && box.top >= 0
-                && box.top < 900];""")
-    assert said == [True, True, True]
+                && box.top < 900, one("#{CELL} .promise").textContent];""")
+    assert said[:3] == [True, True, True]
+    assert said[3] == PROMISES[CELL[3:]].sentence
 
 
 @pytest.mark.parametrize("name", ["k1", "c1-ends-once", "r5-2", "r2-3-f1", "s3"])

@@ -7,7 +7,8 @@ from faults.plan import kill, plan
 from scenarios.guarantees.all import ends_once, tokens_in_order
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import only
-from scenarios.workloads.workload import recorded
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import add, recorded
 
 NEVER = plan(kill("core.0", at="core.0/mark:step", nth=100_000))
 
@@ -54,3 +55,14 @@ def test_elsewhere(world):
 def test_needs_two(world):
     """Kills a worker that TP=1 does not have."""
     calm(world, plan=plan(kill("worker.1", at="worker.1->core.0/response:send", nth=3))).holds(ends_once)
+
+
+def test_counts_steps(world):
+    """Two steps, then another request."""
+    world.play(topology=tensor_parallel(2), workload=recorded("pair").then(add(0), steps=2).then(add(1))).holds(
+        tokens_in_order)
+
+
+def test_over_tcp(world):
+    """Two requests are answered over tcp."""
+    calm(world, config=lab_config(sockets={"transport": "tcp"})).holds(tokens_in_order)

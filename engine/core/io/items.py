@@ -24,7 +24,9 @@ class ClientGone(msgspec.Struct, frozen=True):
 
 
 class Terminate(msgspec.Struct, frozen=True):
-    """SIGTERM was received."""
+    """It is asked to leave in order, by a signal or by its client."""
+
+    why: str = "SIGTERM"
 
 
 class Outgoing(msgspec.Struct, frozen=True):

@@ -18,11 +18,11 @@ from engine.coordinator.sockets import COORDINATOR, READY, REPORTS, WAVES
 from engine.coordinator.waves import StartWave
 from engine.coordinator.words import decode_start
 from engine.core.engine_core import reason_of
-from engine.core.io.items import INPUT, OUTPUT, ClientGone, Dead, MalformedRequest
+from engine.core.io.items import INPUT, OUTPUT, ClientGone, Dead, MalformedRequest, Terminate
 from engine.core.io.pulse import Pulse
 from engine.effects import Loop, Now, Observe, Put, Receive, Send, Take, WasCut
 from engine.errors import BadFrameError
-from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs
+from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs, EngineCoreRequestType
 from engine.wire.codec import decode_request, encode_outputs
 from engine.wire.wiring import OUTPUTS
 
@@ -30,11 +30,11 @@ _AT_ONCE = 0.0
 
 
 def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int] | None = None,
-               look_s: float = 0.0) -> Loop[None]:
+               look_s: float = 0.0, *, headless: bool = False) -> Loop[None]:
     """Runs until its process cancels it (the Receive raises). `edges`: the name of what each inbox brings.
 
     `clients`: by inbox, where there are several; any of them may leave, and come back, which is looked for every
-    `look_s`. None: there is one.
+    `look_s`. None: there is one. `headless`: its client may ask it to leave.
     """
     inboxes, every_s = tuple(edges), min(pulse.every_s, look_s) if clients else pulse.every_s
     while True:
@@ -53,6 +53,8 @@ def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int
         inbox, _, frames = got
         if inbox == WAVES:
             yield from _started(frames, edges[inbox])
+        elif headless and [bytes(frame) for frame in frames] == [EngineCoreRequestType.LEAVE]:
+            yield Put(INPUT, Terminate("its client has closed"))
         else:
             yield from _take_in(frames, edges[inbox], None if clients is None else clients[inbox])
 
@@ -121,7 +123,7 @@ class Unheard:
 
 
 def output_loop(outboxes: Mapping[int, str], unsent: deque[Any], pulse: Pulse, unheard: Unheard | None = None,
-                ) -> Loop[None]:
+                own_frame_bytes: int = 0) -> Loop[None]:
     """One outbox per client. Ends after `Dead`."""
     every_s = pulse.every_s if unheard is None else min(pulse.every_s, unheard.every_s)
     while True:
@@ -132,30 +134,30 @@ def output_loop(outboxes: Mapping[int, str], unsent: deque[Any], pulse: Pulse, u
         unsent.extend((yield Take(OUTPUT, now + every_s)))
         while unsent:
             item = unsent[0]
-            yield from _send(item, outboxes)
+            yield from _send(item, outboxes, own_frame_bytes)
             unsent.popleft()
             if isinstance(item, Dead):
                 return
 
 
-def last_words(outboxes: Mapping[int, str], unsent: deque[Any]) -> Loop[None]:
+def last_words(outboxes: Mapping[int, str], unsent: deque[Any], own_frame_bytes: int = 0) -> Loop[None]:
     """In the place of an output thread that failed: what it left, each once more at most, `Dead` among it."""
     unsent.extend((yield Take(OUTPUT, _AT_ONCE)))
     for item in unsent:
         try:
-            yield from _send(item, outboxes)
+            yield from _send(item, outboxes, own_frame_bytes)
         except (Exception, SystemExit) as error:
             yield Observe("not-sent", {"edge": OUTPUTS, "error": reason_of(error)})
     unsent.clear()
 
 
-def _send(item: Any, outboxes: Mapping[int, str]) -> Loop[None]:
+def _send(item: Any, outboxes: Mapping[int, str], own_frame_bytes: int) -> Loop[None]:
     if isinstance(item, Dead):
         for client_index, outbox in outboxes.items():
             if client_index != COORDINATOR:
                 yield Send(outbox, [ENGINE_CORE_DEAD])
     elif item.client_index in outboxes:
-        yield Send(outboxes[item.client_index], encode_outputs(item.outputs))
+        yield Send(outboxes[item.client_index], encode_outputs(item.outputs, own_frame_bytes))
     else:
         yield Observe("bad-frame", {"edge": OUTPUTS, "error": f"no client {item.client_index}"})
 

@@ -1,68 +1,33 @@
-"""Cores, and their coordinator, as a client has them that did not start them (pure): watched, and nothing else.
-
-Promises: that one is gone is known from its process, that it stands still from its heartbeat, both as whoever started
-it knows them; it is never ended from here.
-"""
+"""The engines of a client that did not start them (pure): an `Attachment` says who and where they are."""
 
 from __future__ import annotations
 
-from engine.config import Bounds, EngineConfig
-from engine.effects import IsAlive, Loop, Now, Observe, OpenHeartbeat, WhoAmI
-from engine.frontend.attachment import Attachment, Running
-from engine.frontend.handles.handle import Handle
-from engine.frontend.handles.manager import Agreed
+from engine.config import EngineConfig
+from engine.effects import Loop, Now, Observe, WhoAmI
+from engine.frontend.attachment import Attachment
 from engine.frontend.handles.own import open_all, subscribe
+from engine.frontend.handles.remote import RemoteCore, RemoteHandle
 from engine.process.files import EngineFiles, birth_certificate
 from engine.topology import Node, coordinator, core
+from engine.wire.adoption import Agreed
 from engine.wire.handshake import REQUESTS, await_announcements
 from engine.wire.wiring import client_sockets, outputs_of
-
-
-class AttachedHandle(Handle):
-    """Of the process `node`, which another one has started."""
-
-    def __init__(self, node: Node, bounds: Bounds, running: Running) -> None:
-        super().__init__(node, bounds)
-        self._running = running
-
-    def open(self) -> Loop[None]:
-        yield OpenHeartbeat(self._running.beat, create=False, of=self.node)
-
-    def beat(self, now: float) -> Loop[str | None]:
-        if self.monitor.gone() is None and not (yield IsAlive(self._running.identity)):
-            self.monitor.on_gone("", now)
-        return (yield from super().beat(now))
-
-    def in_its_words(self, reason: str) -> Loop[str]:
-        """They went to whoever started it."""
-        return reason
-        yield
-
-    def bury(self, reason: str, notice_read: bool) -> Loop[None]:
-        self.reason = reason
-        return
-        yield
-
-
-class AttachedCore(AttachedHandle):
-    def __init__(self, node: Node, bounds: Bounds, running: Running) -> None:
-        super().__init__(node, bounds, running)
-        self.inbox: str = outputs_of(node.index)
 
 
 class AttachedEngines:
     """What `OwnEngines` are to a client that has started them."""
 
     nodes: tuple[Node, ...] = ()  # its own children
+    headless: tuple[int, ...] = ()  # who leaves when it says so
     files: EngineFiles | None = None  # they are their launcher's
 
     def __init__(self, config: EngineConfig, attachment: Attachment, life: int = 0) -> None:
         bounds, hub = config.bounds, attachment.coordinator
         self._attachment = attachment
-        self.cores = {index: AttachedCore(core(index, life), bounds, running)
+        self.cores = {index: RemoteCore(core(index, life), bounds, running)
                       for index, running in attachment.cores.items()}
-        self.coordinator = None if hub is None else AttachedHandle(coordinator(0, life), bounds, hub)
-        self.all: list[AttachedHandle] = [*self.cores.values(), *([self.coordinator] if self.coordinator else [])]
+        self.coordinator = None if hub is None else RemoteHandle(coordinator(0, life), bounds, hub)
+        self.all: list[RemoteHandle] = [*self.cores.values(), *([self.coordinator] if self.coordinator else [])]
         self.by_node = {handle.node: handle for handle in self.all}
 
     def is_core(self, node: Node) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from engine.config import Bounds, EngineConfig
-from engine.effects import Identity, Loop, OpenHeartbeat, TellChild
+import msgspec
+
+from engine.config import Bounds
+from engine.effects import Loop, Now, OpenHeartbeat, TellChild
 from engine.frontend.handles.handle import Handle
 from engine.process.consensus.effects import Member
 from engine.process.files import EngineFiles
@@ -29,8 +31,9 @@ class CoreHandle(Handle):
         """As other cores know it."""
         return Member(self.name, self.identity, self.beats_at)
 
-    def tell(self, config: EngineConfig, handshake_address: str, frontend: Identity, clients: tuple[int, ...],
-             ranks: tuple[Member, ...], launcher: int | None) -> Loop[None]:
-        yield TellChild(self.node, CoreRecipe(
-            config=config, files=self.files, handshake_address=handshake_address, beat=self.beats_at,
-            frontend=frontend, engine_index=self.node.index, clients=clients, launcher=launcher, ranks=ranks))
+    def tell(self, recipe: CoreRecipe) -> Loop[None]:
+        """What it is: that recipe, of its own files."""
+        start_by = (yield Now()) + recipe.config.bounds.startup_s
+        yield TellChild(self.node, msgspec.structs.replace(
+            recipe, files=self.files, beat=self.beats_at, engine_index=self.node.index, start_by=start_by,
+            dp_rank=recipe.config.data_parallel_rank))

@@ -23,7 +23,7 @@ from engine.effects import (
 )
 from engine.errors import ConfigError, StartupError
 from engine.frontend.handles.monitor import CoreMonitor
-from engine.process.recipes import Leaving, StartFailure, WorkersBorn
+from engine.process.recipes import Garbled, Leaving, StartFailure, WorkersBorn, misread
 from engine.topology import Node
 
 
@@ -42,7 +42,7 @@ class Handle:
         self.reason = ""  # by which its client has told that it is dead
         self._bounds = bounds
         self._workers: tuple[Identity, ...] = ()
-        self._told: StartFailure | Leaving | None = None
+        self._told: StartFailure | Leaving | Garbled | None = None
         self._dead_since: float | None = None
 
     # -- start
@@ -56,7 +56,14 @@ class Handle:
         if isinstance(self._told, StartFailure):
             return (ConfigError if self._told.kind == "ConfigError" else StartupError)(self._told.reason)
         text = f"{self.name} died while starting (exit code {code})"
+        if isinstance(self._told, Garbled):
+            text = f"{text}, and what it says cannot be read: {self._told.error}"
         return StartupError(f"{text}: {self._told.reason}" if isinstance(self._told, Leaving) else text)
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it was heard to say why it cannot start."""
+        return isinstance(self._told, StartFailure)
 
     def watch(self, now: float) -> None:
         """It is ready."""
@@ -82,13 +89,15 @@ class Handle:
                 return None
             if isinstance(heard[1], Gone):
                 return heard[1].exitcode
+            if isinstance(heard[1], Garbled):
+                yield misread(heard[1].error)
             self.hear(heard[1])
 
     def hear(self, word: object) -> None:
         if isinstance(word, WorkersBorn):
             self._workers = word.identities
-        elif isinstance(word, StartFailure | Leaving):
-            self._told = word
+        elif isinstance(word, StartFailure | Leaving) or (isinstance(word, Garbled) and self._told is None):
+            self._told = word  # of the reason and of what cannot be read, the reason
 
     def gone(self) -> str | None:
         """Why nothing can be sent to it any more, where that is known."""
@@ -141,6 +150,11 @@ class Handle:
         patience_s = 0.0 if (yield from self._is_long_dead()) else self._bounds.orphan_s
         if workers:
             yield EndProcesses(workers, patience_s)
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether it is dead and its workers may still be there."""
+        return self.dead and bool(self._workers)
 
     def end_orphans(self) -> Loop[None]:
         if self._workers and (yield from self._is_long_dead()):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.ports import Ports
-from engine.process.consensus.effects import JoinGroup, LeaveGroup, Reduce
+from engine.process.consensus.effects import Card, Introduce, JoinGroup, LeaveGroup, Reduce
 
 
 class Waits(Protocol):
@@ -22,11 +22,16 @@ class Groups:
         self._process = process
         self._groups: dict[str, Any] = {}
         self.answers: dict[type, Callable[[Any], Any]] = {
-            JoinGroup: self._join, Reduce: self._reduce, LeaveGroup: self._leave}
+            Introduce: self._introduce, JoinGroup: self._join, Reduce: self._reduce, LeaveGroup: self._leave}
 
     def close(self) -> None:
         for name in list(self._groups):
             self._groups.pop(name).close()
+
+    def _introduce(self, effect: Introduce) -> tuple[Card, ...]:
+        cards: tuple[Card, ...] = self._process.ports.introduce(
+            effect.card, effect.size, effect.where, effect.deadline, self._process.await_any)
+        return cards
 
     def _join(self, effect: JoinGroup) -> None:
         group = self._process.ports.consensus_group(effect.group, effect.rank, effect.members, effect.where)

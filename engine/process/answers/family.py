@@ -27,7 +27,7 @@ from engine.effects import (
 from engine.ports import Child, Ports
 from engine.process.children import end_processes, readable
 from engine.process.identity import is_alive, own_identity, start_time
-from engine.process.recipes import Word
+from engine.process.recipes import Garbled, Word, sealed, unsealed
 from engine.topology import Node
 
 #: What a child runs when its recipe has come.
@@ -52,7 +52,7 @@ class Family:
             AwaitEnds: self._await_ends,
             EndChild: self._end,
             AwaitParent: self._await_parent,
-            TellParent: lambda effect: ports.parent.send(msgspec.msgpack.encode(effect.message)),
+            TellParent: lambda effect: ports.parent.send(sealed(effect.message)),
             IsAlive: lambda effect: is_alive((effect.process.pid, effect.process.start_time)),
             EndProcesses: lambda effect: end_processes(
                 [(process.pid, process.start_time) for process in effect.processes], effect.patience_s),
@@ -75,7 +75,7 @@ class Family:
         return Identity(child.pid, start_time(child.pid) or 0, os.getpid())
 
     def _tell(self, effect: TellChild) -> None:
-        self._children[effect.node].send_recipe(msgspec.msgpack.encode(effect.recipe))
+        self._children[effect.node].send_recipe(sealed(effect.recipe))
 
     def _hear(self, effect: HearChildren) -> Any:
         while True:
@@ -95,11 +95,11 @@ class Family:
     def _word(self, node: Node) -> Any:
         try:
             message = None if node in self._mute else self._children[node].try_receive()
-            return None if message is None else msgspec.msgpack.decode(message, type=Word)
+            return None if message is None else unsealed(message, Word)
         except (EOFError, OSError):
             self._mute.add(node)
-        except msgspec.DecodeError:  # cut off by its death
-            pass
+        except msgspec.DecodeError as error:
+            return Garbled(str(error))
         return None
 
     def _await_ends(self, effect: AwaitEnds) -> dict[Node, Gone]:

@@ -32,6 +32,28 @@ class Across(msgspec.Struct, frozen=True):
     where: str
 
 
+class Card(msgspec.Struct, frozen=True):
+    """How one of a group introduces itself to others that nobody has told it of."""
+
+    member: Member
+    rank: int
+    agrees: dict[str, int | str]  # what must be equal on all of them
+    path: str = ""  # a fresh directory of its own
+
+
+class Introduce(Effect):
+    """Say who one is to those who come to `where`, `tcp://host:port` or `ipc:///path`, and hear who they are.
+
+    -> the cards of all `size`, by rank. Raises CollectiveError, as all that have come by then do: it names who did not
+    come by the deadline, who came as the same rank, and who differs in what must be equal.
+    """
+
+    card: Card
+    size: int
+    where: str
+    deadline: float
+
+
 class JoinGroup(Effect):
     """Meet the others of a group at `where`, a fresh `file:///path`, or `tcp://host:port`. -> None
 

@@ -35,7 +35,7 @@ class ConsensusGroup:
         self._sentinels: dict[int, int] = {}  # by the descriptor
         self._watch(rank, members)
         self._seat = Seat(name, where, rank, [member.name for member in members],
-                          [open_word(member.word) if member.word else None for member in members])
+                          [self._open(place, member, open_word) for place, member in enumerate(members)])
         self._gloo = GlooGroup(rank, len(members), where, f"{name} of {len(members)}, {members[0].process}")
 
     def meet(self, deadline: float, wait: Wait) -> None:
@@ -94,6 +94,14 @@ class ConsensusGroup:
     def _see_deaths(self) -> None:
         for descriptor in readable(self._alive(), 0):
             self._dead[self._sentinels[descriptor]] = self._now()
+
+    def _open(self, place: int, member: Member, open_word: Callable[[str], Any]) -> Any:
+        """The word of a member; None of one that is on another host, or gone with all that it had."""
+        try:
+            return open_word(member.word) if member.word else None
+        except FileNotFoundError:
+            self._dead.setdefault(place, self._now())
+            return None
 
     def _watch(self, me: int, members: Sequence[Member]) -> None:
         for rank, member in enumerate(members):

@@ -28,8 +28,11 @@ from engine.worker.parallel.shared_memory import Waits
 
 logger = logging.getLogger(__name__)
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int, world_size: int = 1) -> str:
+def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int, world_size: int = 1,
+                  local_dp_rank: int = 0) -> str:
     """'cpu' or 'cuda:k'. With 'auto' ranks beyond the number of GPUs share them in turn.
+
+    The GPUs of an engine come behind those of the engines before it on this host, of which there are `local_dp_rank`.
 
     Asks CUDA, so it must not be called in a process that forks workers afterwards.
     Raises ConfigError where CUDA was asked for and there is none, or not one for each rank.
@@ -42,7 +45,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], rank: int, world_size:
     if wanted == "cuda" and world_size > count:
         raise ConfigError(f"device 'cuda' was asked for {world_size} ranks, but torch finds {count} CUDA device(s); "
                           "with device 'auto' ranks share GPUs, at the price of their collectives")
-    return f"cuda:{rank % count}"
+    return f"cuda:{(local_dp_rank * world_size + rank) % count}"
 
 
 def choose_backend(device: str, world_size: int) -> str:

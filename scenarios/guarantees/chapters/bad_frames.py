@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 
 from engine.messages import EngineCoreRequestType, Outcome
-from engine.topology import NodeKind
+from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
-from scenarios.history.history import Fate, History, Receipt, kind_of
+from scenarios.history.history import FOREVER, Fate, History, Receipt, kind_of
 
 #: The types of requests that a core knows, as its words have them.
 _KNOWN = frozenset(kind.hex() for kind in (
@@ -24,6 +24,7 @@ def check_bad_frame_isolated(history: History) -> Finding:
     finding = Finding(history)
     bad = history.observed("bad-frame")
     _judge_noise(finding)
+    _judge_intruders(finding)
     hits = history.faults.hit(*DAMAGE)
     raw = _raw_frames(history)
     if not history.faults.receipts:
@@ -36,19 +37,21 @@ def check_bad_frame_isolated(history: History) -> Finding:
     if raw and len(bad) < raw:
         finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
     for death in history.ends.deaths:
-        if not death.planned and death.at >= first and not is_of_a_group_that_was_called(history, death.node):
+        by_itself = not death.planned and first <= death.at < _closed_at(history, death.node)
+        if by_itself and not is_of_a_group_that_was_called(history, death.node):
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
             break
     planned = [r for r in history.faults.receipts if r.fate in DEATHS]
     for node, record in history.observed("engine-dead"):
-        if record.at >= first and not planned and history.before_closing(node, record) and \
+        by_itself = first <= record.at < _closed_at(history, node) and not planned
+        if by_itself and history.before_closing(node, record) and \
                 not is_of_a_group_that_was_called(history, node):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
     logged = Counter(node for node, _ in bad)
     for node, cut in Counter(hit.node for hit in unreadable(history)).items():
         if logged[node] < cut:
-            finding.broke("{} dropped {} of {} truncated frames without a word", node, cut - logged[node], cut,
-                          node=node)
+            finding.broke("{} took, or dropped without a word, {} of {} messages that were not whole", node,
+                          cut - logged[node], cut, node=node)
     on_outputs = any("/outputs:" in hit.site for hit in hits)
     paused = _left_paused(history)
     failed = [o for o in history.operations if o.outcome == Outcome.FAILED and o.over_at >= first
@@ -70,9 +73,18 @@ def check_bad_frame_isolated(history: History) -> Finding:
     return finding
 
 
+def _closed_at(history: History, node: str) -> float:
+    """When one of several who have started what it lives with had begun to end that."""
+    engine = history.engine_of(node)
+    return history.group_closing_at(engine) if history.is_apart(engine) else FOREVER
+
+
 def unreadable(history: History) -> list[Receipt]:
-    """Frames that were cut short so that they mean nothing; what is left of a subscription by name is one to all."""
-    return [hit for hit in history.faults.hit(Fate.TRUNCATE) if kind_of(hit.node) != NodeKind.COORDINATOR]
+    """Messages that have lost their end, a frame or the order of their frames, so that they mean nothing; what is left
+    of a subscription by name is one to all.
+    """
+    hits = history.faults.hit(Fate.TRUNCATE, Fate.OMIT, Fate.SWAP)
+    return [hit for hit in hits if kind_of(hit.node) != NodeKind.COORDINATOR]
 
 
 def is_of_a_group_that_was_called(history: History, node: str) -> bool:
@@ -107,7 +119,7 @@ def _named_by_raw_frames(history: History) -> list[str]:
     for frames in history.play.raw:
         try:
             body = msgspec.msgpack.decode(frames[1])
-        except (IndexError, msgspec.DecodeError, ValueError):
+        except (IndexError, msgspec.DecodeError, ValueError, RecursionError):
             continue
         if isinstance(body, list) and body and isinstance(body[0], str):
             found.append(body[0])
@@ -145,6 +157,27 @@ def _judge_noise(finding: Finding) -> None:
                               dropped[edge], at=records[-1].at, node=node)
 
 
+def _judge_intruders(finding: Finding) -> None:
+    """Each message of somebody who is no peer is named by who has the socket, as none or as what cannot be."""
+    history = finding.history
+    for channel in {intruder.channel for intruder in history.play.options.intruders}:
+        for node in {*history.by_node("bye"), *(death.node for death in history.ends.deaths if not death.planned)}:
+            said = sum(len(one.bad) for one in history.play.options.intruders
+                       if one.channel is channel and history.meets(node, one))
+            named = sum(str(record.data["edge"]).rpartition("/")[2] == channel.value
+                        for record in history.by_node("bad-frame").get(node, ()))
+            named += sum(record.data["cause"] in _ODD.get(channel, ())
+                         for record in history.by_node("odd").get(node, ()))
+            if named < said:
+                finding.broke("{} heard {} messages on {} that nobody may send, and named {}", node, said,
+                              channel.value, named, node=node)
+
+
+#: What a coordinator says of what it can read on a channel, and what cannot be.
+_ODD = {Channel.STATS: {"first-request"}, Channel.WAVE: {"subscription"},
+        Channel.REPORT: {"counts", "start-wave", "wave-complete"}}
+
+
 def _left_paused(history: History) -> set[str]:
     """Clients whose call that steers the scheduler failed, by a frame of its own: their requests wait as they asked."""
     return {node for node, r in history.observed("utility") if r.data["method"] in _STEERING and r.data["failure"]}
@@ -164,11 +197,13 @@ def _raw_frames(history: History) -> int:
 GUARANTEES = (
     Guarantee(
         id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
-        sentence="A malformed, truncated or unknown frame is answered, or logged and dropped; it never kills a "
-                 "process or another request.",
+        sentence="A malformed, truncated or unknown frame, and a message that has lost or mixed up its buffers, is "
+                 "answered, or logged and dropped; it never kills a process or another request.",
         wrong={
             "process": "lets the decoder's exception end the thread that reads the socket",
             "request": "gives up everybody after a frame that it cannot read",
+            "silence": "does not say that somebody who is no peer speaks with it",
+            "buffers": "takes the buffers of a message as they come, not as its body names them",
         },
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(

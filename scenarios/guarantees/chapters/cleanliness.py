@@ -19,15 +19,17 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.chapters.closing import (
+    blames,
     has_a_client,
-    has_no_chance,
+    has_reason_not_to_start,
     judge_closed,
+    judge_hearsay,
     judge_lone_cores,
     judge_words,
-    last_one_was_struck_down,
-    whose_end,
+    nobody_was_left,
+    struck_by,
 )
-from scenarios.guarantees.chapters.death import CHAPTER, blames
+from scenarios.guarantees.chapters.death import CHAPTER
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play
@@ -86,11 +88,10 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
-    first = [p for p in engine if not p.life and history.engine_of(p.node).engine in history.main]
-    killed = {death.node for death in history.ends.values() if has_no_chance(death)}
-    told = history.by_node("born")  # a worker that was not born has not been told of anything that it could remove
-    all_killed = bool(first) and {p.node for p in first if p.node in told or kind_of(p.node) != "worker"} <= killed
-    unattended = all_killed or last_one_was_struck_down(history, first)
+    unattended = nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in history.main])
+    if history.struck and not history.struck & history.main:
+        unattended = nobody_was_left(history, [
+            p for p in engine if history.engine_of(p.node).engine in history.struck]) or unattended
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
@@ -119,10 +120,7 @@ def check_start_ends(history: History) -> Finding:
     bound = timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
         node, end, began = startup.node, startup.end, startup.began.at
-        since = 0.0 if history.is_attached(node) else began  # what it attaches to may have been hit before
-        hits = [r for r in history.faults.receipts if since <= r.at <= (end.at if end else FOREVER)
-                and not set(history.engines_of(r.node)).isdisjoint(history.engines_of(node))]
-        engine = whose_end(history, startup, hits)
+        hits, engine = struck_by(history, startup)
         if end is None:
             if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
                 finding.hangs("the start of {}", node, bound=bound, since=began, node=node)
@@ -138,22 +136,22 @@ def check_start_ends(history: History) -> Finding:
             finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
                           end.data.get("reason"), at=end.at, node=node)
             continue
-        elif not hits and end.data["error"] != "ConfigError":
+        elif not hits and end.data["error"] != "ConfigError" and not has_reason_not_to_start(history, engine, end.at):
             tell = finding.unclear if history.starved(history.bounds.handshake_s) else finding.broke
             tell("the start failed although nothing had befallen it: {}", end.data["reason"], at=end.at, node=node)
             continue
-        elif not history.is_attached(node):
+        elif hits and not any(history.is_of(hit.node, engine) for hit in hits):
+            judge_hearsay(finding, end, hits, node, engine)
+        elif history.has_begun(node, engine):
             _judge_failed_at_once(finding, node, end, engine)
             _judge_all_failed(finding, end, engine)
             _judge_blame(finding, end, engine)
             _judge_unheard(finding, end, hits)
             judge_words(finding, end, engine, node)
         if not startup.ready and not hits:
-            finding.witness("{} was refused what it was configured for: {}", node, end.data["reason"], at=end.at,
-                            node=node)
+            finding.witness("{} was refused what it asked for: {}", node, end.data["reason"], at=end.at, node=node)
         if startup.ready and history.play.options.long_runtime_dir:
-            finding.witness("{} was ready in a directory whose name is too long for a socket", node, at=end.at,
-                            node=node)
+            finding.witness("{} was ready though its directory has too long a name", node, at=end.at, node=node)
         if hits:
             finding.witness("{} met {} while starting, and the start ended after {:.3f} s: {}", hits[0].node,
                             hits[0].fate, end.at - began, "ready" if startup.ready else end.data["error"], at=end.at,
@@ -195,11 +193,13 @@ def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: En
 def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
     """What befell a start is no fault of its configuration, and its error says who died."""
     history = finding.history
-    death = history.ends.first_death(engine)
+    death, met = history.ends.first_death(engine), any(history.is_of(r.node, engine) for r in history.faults.receipts)
     if history.faults.receipts and end.data["error"] == "ConfigError":
         finding.broke("the start failed with ConfigError ({}), and its configuration is in order", end.data["reason"],
                       at=end.at, node=engine.core)
-    elif death is not None and death.onset <= end.at and not _was_leaving(history, engine, death.onset) and not blames(
+    elif death is None or (met and not history.is_of(death.node, engine)):  # it met something itself
+        return
+    elif death.onset <= end.at and not _was_leaving(history, engine, death.onset) and not blames(
             history, death, end.data["reason"]):
         finding.broke("the start failed with {!r}, but {} died ({})", end.data["reason"], death.node, death.how,
                       at=end.at, node=engine.core)
@@ -370,8 +370,8 @@ GUARANTEES = (
             "named": "fails with whatever it stumbled over",
             "all": "does not look whether the child is still there",
         },
-        witness="a process died or a handshake message was lost or late during start-up, or what was configured cannot "
-                "be had, and it ended",
+        witness="a process died, or a handshake message or a word at birth was lost or late during start-up, or what "
+                "was configured cannot be had, and it ended",
         envelope=Envelope(outside=_CALLERS),
     ),
     Guarantee(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from engine.topology import Channel
-from scenarios.guarantees.base import ROUNDING_S, Finding
+from scenarios.guarantees.base import DAMAGE, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
 from scenarios.history.history import (
     FOREVER,
     Death,
@@ -19,13 +19,14 @@ from scenarios.history.history import (
     base,
     kind_of,
 )
-from scenarios.history.names import of_life
+from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import ProcessEnd
 
 #: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
 SENTINEL_S = 0.002
 #: There, what a dead core has said and is held back is waited for so long, and it is looked for so often.
 LAST_WORDS_S, LOOK_S = 0.03, 0.002
+_SHUT = "the engine was shut down"
 
 
 def has_a_client(history: History, node: str, until: float) -> bool:
@@ -33,7 +34,7 @@ def has_a_client(history: History, node: str, until: float) -> bool:
     engine = history.engine_of(node)
     return any(history.ends.at(client) >= until and not history.faults.frozen_s(client, 0.0, until)
                for client in history.of_kind("frontend")
-               if history.is_of(client, engine) and not history.is_attached(client)) or (
+               if history.has_begun(client, engine)) or (
                    history.ends.at(history.owner(engine)) >= until)
 
 
@@ -56,7 +57,7 @@ def judge_closed(finding: Finding) -> None:
                 if node in clients:
                     _judge_freed(finding, node, engine, record)
         for node, record in history.heard_of("engine-dead", engine):
-            if history.is_attached(node):
+            if not history.has_begun(node, engine):
                 continue
             if ended.get(core, 0.0) > record.at + late_s and not history.heard_of("dead-notice", engine, node):
                 finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
@@ -83,16 +84,39 @@ def _died_in_silence(history: History, engine: EngineLife, until: float) -> bool
                and history.is_of(death.node, engine) for death in history.ends.deaths)
 
 
-def whose_end(history: History, startup: Startup, hits: list[Receipt]) -> EngineLife:
-    """The engine by which a start failed: of several that were struck the one that is named."""
-    reason = startup.end.data.get("reason", "") if startup.end else ""
-    struck = [one for one in history.engines_of(startup.node) if any(history.is_of(hit.node, one) for hit in hits)]
-    return next((one for one in struck if base(one.core) in reason), (*struck, history.engine_of(startup.node))[0])
+def struck_by(history: History, startup: Startup) -> tuple[list[Receipt], EngineLife]:
+    """What befell a start, its own engines and those that step with them, and by which of its own it failed: of several
+    that were struck by the one that is named.
+    """
+    node, end = startup.node, startup.end
+    mine = history.engines_of(node)
+    group = {other for one in mine for other in history.joined(one)}
+    if any(history.is_apart(one) for one in mine):  # those of one coordinator are ready together
+        group |= {other for one in mine for other in history.coordinated(one)}
+    # What it attaches to, or steps with, may have been hit before.
+    since = 0.0 if history.is_attached(node) or not group.issubset(mine) else startup.began.at
+    hits = [r for r in history.faults.receipts if since <= r.at <= (end.at if end else FOREVER)
+            and not group.isdisjoint(history.engines_of(r.node))]
+    reason = end.data.get("reason", "") if end else ""
+    struck = [one for one in mine if any(history.is_of(hit.node, one) for hit in hits)]
+    return hits, next((one for one in struck or mine if base(one.core) in reason), (*struck, mine[0])[0])
+
+
+def has_reason_not_to_start(history: History, engine: EngineLife, at: float) -> bool:
+    """Besides what befell it: some are configured otherwise than others, or have been shut down by then."""
+    return bool(history.play.options.differs) or at >= history.group_closing_at(engine)
+
+
+def word_is_lost(history: History) -> bool:
+    """Whether what a process said to whoever started it was lost, late or damaged, or who said or heard it was hit."""
+    return bool(history.faults.hit(*LOSSES, *ORDERINGS, *DAMAGE, *PROCESS, channel=Channel.BIRTH.value))
 
 
 def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str) -> None:
     """A core that gives up says why before it leaves, and that is what its frontend tells. So does a worker."""
     history = finding.history
+    if word_is_lost(history):
+        return  # it may be what was said: see birth-told
     gave_up = [said for worker, said in history.observed("bye") if kind_of(worker) == "worker" and said.at <= failed.at
                and history.is_of(worker, engine) and worker not in history.by_node("parent-gone")
                and f"{worker}/mark:ready" not in history.crossings]
@@ -105,6 +129,8 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     if dying is None or dying.at > failed.at or any(
             receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):
         return  # a killed one may have had no time to say it
+    if history.is_apart(engine) and any(base(one.core) in told for one in history.engines_of(node) if one != engine):
+        return  # of two that gave up one is named
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
     said = [words or kind, reason[len("sys.exit("):-1].strip("'")]
@@ -124,6 +150,50 @@ def judge_lone_cores(finding: Finding) -> None:
                          measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
 
 
+def noticed_s(history: History, death: Death, client: str) -> float:
+    """How long a death may be unknown to a client that looks: of its own child it is told by the system."""
+    known = history.simulated and kind_of(death.node) == "core" and history.has_started(client, death.node)
+    return SENTINEL_S if known else history.bounds.detection_s
+
+
+def blames(history: History, death: Death, reason: str, client: str = "") -> bool:
+    """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows."""
+    if history.is_apart(history.engine_of(death.node)) and any(
+            history.owner_of(node) == history.owner_of(death.node) and base(node) in reason for node in history.nodes):
+        return True  # whoever has started them ends all of its own at once
+    receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
+    if history.play.topology.launchers:
+        return reason == _SHUT or "core." in reason or "coordinator." in reason
+    if client and not history.is_of(client, history.engine_of(death.node)):  # its own core has told it
+        engine = history.engine_of(death.node)
+        stood = any(base(stall.node) in reason for stall in history.faults.stalls)
+        missed = any(name in reason for name in history.missed(engine, death.at))
+        planned = any(base(other.node) in reason for other in history.ends.deaths if other.planned)
+        return stood or missed or planned or word_is_lost(history) or reason == _SHUT or any(
+            base(node) in reason for node in history.nodes if (
+                history.engines_of(node) == (engine,) and kind_of(node) in ("core", "worker")) or (
+                history.hub_of(engine) == node and node != death.node) or node == death.node)
+    if not history.play.says_why or len(receipts) != 1 or reason == _SHUT or word_is_lost(history):
+        return True
+    if receipts[0].node == history.engine_of(death.node).core:
+        death = history.ends.get(receipts[0].node, death)  # it ends its workers before it leaves
+    if receipts[0].node != death.node or not death.planned:
+        return True
+    name = base(death.node)
+    if kind_of(name) == "worker":
+        return name in reason or any(f"{what}.{rank_of(name)}" in reason for what in ("worker", "response"))
+    others_know = history.in_step(history.engine_of(death.node))  # who waited for it says that it is gone, not how
+    if receipts[0].fate == Fate.KILL:
+        return f"{name} died" in reason and ("exit code -9" in reason or others_know)
+    if others_know and f"closed by {name}" in reason:
+        return True
+    fault = receipts[0].fault
+    if receipts[0].fate == Fate.EXIT and fault is not None and kind_of(name) == "core":
+        return any(words in reason for words in (f"sys.exit({fault.code})", f"exit code {fault.code}")) or \
+            reason == str(fault.code)
+    return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason or "exit code 1" in reason
+
+
 def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended: float) -> None:
     """Of a core that is gone: its last words are waited for while they are held back, and nothing else is."""
     history, node = finding.history, operation.node
@@ -141,10 +211,24 @@ def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended:
                       operation.request, death.node, at=ended, node=node)
 
 
-def last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
-    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM.
+def nobody_was_left(history: History, engine: list[ProcessEnd]) -> bool:
+    """Whether nobody of these could clean up. Of several that have started engines each cleans up for its own."""
+    owners = {p.node: history.owner_of(p.node) for p in engine if not p.life}
+    of_cores = {owner for node, owner in owners.items() if kind_of(node) == "core"}
+    together = [[p for p in engine if owners.get(p.node) == owner] for owner in of_cores]
+    return any(_all_were_killed(history, some) or _last_was_struck_down(history, some) for some in together)
 
-    The lab may see several ends at once; who still said something outlived it.
+
+def _all_were_killed(history: History, engine: list[ProcessEnd]) -> bool:
+    """Who was not born has not been told of anything that it could remove."""
+    killed = {death.node for death in history.ends.values() if has_no_chance(death)}
+    told = [p.node for p in engine if p.node in history.by_node("born") or kind_of(p.node) in ("frontend", "launcher")]
+    return bool(told) and killed.issuperset(told)
+
+
+def _last_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
+    """Whether nobody outlived a process that had no chance to clean up: a killed one, or a caller's by SIGTERM. The lab
+    may see several ends at once; who still said something outlived it.
     """
     gone = [(p.ended_at, p.node) for p in engine if p.ended_at is not None]
     death = history.ends.get(max(gone, key=itemgetter(0))[1]) if gone else None
@@ -156,4 +240,19 @@ def last_one_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool
 
 def has_no_chance(death: Death) -> bool:
     """Whether it cannot clean up: one that was killed, or a caller's by SIGTERM."""
-    return death.how == str(Fate.KILL) or (death.how == str(Fate.TERMINATE) and kind_of(death.node) == "frontend")
+    return death.how == str(Fate.KILL) or (
+        death.how == str(Fate.TERMINATE) and kind_of(death.node) in ("frontend", "launcher"))
+
+
+def judge_hearsay(finding: Finding, failed: Record, hits: list[Receipt], node: str, engine: EngineLife) -> None:
+    """A start that failed by what befell another one's rank says whose it was, or that its client is gone."""
+    if failed.at >= finding.history.group_closing_at(engine):
+        return
+    history, told = finding.history, str(failed.data["reason"])
+    struck = {base(engine.core) for hit in hits for engine in history.engines_of(hit.node)}
+    struck |= {base(node) for node in history.nodes if kind_of(node) in ("frontend", "coordinator")
+               and any(history.owner_of(node) == history.owner_of(hit.node) for hit in hits)}  # who goes along
+    struck |= {end for hit in hits for end in hit.site.partition("/")[0].split("->") if kind_of(end) == "core"}
+    if not any(core in told or core.replace("core", "worker") in told for core in struck):
+        finding.broke("the start of {} failed with {!r}, and {} is what was struck", node, told,
+                      " or ".join(sorted(struck)), at=failed.at, node=node)

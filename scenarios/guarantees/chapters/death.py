@@ -18,9 +18,9 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.closing import SENTINEL_S, judge_last_wait
+from scenarios.guarantees.chapters.closing import SENTINEL_S, blames, judge_last_wait, noticed_s, word_is_lost
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
-from scenarios.history.names import base, rank_of
+from scenarios.history.names import base
 
 CHAPTER = "Death and cleanliness"
 #: What a caller may hear of a call that begins after the engine is known to be dead.
@@ -53,47 +53,23 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
     """Who is told reads who died, and how; who calls a core that is gone is not let in."""
     history, node = finding.history, operation.node
     if operation.accepted and kind_of(death.node) == "core" and \
-            operation.began_at > death.at + _noticed_s(history, death):
+            operation.began_at > death.at + noticed_s(history, death, node):
         finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
                       at=operation.accepted.at, node=node)
-    if operation.outcome == Outcome.ENGINE_DEAD and not blames(history, death, operation.ends[0].data["reason"]):
+    if operation.outcome == Outcome.ENGINE_DEAD and not blames(
+            history, death, operation.ends[0].data["reason"], node):
         finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
                       operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
-
-
-def _noticed_s(history: History, death: Death) -> float:
-    """How long a death may be unknown to a client that looks: of its own child it is told by the system."""
-    known = history.simulated and kind_of(death.node) == "core" and not history.play.topology.launchers
-    return SENTINEL_S if known else history.bounds.detection_s
-
-
-def blames(history: History, death: Death, reason: str) -> bool:
-    """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows."""
-    receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
-    if history.play.topology.launchers:
-        return reason == "the engine was shut down" or "core." in reason or "coordinator." in reason
-    if not history.play.says_why or len(receipts) != 1 or reason == "the engine was shut down":
-        return True
-    if receipts[0].node == history.engine_of(death.node).core:
-        death = history.ends.get(receipts[0].node, death)  # it ends its workers before it leaves
-    if receipts[0].node != death.node or not death.planned:
-        return True
-    name = base(death.node)
-    if kind_of(name) == "worker":
-        return name in reason or any(f"{what}.{rank_of(name)}" in reason for what in ("worker", "response"))
-    if receipts[0].fate == Fate.KILL:
-        others_know = history.in_step(history.engine_of(death.node))  # who waited for it says that it died, not how
-        return f"{name} died" in reason and ("exit code -9" in reason or others_know)
-    fault = receipts[0].fault
-    if receipts[0].fate == Fate.EXIT and fault is not None and kind_of(name) == "core":
-        return any(words in reason for words in (f"sys.exit({fault.code})", f"exit code {fault.code}")) or \
-            reason == str(fault.code)
-    return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason or "exit code 1" in reason
 
 
 def _was_ready(history: History, engine: EngineLife, moment: float) -> bool:
     """Whether start-up was over by then; what dies before that is told by start-up itself."""
     return any(s.ready_at <= moment for s in history.startups if history.is_of(s.node, engine))
+
+
+def _ears(history: History, client: str) -> list[str]:
+    """By whom a client hears of cores that others have started: its own."""
+    return [engine.core for engine in history.engines_of(client) if history.is_apart(engine)]
 
 
 def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
@@ -113,9 +89,10 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                           since=since, node=node)
         return
     if not finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how, bound=bound,
-                        measured=ended - since - history.faults.frozen_s(node, since, ended), at=ended, node=node):
+                        measured=ended - since - history.faults.frozen_s(node, since, ended, *_ears(history, node)),
+                        at=ended, node=node):
         return
-    if _noticed_s(history, death) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD:
+    if noticed_s(history, death, node) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD:
         judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:
@@ -206,26 +183,29 @@ def check_stall_is_told(history: History) -> Finding:
 
 def check_health_is_true(history: History) -> Finding:
     finding = Finding(history)
-    ills: list[tuple[EngineLife, str, float, float, float, str]] = []  # whose, who, from, known from, until, why
+    # whose, its death or none, who, from, known from, until, why
+    ills: list[tuple[EngineLife, Death | None, str, float, float, float, str]] = []
     for engine in history.engines:
         death = history.ends.first_death(engine)
         if death is not None:
-            noticed_s = _noticed_s(history, death)
-            ills.append((engine, death.node, death.onset, _can_be_told(history, death) + noticed_s, FOREVER,
+            ills.append((engine, death, death.node, death.onset, _can_be_told(history, death), FOREVER,
                          f"{death.node} died ({death.how})"))
     for stall in history.faults.stalls:
         since = stall_with_work(history, stall)
         if since is not None:
-            ills.append((history.engine_of(stall.node), stall.node, stall.at, since + stall_bound(history, stall),
+            ills.append((history.engine_of(stall.node), None, stall.node, stall.at, since + stall_bound(history, stall),
                          stall.until, f"{stall.node} stood still ({stall.fate})"))
     for node, record in history.observed("health"):
-        for engine, ill, onset, since, until, why in ills:
+        for engine, death, ill, onset, known, until, why in ills:
+            since = known if death is None else known + noticed_s(history, death, node)
             if not history.is_of(node, engine) or not onset < record.at < until:
                 continue
             if record.data.get("healthy") and base(engine.core) not in record.data.get("dead", ()):
-                # At its core it looks itself, when it is asked; of a worker it has to be told.
-                looks = history.simulated and kind_of(ill) == "core"
-                late = record.at - since - (0.0 if looks else history.faults.frozen_s(node, onset, record.at))
+                # At its core it looks itself, when it is asked; of a worker, or another one's core, it has to be told.
+                theirs = history.is_apart(engine) and history.engine_of(ill) != engine
+                looks = history.simulated and kind_of(ill) == "core" and not theirs
+                late = record.at - since - (0.0 if looks else history.faults.frozen_s(
+                    node, onset, record.at, *_ears(history, node)))
                 if late <= 0.0:
                     continue
                 tell = finding.unclear if not history.simulated and late <= history.lab.longest_starvation_s \
@@ -296,8 +276,8 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
     if notice is None:
         told = history.heard_of("engine-dead", engine, caller)
-        if history.ends_with_another(engine, since) if told else history.closes_at(caller) < FOREVER:
-            return  # its client had ended it with the others, or was leaving and read nothing any more
+        if history.ends_with_another(engine, told[0][1].at) if told else history.closes_at(caller) < FOREVER:
+            return  # its client ended it with the others, or was leaving and read nothing any more
         if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
@@ -310,8 +290,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     if flow is not None:
         late = [receive for _, receive in flow.pairs if receive.number > notice.number]
         for send in flow.unreceived:
-            finding.broke("an output that {} sent before its notice never reached {}", node, caller, at=send.at,
-                          node=node)
+            finding.broke("an output {} sent before its notice never reached {}", node, caller, at=send.at, node=node)
         if late:
             finding.broke("{} outputs of {} were read after its notice", len(late), node, at=late[0].at, node=caller)
         received = sum(receive.at >= since for receive in flow.receives)
@@ -325,8 +304,8 @@ def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
     history = finding.history
     dying = next(iter(history.by_node("dying").get(node, ())), None)
     told = next((record for _, record in history.heard_of("engine-dead", history.engine_of(node), caller)), None)
-    if history.play.says_why and dying and told and "ENGINE_CORE_DEAD" in told.data["reason"] and \
-            dying.data["reason"] not in told.data["reason"] and not history.is_attached(caller):
+    known = history.play.says_why and history.has_begun(caller, history.engine_of(node)) and not word_is_lost(history)
+    if known and dying and told and "_DEAD" in told.data["reason"] and dying.data["reason"] not in told.data["reason"]:
         finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],
                       at=told.at, node=caller)
 

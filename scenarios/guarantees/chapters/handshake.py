@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.topology import Channel
+from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DEATHS, ROUNDING_S, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of
@@ -20,10 +20,12 @@ def check_handshake_order(history: History) -> Finding:
         _judge_first_work(finding, node)
         for engine in engines:
             _judge_queues(finding, engine)
-            if startup.ready and startup.end is not None:
+            if startup.ready and startup.end is not None and (
+                    kind_of(node) == NodeKind.FRONTEND or node in history.greeted_by(engine)):  # who knows of it
                 _judge_agreement(finding, node, startup.end, engine)
+        for engine in dict.fromkeys((*engines, *history.greeters(node))):
             _judge_sayings(finding, engine.core, node)
-            if node == history.owner(engine):
+            if node in history.greeted_by(engine):
                 _judge_damage(finding, engine.core, startup)
         hits = [r for r in history.faults.at("/handshake:") if not set(history.engines_of(r.node)).isdisjoint(engines)]
         if startup.end is None:
@@ -35,7 +37,7 @@ def check_handshake_order(history: History) -> Finding:
                             bound=timer_s(history.bounds, history.bounds.startup_s),
                             measured=startup.end.at - startup.began.at):
             continue
-        for engine in engines if not history.is_attached(node) else ():
+        for engine in history.greeters(node):
             _judge_hello(finding, startup, engine.core)
         if not startup.ready and not startup.end.data.get("error"):
             finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
@@ -54,8 +56,11 @@ def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:
                             for channel in (Channel.HANDSHAKE, Channel.REQUESTS))
     answers = history.sends(f"{frontend}->{core}/{Channel.HANDSHAKE.value}")
     again = sum(record.data["client"] == history.client_index(frontend)
-                for record in history.by_node("client-cut").get(core, ())) if history.is_attached(frontend) else 0
-    for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1 + again), (frontend, answers, 1)):
+                for record in history.by_node("client-cut").get(core, ())) if not history.has_begun(
+                    frontend, history.engine_of(core)) else 0
+    posing = sum(one.channel is Channel.HANDSHAKE and one.poses_as(core) for one in history.play.options.intruders)
+    for who, said, most in ((core, greetings, _GREETINGS), (core, announced, 1 + again),
+                            (frontend, answers, 1 + posing)):
         if len(said) > most:
             finding.broke("{} said {} times what it has to say {} times when it starts", who, len(said), most,
                           at=said[most].at, node=who)
@@ -82,13 +87,16 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
     history, node, began, end = finding.history, startup.node, startup.began.at, startup.end
     assert end is not None
     heard = [record for record in history.receives(f"{core}->{node}/{Channel.HANDSHAKE.value}")
-             if _comes(history, record)]
+             if _comes(history, record) or (record.nth == 1 and history.faults.met(record) in DAMAGE)]  # it is empty
     bounds = history.bounds
     _judge_answer(finding, node, core, end)
-    if len(heard) < 2 or heard[1].at > began + bounds.handshake_s:
-        if end.at - began > timer_s(bounds, bounds.handshake_s):
-            finding.took("the wait of {} for HELLO", node, at=end.at, node=node, measured=end.at - began,
-                         bound=timer_s(bounds, bounds.handshake_s))
+    others_first = history.greeted_by(history.engine_of(core))[0] != node
+    patience_s = bounds.handshake_s * (2 if others_first else 1)
+    if len(heard) < 2 or heard[1].at > began + patience_s:
+        if end.at - began > timer_s(bounds, patience_s):
+            finding.took("the wait of {} for HELLO", node, at=end.at, node=node,
+                         measured=end.at - began - history.faults.frozen_s(node, began, end.at),
+                         bound=timer_s(bounds, patience_s))
     elif not startup.ready and "in time" in end.data["reason"] and base(core) in end.data["reason"] and \
             not end.data["reason"].startswith(f"{base(core)}: ") and end.at - began < bounds.startup_s - ROUNDING_S:
         finding.broke("{} gave {} up after {:.3f} s, and it may take {:g} s to start", node, core, end.at - began,
@@ -119,6 +127,8 @@ def _judge_first_work(finding: Finding, frontend: str) -> None:
         if flow.source != frontend or not flow.sends:
             continue
         first = flow.sends[0]
+        if not history.before_closing(frontend, first):
+            continue  # what is said then is to let the core go
         back = f"{flow.target}->{frontend}"
         heard = sum(r.number < first.number for r in history.receives(f"{back}/handshake"))
         announced = any(r.number < first.number for r in history.receives(f"{back}/requests"))
@@ -158,21 +168,38 @@ def _judge_queues(finding: Finding, engine: EngineLife) -> None:
                               at=work[0].at, node=node)
 
 
+def _ranks_of(history: History, frontend: str) -> int:
+    """Its own, or all that they belong to."""
+    engine = history.engine_of(frontend)
+    if not history.is_apart(engine):
+        return len(history.engines_of(frontend))
+    return next(len(one.engines) for one in history.play.topology.deployments
+                if any(member.index == engine.engine for member in one.engines))
+
+
 def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: EngineLife) -> None:
     if engine.core not in finding.history.by_node("ready"):
         finding.broke("{} was ready and {} never said so", frontend, engine.core, at=ready.at, node=frontend)
     grid = finding.history.grid_of(engine.core)
     played = {"tensor_parallel_size": grid.tp, "pipeline_parallel_size": grid.pp,
-              "data_parallel_size": len(finding.history.engines_of(frontend))}
+              "data_parallel_size": _ranks_of(finding.history, frontend)}
+    config = finding.history.play.config
+    lately = {"coordinator": bool(finding.history.coordinated(engine)), "lockstep": finding.history.in_step(engine),
+              "wave_protocol": config.data_parallel.wave_protocol}
     told = ready.data.get("parallel_config")
-    if {"pipeline_parallel_size": 1, **(told or {})} != played:  # engines did not always have stages
+    # Engines did not always have stages, nor say how several of them belong together.
+    told_of = {name: value for name, value in (told or {}).items() if name in played or name in lately}
+    if {"pipeline_parallel_size": 1, **lately, **told_of} != {**played, **lately}:
         finding.broke("{} says {}, started was {}", frontend, told, played, at=ready.at, node=frontend)
     for node, records in finding.history.by_node("ready").items():
         if kind_of(node) != "core" or not finding.history.is_of(node, engine):
             continue
         blocks = ready.data.get("blocks", {}).get(base(node), ready.data.get("num_gpu_blocks"))
         for name, ours in (("num_gpu_blocks", blocks), ("parallel_config", told)):
-            if ours != records[0].data.get(name):
+            theirs = records[0].data.get(name)
+            if isinstance(theirs, dict) and isinstance(ours, dict):  # where they meet, the head's cores alone know
+                theirs = {key: value for key, value in theirs.items() if key in ours}
+            if ours != theirs:
                 finding.broke("frontend and core disagree about {}: {} and {}", name, ours, records[0].data.get(name),
                               at=ready.at, node=frontend)
         finding.witness("frontend and core agree on {} blocks", blocks, at=ready.at, node=frontend)

@@ -130,7 +130,7 @@ def check_no_foreign_code(history: History) -> Finding:
                             record.data.get("error"), at=record.at, node=node)
     if not bad:
         for hit in unreadable(history):
-            finding.broke("{} said nothing of the truncated frame from {}", hit.node, hit.site, at=hit.at,
+            finding.broke("{} said nothing of the damaged message from {}", hit.node, hit.site, at=hit.at,
                           node=hit.node)
     return finding
 

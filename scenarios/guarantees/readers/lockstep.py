@@ -9,19 +9,27 @@ from typing import NamedTuple
 from engine.topology import Channel, Mark, mark_site
 from faults.journal import Record
 from scenarios.history.history import EngineLife, History
-from scenarios.history.names import of_life
+from scenarios.history.names import ACROSS, of_life
 from scenarios.history.play import Play
 
 FORWARD, ALL_REDUCE = "a forward", "an all-reduce"
-#: What the ranks of one place in several engines enter together.
-ACROSS = "keep_step"
 #: What a core writes down of its waves, besides its turns.
 _TOLD = ("consensus", "start-heard", "request", "freed")
 _MARKS = (Mark.WAVE_DONE, Mark.PAUSED, Mark.RESUMED)
 
 
 def is_lockstep(play: Play) -> bool:
+    return bool(play.topology.stepping)
+
+
+def is_woken(play: Play) -> bool:
+    """Whether those that step together have somebody who wakes them."""
     return any(hub.lockstep for hub in play.topology.coordinators)
+
+
+def is_offline(play: Play) -> bool:
+    """Whether they have nobody, and a client each."""
+    return bool(play.topology.offline)
 
 
 class Turn(NamedTuple):
@@ -79,18 +87,23 @@ class Rank:
 
 
 class Group(NamedTuple):
-    """The cores that a coordinator wakes, in one life of them, and all their processes."""
+    """Cores that step together, in one life of them, and all their processes. `hub`: who wakes them; "": nobody."""
 
     hub: str
     ranks: tuple[Rank, ...]
     nodes: frozenset[str]
 
+    @property
+    def title(self) -> str:
+        return self.hub or " and ".join(rank.core for rank in self.ranks)
+
 
 def groups(history: History) -> Iterator[Group]:
     topology = history.play.topology
-    for hub in topology.coordinators if is_lockstep(history.play) else ():
-        for life in sorted({engine.life for engine in history.engines if engine.engine in hub.engines}):
-            ranks = tuple(Rank(history, EngineLife(index, life)) for index in hub.engines)
-            name = of_life(str(hub.node), life)
-            nodes = {name, *(rank.core for rank in ranks), *(place for rank in ranks for place in rank.places)}
-            yield Group(name, ranks, frozenset(nodes))
+    woken = [(str(hub.node), hub.engines) for hub in topology.coordinators if is_woken(history.play)]
+    for hub, engines in (*woken, *(("", one.engines) for one in topology.offline)):
+        for life in sorted({engine.life for engine in history.engines if engine.engine in engines}):
+            ranks = tuple(Rank(history, EngineLife(index, life)) for index in engines)
+            name = of_life(hub, life) if hub else ""
+            nodes = {*(rank.core for rank in ranks), *(place for rank in ranks for place in rank.places)}
+            yield Group(name, ranks, frozenset({name, *nodes} if name else nodes))

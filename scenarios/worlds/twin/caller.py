@@ -129,7 +129,7 @@ def _own(life: LauncherLife, say: Callable[[bytes], None]) -> Loop[None]:
         say(FAILED + b" " + str(error).encode())
         return
     say(UP + msgspec.msgpack.encode(attachment))
-    while not (yield Take(ORDERS, None if life.reason else (yield Now()) + life.tick_s)):
+    while not (yield Take(ORDERS, (yield Now()) + life.tick_s if life.has_orphans or not life.reason else None)):
         yield from life.serve((yield Now()))
     yield from _shut_down(life)
     yield Observe("bye", {"reason": "done"})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.errors import CollectiveError
 from engine.process.consensus.agreement import LOOK_S, Seat, agreed, frame
-from engine.process.consensus.effects import JoinGroup, LeaveGroup, Reduce
+from engine.process.consensus.effects import Card, Introduce, JoinGroup, LeaveGroup, Reduce
+from engine.process.consensus.register import Register
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
 from sim.transport.consensus import Gathering
@@ -19,7 +21,8 @@ class Place:
     def __init__(self, process: SimProcess, effect: JoinGroup) -> None:
         segments = process.host.segments
         self.seat = Seat(effect.group, effect.where, effect.rank, [member.name for member in effect.members],
-                         [segments[member.word].memory if member.word else None for member in effect.members])
+                         [segments[member.word].memory if member.word in segments else None
+                          for member in effect.members])
         self.gathering: Gathering = process.host.gathering(effect.where, len(effect.members))
         self.dead: dict[int, float] = {}
         for rank, member in enumerate(effect.members):
@@ -40,6 +43,29 @@ class Place:
 def places_of(process: SimProcess) -> dict[str, Place]:
     places: dict[str, Place] = process.context.setdefault("groups", {})
     return places
+
+
+def _introduce(process: SimProcess, thread: SimThread, effect: Introduce) -> Any:
+    register = process.host.register(effect.where, effect.size)
+    register.come(effect.card)
+    process.when_gone(lambda: register.leave(effect.card))
+    return _await_all(process, thread, effect, register, process.kernel.now)
+
+
+def _await_all(process: SimProcess, thread: SimThread, effect: Introduce, register: Register, since: float,
+               ) -> tuple[Card, ...] | Any:
+    """Looked at every `LOOK_S`."""
+    now = process.kernel.now
+    if process.cancelled is not None:
+        raise process.cancellation()
+    if register.cards is not None:
+        return register.cards
+    if now >= effect.deadline:
+        register.give_up(now - since)
+    if register.refusal:
+        raise CollectiveError(register.refusal)
+    process.attend(thread)
+    return thread.ask_again(_await_all, (process, thread, effect, register, since), min(effect.deadline, now + LOOK_S))
 
 
 def _join(process: SimProcess, thread: SimThread, effect: JoinGroup) -> Any:
@@ -88,6 +114,7 @@ def _leave(process: SimProcess, thread: SimThread, effect: LeaveGroup) -> None:
 
 
 ANSWERS: Answers = {
+    Introduce: _introduce,
     JoinGroup: _join,
     Reduce: _reduce,
     LeaveGroup: _leave,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from engine.effects import (
     AwaitEnds,
     AwaitParent,
@@ -17,17 +19,16 @@ from engine.effects import (
     IsAlive,
     Loop,
     StartChild,
-    Take,
     TellChild,
     TellParent,
     WhoAmI,
 )
-from engine.process.recipes import life_of
-from sim.process.effects import RunLoop
+from engine.process.recipes import Garbled, Recipe, Word, life_of, sealed, unreadable, unsealed
+from sim.process.effects import RunLoop, TakeRecipe
+from sim.process.pipes import lose_parent, say, take
 from sim.process.process import SimProcess
-from sim.process.thread import NEVER, Answers, SimThread, ThreadEndedError
+from sim.process.thread import NEVER, WAIT, Answers, SimThread, ThreadEndedError
 
-_RECIPE = "recipe"
 #: What `multiprocessing` knows of them.
 START_METHODS = ("spawn", "fork")
 
@@ -57,43 +58,60 @@ def _start_child(process: SimProcess, thread: SimThread, effect: StartChild) -> 
 def _live(process: SimProcess) -> Loop[None]:
     """A child sleeps until its recipe comes; one whose parent goes before has nothing to do."""
     _watch_parent(process)
-    recipe = (yield Take(_RECIPE, None))[0]
+    message = yield TakeRecipe()
     process.kin.sleeps = False
+    try:
+        recipe = unsealed(message, Recipe)
+    except msgspec.DecodeError as error:
+        yield RunLoop(unreadable(process.node, error))
+        return
     process.recheck_s = recipe.config.bounds.ring_recheck_s
     yield RunLoop(life_of(process.node, recipe))
+
+
+def _take_recipe(process: SimProcess, thread: SimThread, effect: TakeRecipe) -> Any:
+    assert process.parent is not None
+    message = take(process, thread, process.parent)
+    if message is WAIT:
+        return thread.go_on_with(_take_recipe, process, thread, effect)
+    if message is not None:
+        return message
+    process.attend(thread)
+    return thread.ask_again(_take_recipe, (process, thread, effect), NEVER)
 
 
 def _watch_parent(process: SimProcess) -> None:
     """From the first time on that it matters. Who has no parent loses none."""
     if process.parent is not None and not process.kin.parent_watched:
         process.kin.parent_watched = True
-        process.watch(process.parent, partial(_lose_parent, process))
+        process.watch(process.parent, partial(lose_parent, process))
 
 
-def _lose_parent(process: SimProcess) -> None:
-    process.kin.parent_lost = True
-    if process.kin.sleeps:
-        process.exit_now()
-    else:
-        process.look_again()
-
-
-def _tell_child(process: SimProcess, thread: SimThread, effect: TellChild) -> None:
-    child = process.kin.children[effect.node]
-    process.kernel.after(process.kernel.costs.hop_s, child.deliver, partial(child.put, _RECIPE, effect.recipe))
+def _tell_child(process: SimProcess, thread: SimThread, effect: TellChild) -> Any:
+    return say(process, thread, process.kin.children[effect.node], sealed(effect.recipe))
 
 
 def _hear_children(process: SimProcess, thread: SimThread, effect: HearChildren) -> Any:
     kin = process.kin
     for node in effect.nodes:
-        if kin.heard[node]:
-            return node, kin.heard[node].popleft()
+        message = take(process, thread, kin.children[node])
+        if message is WAIT:
+            return thread.go_on_with(_hear_children, process, thread, effect)
+        if message is not None:
+            return node, _word(message)
         if node in kin.ended:
             return node, Gone(kin.ended[node])
     if effect.deadline <= process.kernel.now:
         return None
     process.attend(thread)
     return thread.ask_again(_hear_children, (process, thread, effect), effect.deadline)
+
+
+def _word(message: bytes) -> Any:
+    try:
+        return unsealed(message, Word)
+    except msgspec.DecodeError as error:
+        return Garbled(str(error))
 
 
 def _await_ends(process: SimProcess, thread: SimThread, effect: AwaitEnds) -> Any:
@@ -109,7 +127,7 @@ def _await_ends(process: SimProcess, thread: SimThread, effect: AwaitEnds) -> An
 def _end_child(process: SimProcess, thread: SimThread, effect: EndChild) -> None:
     child = process.kin.children[effect.node]
     if effect.how == "hang-up":
-        process.kernel.after(process.kernel.costs.hop_s, child.deliver, partial(_lose_parent, child))
+        process.kernel.after(process.kernel.costs.hop_s, child.deliver, partial(lose_parent, child))
     elif effect.how == "terminate":
         child.terminate()
     else:
@@ -127,15 +145,9 @@ def _await_parent(process: SimProcess, thread: SimThread, effect: AwaitParent) -
     return thread.ask_again(_await_parent, (process, thread, effect), NEVER)
 
 
-def _tell_parent(process: SimProcess, thread: SimThread, effect: TellParent) -> None:
-    parent = process.parent
-    assert parent is not None
-
-    def hear() -> None:
-        parent.kin.heard[process.node].append(effect.message)
-        parent.look_again()
-
-    process.kernel.after(process.kernel.costs.hop_s, parent.deliver, hear)
+def _tell_parent(process: SimProcess, thread: SimThread, effect: TellParent) -> Any:
+    assert process.parent is not None
+    return say(process, thread, process.parent, sealed(effect.message))
 
 
 # -- others
@@ -178,6 +190,7 @@ ANSWERS: Answers = {
     EndChild: _end_child,
     AwaitParent: _await_parent,
     TellParent: _tell_parent,
+    TakeRecipe: _take_recipe,
     IsAlive: _is_alive,
     EndProcesses: _end_processes,
     ExitNow: _exit_now,

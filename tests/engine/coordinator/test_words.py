@@ -76,3 +76,41 @@ def test_foreign_bytes_are_a_bad_frame_and_nothing_else(read: Callable[[list[Any
         read(frames)
     except BadFrameError as error:
         assert str(error)
+
+
+_SAID = [encode_outputs(EngineCoreOutputs(1, scheduler_stats=SchedulerStats(1, 2, 3, 4), counted_at=(2, 5))),
+         encode_start(Start(3, None)), encode_notice(Notice(((1, 2, 0.5),), 3, True)),
+         encode_first_request(FirstRequest(1, 3, 4))]
+
+
+@given(st.sampled_from(READ), st.sampled_from(_SAID), st.integers(0, 40), st.binary(max_size=9), st.booleans())
+def test_what_is_nearly_a_word_is_one_or_a_bad_frame(read: Callable[[list[Any]], Any], said: list[bytes], place: int,
+                                                     other: bytes, cut: bool) -> None:
+    """A word with other bytes in it, or cut there; what of it is still one can be said again."""
+    *first, last = said
+    changed = last[:place] + other + (b"" if cut else last[place + len(other):])
+    try:
+        found = read([*first, changed])
+    except BadFrameError as error:
+        assert str(error)
+    else:
+        msgspec.msgpack.encode(msgspec.to_builtins(found))
+
+
+@pytest.mark.parametrize("frame", [
+    b"\x91" * 5000, b"\xdd\xff\xff\xff\xff", b"\xa2\xff\xff", b"\x93\x00\xa2\xff\xff\x00"])
+def test_what_is_too_deep_too_long_or_no_text_is_a_bad_frame(frame: bytes) -> None:
+    for read in READ:
+        with pytest.raises(BadFrameError):
+            read([b"\x02", frame] if read is decode_start else [frame])
+
+
+@pytest.mark.parametrize("wave", [-1, (1 << 48) + 1, (1 << 64) - 1])
+def test_a_wave_that_nobody_can_have_counted_to_is_a_bad_frame(wave: int) -> None:
+    packed = msgspec.msgpack.encode
+    for read, frames in ((decode_start, [b"\x02", packed([wave, None])]), (decode_notice, [packed([None, wave, True])]),
+                         (decode_first_request, [packed([0, 0, wave])]),
+                         (decode_report, encode_outputs(EngineCoreOutputs(0, wave_complete=wave))),
+                         (decode_report, encode_outputs(EngineCoreOutputs(0, start_wave=wave)))):
+        with pytest.raises(BadFrameError):
+            read(frames)

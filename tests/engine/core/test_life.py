@@ -128,8 +128,8 @@ def test_what_must_not_be_inherited_by_children_is_opened_after_the_executor_has
 def test_a_frontend_that_speaks_of_other_sizes_is_refused_in_one_line() -> None:
     life = Life(agreed=2).end()
     assert life.hand.told_parent == [StartFailure(
-        "StartupError", "the frontend speaks of tensor_parallel_size 2, the core was started with 1")]
-    assert not any(outbox == OUTBOX for outbox, *_ in life.hand.sent) and "was started with 1" in life.bye
+        "StartupError", "tensor_parallel_size is 1 here, and 2 of the frontend")]
+    assert not any(outbox == OUTBOX for outbox, *_ in life.hand.sent) and "is 1 here" in life.bye
 
 
 def test_a_frontend_that_does_not_answer_ends_the_start_at_its_bound() -> None:
@@ -204,7 +204,7 @@ def test_the_death_of_a_worker_ends_the_core_by_the_queue_that_its_executor_was_
     calls = []
 
     class Deadly(UniProcExecutor):
-        def connect(self):
+        def connect(self, across):
             calls.append("connect")
             yield Put(told, WorkerDeadError("worker.1 (pid 7) died"))
 
@@ -236,7 +236,7 @@ def test_the_death_of_a_worker_ends_the_core_by_the_queue_that_its_executor_was_
     (ValueError("no such model"), "worker.0 died; ", "no such model")])
 def test_a_start_that_fails_on_what_a_death_has_left_says_who_died(monkeypatch, error, died, told) -> None:
     class Failing(UniProcExecutor):
-        def connect(self):
+        def connect(self, across):
             raise error
             yield
 

@@ -7,7 +7,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.effects import Loop
 from engine.errors import ConfigError
-from engine.executor.abstract import Executor
+from engine.executor.abstract import AcrossOf, Executor, alone
 from engine.executor.multiproc import MultiprocExecutor
 from engine.executor.registry import EXECUTORS, executor_of, make_executor
 from engine.executor.uniproc import UniProcExecutor
@@ -45,7 +45,7 @@ def test_an_executor_that_is_registered_is_chosen_by_its_name_and_given_its_reci
     given = []
 
     class Another(UniProcExecutor):
-        def connect(self) -> Loop[None]:
+        def connect(self, across: AcrossOf = alone) -> Loop[None]:
             return
             yield
 

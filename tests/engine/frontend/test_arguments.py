@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.config import CacheConfig, EngineConfig, SchedulerConfig
+from engine.config import Bounds, CacheConfig, EngineConfig, SchedulerConfig
 from engine.errors import ConfigError
 from engine.frontend.arguments import FLAT, checked, config_of
 from engine.frontend.llm import LLM
@@ -17,13 +17,20 @@ from engine.worker.memory import free_memory_bytes
 VALUES = {"max_model_len": 64, "max_num_seqs": 3, "max_num_batched_tokens": 99, "block_size": 4,
           "enable_prefix_caching": False, "gpu_memory_utilization": 0.25, "num_gpu_blocks_override": 7,
           "scheduling_policy": "priority", "long_prefill_token_threshold": 5,
-          "async_scheduling": True}
+          "async_scheduling": True, "data_parallel_lockstep": True, "data_parallel_coordinator": True,
+          "data_parallel_master_address": "ipc:///m", "data_parallel_head_address": "ipc:///h",
+          "data_parallel_load_balancing": "hybrid", "data_parallel_size_local": 1, "data_parallel_rank_local": 1}
+#: Whatever belongs to one of them.
+BESIDE = {"data_parallel_load_balancing": {"data_parallel_head_address": "ipc:///h", "data_parallel_size_local": 1}}
+
+
+TWO_IN_STEP = {"data_parallel_size": 2, "data_parallel_lockstep": True}
 
 
 def test_flat_names_land_in_their_parts() -> None:
     assert set(VALUES) == set(FLAT)
-    config = config_of("dir", VALUES)
     for name, (part, field) in FLAT.items():
+        config = config_of("dir", {"data_parallel_size": 2, name: VALUES[name], **BESIDE.get(name, {})})
         assert getattr(getattr(config, part), field) == VALUES[name]
         assert getattr(getattr(EngineConfig(model="dir"), part), field) != VALUES[name]
 
@@ -57,11 +64,29 @@ def test_what_has_no_meaning_here_is_taken() -> None:
     ({"quantization": "awq"}, "quantization is nothing that can be configured"),
     ({"cache": {"block_size": "3"}}, r"cache\.block_size: Expected `int`|'<' not supported"),
     ({"cache": 3}, "cache: Expected `object`, got `int`"),
+    ({"data_parallel_size": 0}, "data_parallel_size must be 1 or more, got 0"),
+    ({"data_parallel_lockstep": True}, "data_parallel.lockstep is for several cores, and data_parallel_size is 1"),
+    ({"data_parallel": {"coordinator": True}}, "data_parallel.coordinator is for several cores"),
+    ({"data_parallel_size": 2, "data_parallel_rank": 2}, "data_parallel_rank is 2, and the ranks .* end at 1"),
+    ({**TWO_IN_STEP, "bounds": Bounds(collective_s=300.0)}, r"collective_s is 300, .* below bounds.step_s \(300\)"),
+    ({**TWO_IN_STEP, "bounds": Bounds(step_s=500.0, collective_s=400.0)}, r"collective_s is 400, .*stall_s \(320\)"),
+    ({**TWO_IN_STEP, "data_parallel": {"unchanged_s": 280.0}}, r"unchanged_s is 280, .* below bounds.collective_s"),
+    ({**TWO_IN_STEP, "data_parallel": {"changed_s": 6.0}}, "changed_s must be above 0 and at most unchanged_s"),
+    ({**TWO_IN_STEP, "data_parallel": {"sync_interval": 0}}, "sync_interval must be 1 step or more, got 0"),
+    ({**TWO_IN_STEP, "data_parallel": {"wave_protocol": "oldest"}}, "wave_protocol"),
 ])
 def test_what_is_wrong_is_told_at_once_and_in_words(fields, said) -> None:
     with pytest.raises(ConfigError, match=said) as told:
         LLM(model="nowhere", **fields)
     assert "\n" not in str(told.value)
+
+
+def test_what_contradicts_in_step_only_is_taken_of_cores_that_do_not_step_together() -> None:
+    bounds = Bounds(collective_s=1000.0)
+    dense = config_of("dir", {"data_parallel_size": 2, "bounds": bounds, "data_parallel_coordinator": True})
+    assert dense.bounds == bounds
+    assert config_of("dir", TWO_IN_STEP).is_lockstep
+    assert config_of("dir", {**TWO_IN_STEP, "data_parallel": {"unchanged_s": 280.0, "repair": False}}).is_lockstep
 
 
 def test_a_model_must_be_named() -> None:

@@ -11,7 +11,6 @@ import pytest
 from engine.config import Bounds, EngineConfig, LimitsConfig
 from engine.effects import Close, EndProcesses, Gone, Identity, OpenSocket, RemoveFiles, Send, StartChild
 from engine.errors import ConfigError, EngineDeadError, StartupError, UnroutableError
-from engine.frontend.handles.manager import parallel_config
 from engine.frontend.handles.monitor import GRACE_S, LOOK_S
 from engine.frontend.life import ClientLife
 from engine.frontend.session import RequestEnd, Tokens
@@ -26,6 +25,7 @@ from engine.messages import (
 from engine.ports import Unroutable
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
 from engine.topology import core, frontend
+from engine.wire.adoption import parallel_config
 from engine.wire.codec import encode_outputs
 from engine.wire.handshake import HANDSHAKE, REQUESTS, Greeting
 from engine.wire.wiring import outputs_of

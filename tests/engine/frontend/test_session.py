@@ -278,3 +278,23 @@ def test_all_that_is_in_flight_is_freed_by_one_message() -> None:
     assert [decode_request(frames) for _, frames in books.free_all()] == [Abort(internals)]
     assert len(books) == 2
     assert session().free_all() == []
+
+
+# -- what is asked of a rank, and what comes of another
+
+
+@pytest.mark.parametrize("rank", [2, -1, "0"])
+def test_a_request_for_a_rank_that_is_none_fails_alone_and_leaves_nothing(rank) -> None:
+    books = ClientSession(LimitsConfig(), BOUNDS, lambda: "1", cores=(0, 1))
+    with pytest.raises(BadRequestError, match=f"data_parallel_rank must lie between 0 and 1, got {rank!r}"):
+        books.add("a", [1, 2], PARAMS, 0.0, rank=rank)
+    assert not any(books.kept().values()) and not books.check_integrity()
+    assert books.add("a", [1, 2], PARAMS, 0.0, rank=1)[1].core == 1
+
+
+def test_outputs_that_say_they_are_another_engine_s_are_a_bad_frame() -> None:
+    books = session()
+    [internal] = begun(books, "a")
+    with pytest.raises(BadFrameError, match="outputs of engine 1 on the way of engine 0"):
+        books.on_frames(encode_outputs(EngineCoreOutputs(1, [output(internal, [5], 0)])), 0.0)
+    assert take(books, output(internal, [5], 0)) == [Tokens("a", 0, [5], internal_id=internal)]

@@ -11,7 +11,8 @@ from engine.errors import ConfigError, EngineDeadError, StartupError
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.attachment import Attachment
 from engine.frontend.client import EngineLauncher
-from scenarios.lab.settings import lab_config
+from engine.frontend.llm import LLM
+from scenarios.lab.settings import MODEL, lab_config
 from scenarios.workloads import recorded
 
 WORKLOAD = recorded("eight-mixed")
@@ -111,3 +112,46 @@ def test_engines_at_an_address_that_is_none_of_this_host_are_refused_by_name(con
     elsewhere = msgspec.structs.replace(config, sockets=SocketConfig(transport="tcp", host="2001:db8::1"))
     with pytest.raises(ConfigError, match=r"tcp://\[2001:db8::1\]:\* is no address of this host"):
         EngineLauncher(elsewhere)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"lockstep": True}, "coordinator is True here, and the running engines were started with False"),
+    ({"coordinator": True}, "coordinator is True here")])
+def test_a_client_that_believes_in_other_waves_is_told_the_difference(config, options, said):
+    two = msgspec.structs.replace(config, data_parallel_size=2, bounds=msgspec.structs.replace(
+        config.bounds, collective_s=0.8))
+    other = msgspec.structs.replace(two, data_parallel=msgspec.structs.replace(two.data_parallel, **options))
+    with EngineLauncher(two, clients=2) as launcher, pytest.raises(ConfigError, match=said):
+        attached(launcher, other, 0)
+
+
+@pytest.mark.parametrize(("clients", "said"), [
+    (0, "headless cores have a head that starts rank 0"), (-1, r"1 client or more, or headless \(0\), got clients=-1"),
+    ("2", "got clients='2'")])
+def test_engines_without_a_client_are_refused_before_any_is_started(config, clients, said):
+    with pytest.raises(ConfigError, match=said):
+        EngineLauncher(config, clients=clients)
+
+
+@pytest.mark.parametrize("index", [-1, "0"])
+def test_an_index_that_no_client_can_have_is_refused_by_name(config, index):
+    with pytest.raises(ConfigError, match=f"client_index counts from 0, got {index!r}"):
+        AsyncLLM(config, client_index=index)
+
+
+def test_a_contradiction_is_told_before_engines_of_several_clients_are_started(config):
+    with pytest.raises(ConfigError, match=r"collective_s is 5, and has to lie below bounds\.step_s \(1\)"):
+        EngineLauncher(msgspec.structs.replace(config, data_parallel_size=2, data_parallel=msgspec.structs.replace(
+            config.data_parallel, lockstep=True)), clients=2)
+
+
+@pytest.mark.parametrize("options", [{"data_parallel_lockstep": True}, {"data_parallel_coordinator": True},
+                                      {"data_parallel": {"lockstep": True, "wave_protocol": "old"}}],
+                         ids=["in step", "coordinated", "old"])
+def test_a_program_asks_for_several_cores_by_flat_names(options):
+    with LLM(model=str(MODEL), data_parallel_size=2, device="cpu", skip_tokenizer_init=True, num_gpu_blocks_override=64,
+             **options) as llm:
+        assert llm.config.has_coordinator and llm.config.is_lockstep == ("data_parallel_coordinator" not in options)
+        answers = llm.generate([request.prompt_token_ids for request in WORKLOAD.requests],
+                               [request.params for request in WORKLOAD.requests])
+    assert [answer.token_ids for answer in answers] == [request.reference_token_ids for request in WORKLOAD.requests]

@@ -19,7 +19,7 @@ from engine.messages import (
     UtilityOutput,
 )
 from engine.wire.codec import (
-    MAX_FRAME_BYTES,
+    MAX_REQUEST_BYTES,
     Abort,
     DeadNotice,
     Utility,
@@ -118,7 +118,7 @@ def test_what_a_request_is_not(frames: list[bytes]) -> None:
 def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
     class Long(bytes):
         def __len__(self) -> int:
-            return MAX_FRAME_BYTES + 1
+            return MAX_REQUEST_BYTES + 1
 
     with pytest.raises(BadFrameError, match="over the limit"):
         decode_request([b"\x00", Long()])

@@ -27,7 +27,8 @@ def test_a_child_plays_the_plan_too(tmp_path):
     assert child.join(20.0)
     assert child.exitcode() == -signal.SIGKILL
     assert [(r.kind, r.site) for r in play.records("core.0")] == [
-        (Kind.OBSERVATION, "recipe"), (Kind.CROSSING, "core.0/mark:step"), (Kind.RECEIPT, "f1")]
+        (Kind.CROSSING, "frontend.0->core.0/birth:receive"), (Kind.OBSERVATION, "recipe"),
+        (Kind.CROSSING, "core.0/mark:step"), (Kind.RECEIPT, "f1")]
     wait_for(lambda: play.board.process("core.0") is not None)
     assert play.board.process("core.0")[0] == child.pid
     parent.close()

@@ -219,7 +219,7 @@ def test_observations_go_into_the_journal_with_whatever_they_hold(stage):
 
 def test_all_else_passes_to_the_inner_ports(stage):
     ports = stage().ports(core())
-    assert ports.start_child(worker(1), "a:b", "spawn") == "child worker.1"
+    assert ports.start_child(worker(7), "a:b", "spawn") == "child worker.7"  # of no topology: nothing of it is played
     assert ports.parent is None
     assert ports.clock is FakePorts.clock
 
@@ -411,7 +411,7 @@ def test_every_port_is_wrapped_or_passed_on_by_its_name(stage):
 
 def test_ports_that_count_nothing_reach_the_inner_ones(stage):
     ports = stage().ports(core())
-    assert ports.start_child(worker(0), "module:main", "fork") == "child worker.0"
+    assert ports.start_child(worker(7), "module:main", "fork") == "child worker.7"
     assert ports.parent is ports.inner.parent and ports.shared_word("beat", create=True) == "word beat"
 
 

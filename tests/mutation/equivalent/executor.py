@@ -22,7 +22,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_WORKERS, "Workers.connect", "sent-twice", """yield TellChild(node, WorkerRecipe(
                 config=config, files=files, rank=rank, init_method="file://" + files.file("process-group"),
                 rpc_handle=handle, frontend=recipe.frontend, engine_index=recipe.engine_index,
-                across=recipe.across(rank)))""",
+                local_dp_rank=recipe.local_dp_rank, across=across(rank)))""",
                "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
     Equivalent("engine/executor/multiproc.py", "MultiprocExecutor._read_answers", "statement-gone", "return read_any",
                "ranks answer in the order of the calls, which are waited for in that order: behind one answer of each "
@@ -59,9 +59,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/process/liveness.py", "Liveness.__init__", "statement-gone", "self._since = now",
                "beats count from 0, so the first tick sees one that it has not seen, and sets it"),
     Equivalent(_CODEC, "decode_request", "off-by-one", "8", _LOGGED, "9"),
-    Equivalent(_CODEC, "decode_outputs", "statement-gone", 'raise BadFrameError("an output without frames")',
-               "a message of a socket has a frame"),
-    Equivalent(_CODEC, "decode_outputs", "branch-never-taken", "not frames", "a message of a socket has a frame"),
     Equivalent("engine/wire/handshake.py", "_greeting", "statement-gone", 'return ""', "None is as empty as no text"),
     Equivalent("engine/wire/handshake.py", "_missing", "statement-gone", 'raise AssertionError("nothing is missing")',
                "it is called when something is"),
@@ -91,8 +88,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/process/beside.py", "_or_leave", "off-by-one", "1",
                "any code but 0 is the same to its parent, who tells of its end by its name", "2"),
     Equivalent(_WORKER, "_start", "effects-swapped",
-               "yield MakeWorker(config, rank, config.grid.size, recipe.init_method, recipe.across)\n    "
-               "yield MarkPoint(Mark.LOADING)", "an object that has loaded nothing is seen by nobody"),
+               "yield MakeWorker(config, rank, config.grid.size, recipe.init_method, recipe.across, "
+               "recipe.local_dp_rank)\n    yield MarkPoint(Mark.LOADING)",
+               "an object that has loaded nothing is seen by nobody"),
     Equivalent("engine/executor/calls.py", "CallTable.open", "branch-never-taken",
                "output_rank is not None and not 0 <= output_rank < self.ranks", _RANK),
     Equivalent("engine/executor/calls.py", "CallTable.open", "off-by-one", "1", _RANK, "2",

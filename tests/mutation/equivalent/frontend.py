@@ -13,9 +13,9 @@ _LOOKED = "who looks twice at the same instant sees the same: the second look is
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_LIFE, "nobody", "statement-gone", "yield", "makes a generator of it, and is never reached"),
-    Equivalent(_CORE, "CoreHandle.tell", "sent-twice", """yield TellChild(self.node, CoreRecipe(
-            config=config, files=self.files, handshake_address=handshake_address, beat=self.beats_at,
-            frontend=frontend, engine_index=self.node.index, clients=clients, launcher=launcher, ranks=ranks))""",
+    Equivalent(_CORE, "CoreHandle.tell", "sent-twice", """yield TellChild(self.node, msgspec.structs.replace(
+            recipe, files=self.files, beat=self.beats_at, engine_index=self.node.index, start_by=start_by,
+            dp_rank=recipe.config.data_parallel_rank))""",
                "a child reads one recipe, and throws away what comes after it while it waits for its parent's end"),
     Equivalent(_LIFE, "ClientLife.send", "statement-gone", "return False", "nothing is as false as False",
                "return None"),

@@ -12,6 +12,7 @@ import pytest
 
 from faults.plan import drop, kill, plan, plan_to_json
 from scenarios.command import cli as command
+from scenarios.history.run import load_run
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import recorded
@@ -64,6 +65,38 @@ def test_ranks_that_a_scenario_cannot_have_leave_it_out_with_a_reason(capsys, tm
     assert answer.code == 0, answer.err
     assert "not played" in answer.err
     assert "worker.1->core.0/response:send" in answer.err
+
+
+@pytest.mark.parametrize(("options", "cores", "clients", "hubs"), [
+    (["--dp", 2], 2, 1, []), (["--dp", 2, "--coordinator"], 2, 1, [False]), (["--dp", 3, "--lockstep"], 3, 1, [True]),
+    (["--clients", 2], 1, 2, []), (["--dp", 2, "--lockstep", "--clients", 2], 2, 2, [True])],
+    ids=["dp", "coordinator", "lockstep", "clients", "all"])
+def test_a_scenario_of_one_engine_is_played_by_several(capsys, tmp_path, scenarios, options, cores, clients, hubs):
+    scenarios(examples.test_holds)
+    answer = ringtwin(capsys, "run", "--world", "sim", *options, "--out", tmp_path)
+    assert answer.code == 0, answer.err
+    play = load_run(next((tmp_path / "runs").iterdir())).play
+    assert len(play.topology.engines) == play.config.data_parallel_size == cores
+    assert len(play.topology.clients) == clients and bool(play.topology.launchers) == (clients > 1)
+    assert [hub.lockstep for hub in play.topology.coordinators] == hubs
+    assert play.config.is_lockstep == (True in hubs) and play.config.has_coordinator == bool(hubs)
+    assert not play.config.is_lockstep or play.config.bounds.collective_s < play.config.bounds.step_s
+
+
+@pytest.mark.parametrize("options", [["--clients", 2], ["--dp", 2, "--lockstep"]], ids=["clients", "lockstep"])
+def test_a_scenario_that_counts_steps_is_left_out_where_it_does_not_count_alone(capsys, tmp_path, scenarios, options):
+    scenarios(examples.test_holds, examples.test_counts_steps)
+    answer = ringtwin(capsys, "run", "--world", "sim", *options, "--out", tmp_path)
+    assert answer.code == 0, answer.err
+    assert "its workload counts steps, and they are not those of one client alone" in answer.err
+
+
+def test_a_scenario_over_tcp_is_played_for_several_clients(capsys, tmp_path, scenarios):
+    scenarios(examples.test_over_tcp)
+    answer = ringtwin(capsys, "run", "--world", "sim", "--clients", 2, "--out", tmp_path)
+    assert answer.code == 0, answer.err
+    play = load_run(next((tmp_path / "runs").iterdir())).play
+    assert len(play.topology.clients) == 2 and play.config.sockets.transport == "tcp"
 
 
 def test_a_run_leaves_page_results_junit_and_job_summary(capsys, tmp_path, scenarios, monkeypatch):
@@ -199,6 +232,8 @@ def test_generate_says_what_the_model_says(tmp_path):
         assert answer.code == 0, answer.err
         again = place.run("generate", "--model", MODEL, "--prompt", text, "--max-tokens", 12)
         assert again.out == answer.out
+        in_step = place.run("generate", "--model", MODEL, "--prompt", text, "--dp", 2, "--lockstep", "--max-tokens", 12)
+        assert (in_step.code, in_step.out, in_step.err) == (0, answer.out, "")
         assert len(answer.out.split()) > 3
         assert answer.err == ""
         assert place.left() == []

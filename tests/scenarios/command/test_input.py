@@ -124,6 +124,26 @@ def test_fewer_engines_than_one_are_refused(capsys, command):
     refused(ringtwin(capsys, *command, "--dp", 0), "--dp", "0")
 
 
+COMMANDS = pytest.mark.parametrize("command", [["run"], ["generate", "--model", MODEL, "--prompt", "Once"]],
+                                   ids=["run", "generate"])
+
+
+@COMMANDS
+@pytest.mark.parametrize("option", ["--lockstep", "--coordinator"])
+@pytest.mark.parametrize("dp", [[], ["--dp", 1]], ids=["no dp", "dp 1"])
+def test_one_engine_belongs_together_with_nobody(capsys, command, option, dp):
+    refused(ringtwin(capsys, *command, *dp, option), f"{option} is for several engines", "--dp 2")
+
+
+@COMMANDS
+def test_engines_in_step_are_given_their_coordinator_once(capsys, command):
+    refused(ringtwin(capsys, *command, "--dp", 2, "--lockstep", "--coordinator"), "leave --coordinator out")
+
+
+def test_fewer_clients_than_one_are_refused(capsys):
+    refused(ringtwin(capsys, "run", "--clients", 0), "--clients", "0")
+
+
 # -- requests
 
 

@@ -10,7 +10,7 @@ from scenarios.history.run import RunError, load_run, save
 from tests.effort import lines_run
 from tests.guarantees.build import OUTPUTS, REQUESTS, RPC, Builder, history
 
-LINES_FOR_A_RECORD = 22
+LINES_FOR_A_RECORD = 24
 
 
 def _flow(h: History, name: str):  # noqa: ANN202

@@ -15,12 +15,15 @@ from engine.topology import (
     Topology,
     core,
     data_parallel,
+    external,
+    headless,
+    hybrid,
     side_by_side,
     tensor_parallel,
 )
 from scenarios.history.play import Beside, Holdings, Moment, Options
 from scenarios.lab.script import CLOSE, DONE, FAILED, GO, GUARD_FACTOR, STOP, UP, Rehearsed, Seen
-from scenarios.lab.settings import listeners_s
+from scenarios.lab.settings import config_for, lab_config, listeners_s
 
 BOUNDS = Bounds(startup_s=20.0, heartbeat_s=1.0, detection_s=0.5, request_s=3.0, stall_s=2.0, drain_s=1.0,
                 cleanup_s=5.0, replay_s=0.5)
@@ -254,6 +257,52 @@ def test_engines_that_their_launcher_cannot_start_have_no_clients() -> None:
     bench.births["launcher.0"] = born
     bench.play()
     assert list(bench.actors) == ["launcher.0"] and not bench.waited
+
+
+def test_a_headless_launcher_is_started_beside_the_client_and_goes_behind_it() -> None:
+    bench = Bench(headless(3, 1))
+    bench.play()
+    assert list(bench.actors) == ["frontend.0", "launcher.1", "launcher.2"] and bench.attached in ([], [b""])
+    assert [said for said in bench.order() if not said.endswith("born")] == [
+        "frontend.0 go", "frontend.0 close", "launcher.1 close", "launcher.2 close"]
+
+
+def test_a_headless_launcher_that_never_says_a_word_keeps_nobody_waiting() -> None:
+    bench = Bench(headless(2, 1))
+    bench.births["launcher.1"] = lambda actor: None
+    bench.play()
+    assert "frontend.0 go" in bench.order() and "launcher.1 close" in bench.order() and not bench.waited
+
+
+def test_clients_with_cores_of_their_own_are_started_and_closed_together() -> None:
+    bench = Bench(external(2))
+    bench.play()
+    assert [said for said in bench.order() if not said.endswith("born")] == [
+        "frontend.0 go", "frontend.1 go", "frontend.0 close", "frontend.1 close"]
+
+
+# -- how each of several is configured
+
+
+def test_each_of_several_that_start_cores_is_told_which_are_its_own() -> None:
+    topology = hybrid(2, 2)
+    parts = [config_for(lab_config(), client, topology) for client in topology.clients]
+    assert [list(part.local_ranks) for part in parts] == [[0, 1], [2, 3]] and [part.is_head for part in parts] == [
+        True, False]
+    assert {part.data_parallel.load_balancing for part in parts} == {"hybrid"} and all(part.is_spread for part in parts)
+    assert [part.data_parallel.rank_local for part in parts] == [0, 2]
+    assert config_for(lab_config(), external(2).clients[1], external(2)).data_parallel.load_balancing == "external"
+    alone = headless(2, 1)
+    part = config_for(lab_config(), alone.launchers[0], alone)
+    assert part.data_parallel.load_balancing == "internal" and list(part.local_ranks) == [1]
+    assert list(config_for(lab_config(), alone.clients[0], alone).client_ranks) == [0, 1]
+
+
+def test_only_the_last_of_several_is_configured_otherwise() -> None:
+    topology, differs = external(2), {"sync_interval": 9, "data_parallel_size": 3}
+    first, last = (config_for(lab_config(), client, topology, differs) for client in topology.clients)
+    assert first == config_for(lab_config(), topology.clients[0], topology)
+    assert last.data_parallel.sync_interval == 9 and last.data_parallel_size == 3
 
 
 # -- subscribers

@@ -34,3 +34,25 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
     assert holdings_of(pid, with_memory=True) is None
+
+
+def test_what_another_one_reads_for_a_moment_is_not_counted_and_what_it_keeps_is() -> None:
+    before = holdings_of(os.getpid(), with_memory=False)
+    closed = threading.Event()
+
+    def read_for_a_moment() -> None:
+        with open("/proc/self/stat") as file:
+            opened.set()
+            file.read()
+            closed.wait(0.005)
+
+    opened = threading.Event()
+    thread = threading.Thread(target=read_for_a_moment)
+    thread.start()
+    opened.wait()
+    passing = holdings_of(os.getpid(), with_memory=False)
+    thread.join()
+    with open("/proc/self/stat"):
+        kept = holdings_of(os.getpid(), with_memory=False)
+    assert before is not None and passing is not None and kept is not None
+    assert passing.descriptors == before.descriptors and kept.descriptors == before.descriptors + 1

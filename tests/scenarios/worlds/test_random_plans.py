@@ -13,7 +13,16 @@ from functools import cache
 import msgspec
 import pytest
 
-from engine.topology import Engine, data_parallel, side_by_side, tensor_parallel
+from engine.topology import (
+    Engine,
+    data_parallel,
+    external,
+    headless,
+    hybrid,
+    offline,
+    side_by_side,
+    tensor_parallel,
+)
 from faults.generate import generate_plan
 from faults.plan import Plan, plan, plan_to_json, raises, truncate
 from scenarios.guarantees.judge import judge
@@ -33,9 +42,12 @@ TOPOLOGIES = {
     "two cores and a coordinator": data_parallel(2, coordinated=True),
     "two ranks in step": data_parallel(2, lockstep=True),
     "two ranks of two workers in step": data_parallel(2, tp=2, lockstep=True),
+    "two ranks of two stages in step": data_parallel(2, pp=2, lockstep=True),
     "two clients of a core": data_parallel(1, clients=2),
     "two clients of two cores in step": data_parallel(2, lockstep=True, clients=2),
     "two clients, and one comes back": data_parallel(1, clients=2),
+    "two clients with a core each": external(2), "two clients with two cores each": hybrid(2, 2),
+    "two cores, one of them headless": headless(2, 1), "two offline ranks": offline(2),
     "two engines": side_by_side(Engine(tp=2), Engine(tp=2)),
     "two ranks": side_by_side(*(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2))),
 }
@@ -46,13 +58,14 @@ OPTIONS = {"two clients, and one comes back": Options(client_returns=True)}
 def play_of(name: str, plan: Plan) -> Play:
     topology = TOPOLOGIES[name]
     first = topology.engines[0]
-    in_step = any(hub.lockstep for hub in topology.coordinators)
+    in_step = bool(topology.stepping)
+    asked = waves() if in_step and not topology.offline else recorded("eight-mixed")
     config = of_topology(lab_config(bounds={"request_s": 2.0, **({"collective_s": 0.8} if in_step else {})},
                                     scheduler={"async_scheduling": first.pp > 1},
                                     kv_events={"enable_kv_cache_events": len(topology.subscribers) > 0}), topology)
     return Play(scenario="random", title="", world="sim", topology=topology, plan=plan, config=config, promises=(),
                 options=OPTIONS.get(name, Options()),
-                workload=msgspec.to_builtins((waves() if in_step else recorded("eight-mixed")).played()))
+                workload=msgspec.to_builtins(asked.played()))
 
 
 def played(name: str, plan: Plan) -> tuple:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from scenarios.guarantees.base import DEATHS, MEMORY, Envelope, Finding, Guarantee, has_workers
-from scenarios.guarantees.readers.lockstep import ACROSS
 from scenarios.history.history import FOREVER, Fate, History, Record
-from scenarios.history.names import base
+from scenarios.history.names import ACROSS, base
 
 CHAPTER = "Ring and collective RPC"
 _ENTER = "/collective:enter"

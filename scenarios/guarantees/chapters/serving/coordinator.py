@@ -6,10 +6,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.guarantees.base import LOSSES, MESSAGE, ORDERINGS, STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.base import (
+    DAMAGE,
+    DEATHS,
+    LOSSES,
+    MESSAGE,
+    ORDERINGS,
+    STALLS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+)
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.history.history import FOREVER, EngineLife, History, Receipt, Record
-from scenarios.history.names import base, kind_of, life_of, of_life
+from scenarios.guarantees.readers.hub import Hub, Word, hear, word_of
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Receipt, Record
+from scenarios.history.names import base, kind_of, life_of, of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import STALL_FATES
 
@@ -38,6 +50,17 @@ def check_start_needs_all(history: History) -> Finding:
     return finding
 
 
+#: Where it says where it is bound: from then on it counts the time.
+_BOUND = f"/{Channel.BIRTH.value}:send"
+#: What it says, by itself.
+_SAID = ("start", "notice")
+#: In the twin, where a turn takes no time but its own.
+SLACK_S = 0.005
+
+#: What a message met that is taken in all the same: nothing, or a standstill of its reader.
+_HEARD = (None, Fate.STALL, Fate.HANG, Fate.DUPLICATE)
+
+
 def _judge_ready(finding: Finding, hub: str, core: str) -> None:
     """A core that is ready has heard that all are heard."""
     history = finding.history
@@ -45,7 +68,9 @@ def _judge_ready(finding: Finding, hub: str, core: str) -> None:
     if not ready:
         return
     edge = f"{hub}->{core}/wave"
-    heard = [record for record in history.receives(edge) if record.data.get("ready") and not record.data.get("fault")]
+    heard = [record for record in history.receives(edge)
+             if record.data.get("ready") and (record.data.get("fate") in _HEARD or history.delivered_at.get(
+                 (record.site, record.nth), FOREVER) <= ready[0].at)]
     if not heard or heard[0].number > ready[0].number:
         finding.broke("{} was ready before it had heard that all have subscribed", core, at=ready[0].at, node=core)
     elif any(_is_of_a_subscription(receipt) and receipt.at < ready[0].at for receipt in history.faults.receipts):
@@ -108,6 +133,11 @@ class _Quiet(NamedTuple):
     since: float
     until: float
     requests: tuple[int, ...]
+
+
+def is_counted(play: Play) -> bool:
+    """Whether a coordinator tells of counts: not where whoever asks chooses the core."""
+    return has_coordinator(play) and play.config.data_parallel.load_balancing != "external"
 
 
 def check_view_converges(history: History) -> Finding:
@@ -174,6 +204,72 @@ def _told_in(views: list[Record]) -> str:
     return str(found[0]) if found else "no"
 
 
+def check_coordinator_in_turn(history: History) -> Finding:
+    finding = Finding(history)
+    intruders = history.play.options.intruders
+    for hub in history.of_kind(NodeKind.COORDINATOR):
+        ready = history.crossings.get(mark_site(hub, Mark.READY))
+        if ready and not any(history.meets(hub, intruder) for intruder in intruders):
+            said = [record for record in history.records(hub) if record.site.endswith(_BOUND)]
+            _judge_turns(finding, hub, (*said, *ready)[0])
+    return finding
+
+
+def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
+    """Each word that it says, beside what it was told by then. `ready`: when it begins."""
+    history, due = finding.history, list[Word]()
+    first = history.engines_of(hub)[0]
+    rules = Hub(len(history.engines_of(hub)), history.play.config.data_parallel, ready.at,
+                lockstep=history.in_step(first), counted=is_counted(history.play))
+    told_at, slack = ready.at, SLACK_S if history.simulated else history.bounds.detection_s
+    for record in _turns(history, hub, ready):
+        until = max(rules.publish_at, told_at)  # what it is told may make it due at once
+        if not due and not finding.took(
+                "telling clients of counts, in {},", hub, bound=slack, at=record.at, node=hub,
+                measured=record.at - until - history.faults.frozen_s(hub, until, record.at)):
+            return
+        if record.site in _SAID:
+            word = word_of(record)
+            if not due:
+                if record.at < rules.publish_at - slack:
+                    finding.broke("{} told clients at {:.4f}, and that was due at {:.4f}", hub, record.at,
+                                  rules.publish_at, at=record.at, node=hub)
+                    return
+                if rules.has_news:
+                    finding.witness("clients were told of counts that had changed", at=record.at, node=hub)
+                due = rules.publish(record.at)
+            if word != (meant := due.pop(0)):
+                finding.broke("{} said {}, and by what it was told it had to say {}", hub, word, meant, at=record.at,
+                              node=hub)
+                return
+        elif due:
+            finding.broke("{} heard of something else before it had said {}", hub, due[0], at=record.at, node=hub)
+            return
+        else:
+            told_at, teller = record.at, record.site.partition("->")[0]
+            due = hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None)
+            if "start_wave" in record.data and not due:
+                finding.witness("{} told of wave {}, which ran or was over", teller, record.data["start_wave"],
+                                at=record.at, node=hub)
+
+
+def _turns(history: History, hub: str, ready: Record) -> Iterator[Record]:
+    """What it says, and what it is told, in its own order, until it leaves, or is told otherwise than it was sent."""
+    edges = {f"{base(peer)}->{base(hub)}/{channel}:receive" for peer, channel in (
+        *((engine.core, Channel.REPORT.value) for engine in history.engines_of(hub)),
+        *((client, Channel.STATS.value) for client in history.of_kind(NodeKind.FRONTEND)))}
+    for record in history.records(hub):
+        if record.site == "dying":
+            return
+        if record.number < ready.number or (record.site not in _SAID and record.site not in edges):
+            continue
+        fate = record.data.get("fate")
+        if fate in ORDERINGS | DAMAGE | {Fate.DUPLICATE}:
+            return
+        if fate not in LOSSES:
+            yield record
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-start-needs-all", chapter=CHAPTER, source=SOURCE, check=check_start_needs_all, applies=has_coordinator,
@@ -193,7 +289,7 @@ GUARANTEES = (
         envelope=Envelope(),
     ),
     Guarantee(
-        id="dp-view-converges", chapter=CHAPTER, source=SOURCE, check=check_view_converges, applies=has_coordinator,
+        id="dp-view-converges", chapter=CHAPTER, source=SOURCE, check=check_view_converges, applies=is_counted,
         sentence="When no core has got a request or been done with one for as long as a coordinator takes to publish "
                  "counts that have changed, and once more those that have not, and for the detection bound, each "
                  "client knows how many requests each core has.",
@@ -205,7 +301,20 @@ GUARANTEES = (
             Where(STALLS, passing=False, why="who stands still for good tells nothing: see stall-is-told"),
             Where(MESSAGE | LOSSES, sites=f"core.*->coordinator.*/{Channel.REPORT.value}:*",
                   why="a core tells its counts when they change, once: they are advice"),
+            Where(DEATHS, sites=f"core.*->coordinator.*/{Channel.REPORT.value}:*",
+                  why="who fails as it tells its counts has not told them"),
             Where(MESSAGE | LOSSES, sites=f"frontend.*->coordinator.*/{Channel.STATS.value}:*",
                   why="a client asks for them once"))),
+    ),
+    Guarantee(
+        id="dp-coordinator-in-turn", chapter=CHAPTER, source=SOURCE, check=check_coordinator_in_turn,
+        applies=has_coordinator,
+        sentence="A coordinator says what follows from what it was told, in turn: each START and its notice once, "
+                 "counts of steps that all cores have told of, and those that have changed soon.",
+        wrong={"once": "starts a wave that is over, or that runs",
+               "whole": "tells counts of which some are of the next step",
+               "soon": "tells of counts that have changed as seldom as of those that have not"},
+        witness="clients were told of counts that had changed, or a core told of a wave that ran or was over",
+        envelope=Envelope(),
     ),
 )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 from engine.messages import Outcome
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.chapters.closing import word_is_lost
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
 from scenarios.history.operations import Operation
@@ -18,6 +16,11 @@ CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel client"
 
 def has_several(play: Play) -> bool:
     return any(len(client.engines) > 1 for client in play.topology.clients)
+
+
+def has_company(play: Play) -> bool:
+    """Whether the end of a core may concern another one's requests."""
+    return has_several(play) or bool(play.topology.stepping)
 
 
 def check_dead_never_chosen(history: History) -> Finding:
@@ -77,9 +80,11 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
     history, group = finding.history, finding.history.joined(engine)
     bound, death = history.bounds.detection_s, history.ends.first_death(engine)
     for client in history.of_kind(NodeKind.FRONTEND):
-        if engine not in history.engines_of(client):
+        own = [other for other in group if other in history.engines_of(client)]
+        if not own:
             continue
-        told = [history.heard_of("engine-dead", other, client) for other in group]
+        ears = [other.core for other in own] if history.is_apart(engine) else []  # by whom it hears of the others
+        told = [history.heard_of("engine-dead", other, client) for other in own]
         first = min((records[0][1] for records in told if records), key=lambda record: record.number, default=None)
         asked = [(o, o.accepted.number) for o in history.operations if o.node == client and o.accepted is not None]
         if first is None:
@@ -87,28 +92,32 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
             if death is not None and any(o.began_at <= death.at for o, _ in asked) and any(
                     start.ready_at <= death.at for start in history.startups if start.node == client):
                 finding.took("word of the end of {}, which {} steps with,", death.node, engine.core, bound=bound,
-                             measured=last - death.at - history.faults.frozen_s(client, death.at, last), node=client)
+                             node=client,
+                             measured=last - death.at - history.faults.frozen_s(client, death.at, last, *ears))
             continue
         if not history.before_closing(client, first):
             continue
-        silent = [other.core for other, records in zip(group, told, strict=True)
+        silent = [other.core for other, records in zip(own, told, strict=True)
                   if not records or records[0][1].at > first.at + bound]
         if silent and history.ends.at(client) > first.at + bound:
             finding.broke("{} told of the end of one core, and of {}, which step with it, it did not", client,
                           ", ".join(silent), at=first.at, node=client)
         open_then = [o for o, number in asked if number < first.number < _end_of(o.ends)]
         for o in open_then:
-            if o.ends and o.outcome != Outcome.ENGINE_DEAD and o.abort is None and not _let_go(history, o, first.at):
+            if o.ends and o.outcome != Outcome.ENGINE_DEAD and o.abort is None and not (
+                    o.error == "UnroutableError" or _let_go(history, o, first.at)):  # or it was not told yet
                 finding.broke("request {!r} ended {} behind the end of those that step together", o.request, o.outcome,
                               at=o.ended_at, node=client)
         reason = str(first.data.get("reason", ""))
         guilty = _who_ended(history, engine, first.at)
-        if guilty and not any(name in reason for name in guilty):
+        guilty |= _gone_along(history, guilty) if history.is_apart(engine) else frozenset()
+        unheard = history.is_apart(engine) and word_is_lost(history)  # all that it knows is what its own core says
+        if guilty and not unheard and not any(name in reason for name in guilty):
             finding.broke("{} was told {!r}, and {} is what ended them", client, reason, " or ".join(sorted(guilty)),
                           at=first.at, node=client)
         if death is not None and death.at < first.at and open_then:
             finding.took("word of the end of {}", death.node, bound=bound, at=first.at, node=client,
-                         measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at))
+                         measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at, *ears))
         if len({history.asked_of(o) for o in open_then}) > 1 or (open_then and guilty and not any(
                 base(history.asked_of(o).core) in guilty for o in open_then)):
             finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
@@ -118,12 +127,29 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
 def _who_ended(history: History, engine: EngineLife, at: float) -> frozenset[str]:
     """Names of those of a group that were gone or struck by then."""
     gone = (death.node for death in history.ends.deaths if history.lives_with(engine, death.node)
+            and not _follows(history, death.node, death.at)
             and (death.at < at or (death.planned and death.onset <= at)))
     struck = (receipt.node for receipt in history.faults.receipts if receipt.at <= at
               and history.lives_with(engine, receipt.node) and receipt.may_end_the_engine(history.bounds.collective_s))
     left = (node for node, records in history.by_node("dying").items()
-            if records[0].at <= at and history.lives_with(engine, node))
-    return frozenset(base(node) for node in (*gone, *struck, *left))
+            if records[0].at <= at and history.lives_with(engine, node) and not _follows(history, node, records[0].at))
+    return frozenset(base(node) for node in (*gone, *struck, *left, *history.missed(engine, at)))
+
+
+def _gone_along(history: History, names: frozenset[str]) -> frozenset[str]:
+    """Who was started by the same one as any of these, and is ended by it at once: from outside nobody can tell who was
+    the first."""
+    owners = {history.owner(engine) for name in names for engine in history.engines_of(name)[:1]}
+    return frozenset(base(node) for node in history.of_kind(NodeKind.CORE) + history.of_kind(NodeKind.COORDINATOR)
+                     if history.owner(history.engine_of(node)) in owners)
+
+
+def _follows(history: History, node: str, at: float) -> bool:
+    """Whether a rank without a coordinator goes because another one has gone, or stands still."""
+    engine = history.engine_of(node)
+    return history.is_apart(engine) and not any(
+        receipt.node == node for receipt in history.faults.receipts) and (history.ends_with_another(engine, at) or any(
+            receipt.at <= at and history.engine_of(receipt.node) != engine for receipt in history.faults.stalls))
 
 
 def _let_go(history: History, operation: Operation, by: float) -> bool:
@@ -137,74 +163,6 @@ def _end_of(ends: list[Record]) -> float:
     return ends[0].number if ends else FOREVER
 
 
-def check_burst_spreads(history: History) -> Finding:
-    finding = Finding(history)
-    for client in history.of_kind(NodeKind.FRONTEND):
-        cores = history.engines_of(client)
-        if len(cores) == 1:
-            continue
-        for burst in _bursts(history, client):
-            share = -(-len(burst) // len(cores))
-            chosen = Counter(core for core, is_asked_for in burst if not is_asked_for)
-            most, given = chosen.most_common(1)[0] if chosen else (0, 0)
-            if given > share + 1:
-                finding.broke("of a burst of {} requests to {} idle cores {} got {}", len(burst), len(cores),
-                              f"core.{most}", given, node=client)
-            elif chosen.total() >= 2 * len(cores):
-                finding.witness("of a burst of {} requests to {} idle cores none got more than {}", len(burst),
-                                len(cores), given, node=client)
-    return finding
-
-
-def _bursts(history: History, client: str) -> list[list[tuple[int, bool]]]:
-    """Which cores (and whether they were asked for by rank) got what was asked before anything of
-    it had ended, each time when nothing was open."""
-    changes: list[tuple[int, tuple[int, bool] | None]] = []  # by number: who got a request, or None for an end
-    for o in history.operations:
-        if o.node == client and o.accepted is not None:
-            changes.append((o.accepted.number, (history.asked_of(o).engine, rank_of(o) is not None)))
-            changes += [(end.number, None) for end in o.ends[:1]]
-    dead = {record.number for node, record in history.observed("engine-dead") if node == client}
-    found: list[list[tuple[int, bool]]] = []
-    still_open, begins = 0, True
-    for number, core in sorted(changes, key=lambda change: change[0]):
-        if any(told < number for told in dead):
-            break
-        if core is None:
-            still_open, begins = still_open - 1, False
-        else:
-            if not still_open:
-                found.append([])
-                begins = True
-            if begins:
-                found[-1].append(core)
-            still_open += 1
-    return found
-
-
-def rank_of(operation: Operation) -> Any:
-    """The core that its caller asked for."""
-    return None if operation.call is None else operation.call.data.get("rank")
-
-
-def check_rank_as_asked(history: History) -> Finding:
-    finding = Finding(history)
-    asked: list[tuple[Operation, int]] = []
-    for o in history.operations:
-        cores = history.engines_of(o.node)
-        rank = rank_of(o)
-        if len(cores) == 1 or o.accepted is None or rank is None:
-            continue
-        got = history.asked_of(o)
-        if rank not in range(len(cores)) or cores[rank] != got:
-            finding.broke("request {!r} asked for rank {}, and {} got it", o.request, rank, got.core, at=o.began_at,
-                          node=o.node)
-        asked.append((o, rank))
-    if len(asked) > 1 and len({rank for _, rank in asked}) == 1:
-        finding.witness("{} requests asked for rank {}, and it got them", len(asked), asked[0][1], times=len(asked))
-    return finding
-
-
 GUARANTEES = (
     Guarantee(
         id="dp-dead-never-chosen", chapter=CHAPTER, source=SOURCE, check=check_dead_never_chosen, applies=has_several,
@@ -214,26 +172,12 @@ GUARANTEES = (
         envelope=Envelope(),
     ),
     Guarantee(
-        id="dp-rank-as-asked", chapter=CHAPTER, source=SOURCE, check=check_rank_as_asked, applies=has_several,
-        sentence="A request that asks for one of several cores by its rank is sent to that one, or refused.",
-        wrong="chooses a core by what it has to do, whatever was asked for",
-        witness="several requests asked for the same rank",
-        envelope=Envelope(),
-    ),
-    Guarantee(
-        id="dp-death-ends-group", chapter=CHAPTER, source=SOURCE, check=check_death_ends_group, applies=has_several,
+        id="dp-death-ends-group", chapter=CHAPTER, source=SOURCE, check=check_death_ends_group, applies=has_company,
         sentence="The death of one of several cores ends its own requests by its name, and none of another one's; of "
                  "cores that step together it ends all, and so does that of their coordinator.",
         wrong={"others": "ends all requests when one core dies", "named": "does not say which core has died",
                "group": "lets cores that step together go on without one, or without their coordinator"},
         witness="a core died with requests under way, and another one had some, too",
-        envelope=Envelope(),
-    ),
-    Guarantee(
-        id="dp-burst-spreads", chapter=CHAPTER, source=SOURCE, check=check_burst_spreads, applies=has_several,
-        sentence="Of a burst of requests to idle cores none gets more than its share and one.",
-        wrong="sends all of a burst to the same core",
-        witness="twice as many requests as cores were asked for before the first of them had ended",
         envelope=Envelope(),
     ),
 )

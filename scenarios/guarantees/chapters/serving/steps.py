@@ -6,8 +6,19 @@ from bisect import bisect_right
 from itertools import takewhile
 from typing import Any
 
-from engine.topology import Channel
-from scenarios.guarantees.base import DAMAGE, LOSSES, MEMORY, MESSAGE, ORDERINGS, Envelope, Finding, Guarantee, Where
+from engine.topology import Channel, Mark, mark_site
+from scenarios.guarantees.base import (
+    DAMAGE,
+    DEATHS,
+    LOSSES,
+    MEMORY,
+    MESSAGE,
+    ORDERINGS,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+)
 from scenarios.guarantees.replay import Moment, Served, replayed
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
@@ -152,6 +163,7 @@ def _is_disturbed(history: History, served: Served) -> bool:
     Nor where answers come in another order than that in which they were given.
     """
     hits = [*history.faults.hit(*MESSAGE, *LOSSES, channel=Channel.REQUESTS.value), *history.faults.hit(Fate.TERMINATE),
+            *(receipt for receipt in history.faults.hit(*DEATHS) if receipt.node == history.owner(served.engine)),
             *history.faults.hit(*ORDERINGS, channel=Channel.OUTPUTS.value)]
     return any(history.engine_of(receipt.node) == served.engine for receipt in hits)
 
@@ -169,7 +181,10 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
     """Paused, nothing runs; `run_steps(k)` runs k steps, or fewer where nothing is left to do."""
     came = [r.at for r in finding.history.by_node("request").get(served.engine.core, ()) if r.data["action"] == "add"]
     times = [step.record.at for step in served.steps]
+    dummies = [r.at for r in finding.history.crossings.get(mark_site(served.engine.core, Mark.DUMMY), ())]
+    in_step = finding.history.in_step(served.engine)  # then one without tokens is no forward, and only these are asked
     paused_at: int | None = None
+    known_at = 0.0  # when its client was told so
     for record in answers:
         data, made = record.data, bisect_right(times, record.at)
         if _answered(record, "run_steps") and data["result"] != made or _answered(
@@ -179,7 +194,9 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
                           node=node)
             return
         if data["method"] == "run_steps" and paused_at is not None and not cannot_be_done("run_steps", data["args"]):
-            asked, ran = data["args"][0], made - paused_at
+            beside = bisect_right(dummies, record.at) - bisect_right(dummies, known_at)  # steps of others
+            empty = sum(not step.scheduled for step in served.steps[paused_at:made]) if in_step else 0
+            asked, ran = data["args"][0], made - paused_at - empty + beside
             idle = not made or (made <= len(served.moments) and not served.moments[made - 1].has_work)
             waits = any(at <= record.at and (not made or at > times[made - 1]) for at in came)
             over = ran == asked or (ran < asked and idle and not waits)
@@ -194,7 +211,7 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Reco
         if _answered(record, "get_stats") and paused_at:
             _judge_stats(finding, served, paused_at, record, node)
         if _answered(record, "run_steps", "pause_scheduler"):
-            paused_at = data["result"]
+            paused_at, known_at = data["result"], record.at
         elif data["method"] == "resume_scheduler":
             paused_at = None
 

@@ -10,7 +10,7 @@ from engine.topology import Channel, Mark
 from faults.journal import Record
 from scenarios.guarantees.base import DEATHS, MESSAGE, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep
+from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep, is_woken
 from scenarios.history.history import FOREVER, Fate, History
 
 SOURCE = "vLLM V1 data-parallel engine core"
@@ -35,7 +35,7 @@ def check_collectives_equal(history: History) -> Finding:
         mixed = sum(len(set(dummies)) > 1 for dummies in zip(*forwards, strict=False))
         if mixed:
             finding.witness("{} forwards were dummy ones of some ranks of {} and had tokens of others", mixed,
-                            group.hub, times=mixed)
+                            group.title, times=mixed)
     return finding
 
 
@@ -191,7 +191,7 @@ def _judge_woken(finding: Finding, group: Group, arrival: _Arrival, rank: Rank) 
     if any(receipt.fate in DEATHS and receipt.at <= since + bound for receipt in history.faults.receipts):
         return
     told = [found for each in group.ranks if (found := history.told_at(each.engine, since)) is not None]
-    if told and min(told)[0] < history.closing_at(rank.engine):
+    if told and min(told)[0] < history.group_closing_at(rank.engine):
         finding.broke("{} had a request at rest, and {} executed nothing until their client was told of a death",
                       arrival.rank.core, rank.core, at=min(told)[0], node=rank.core)
     elif history.closing_at(rank.engine) > since + bound:
@@ -229,7 +229,16 @@ def check_quiet_when_idle(history: History) -> Finding:
                     if quiet.since <= at <= quiet.until:
                         finding.witness("wave {} ended, in which {} had executed dummy batches only", wave, rank.core,
                                         at=at, node=rank.core)
+                if some := _dummies_behind(rank, quiet) if not group.hub else 0:
+                    finding.witness("{} had executed {} dummy batches behind its own last request", rank.core, some,
+                                    at=quiet.since, node=rank.core)
     return finding
+
+
+def _dummies_behind(rank: Rank, quiet: _Quiet) -> int:
+    """How many it had executed for others alone, before all rested."""
+    freed = [record.at for name, record in rank.told() if name == "freed" and record.at <= quiet.since]
+    return sum(turn.dummy and freed[-1] < turn.record.at < quiet.since for turn in rank.turns) if freed else 0
 
 
 def _quiets(group: Group) -> Iterator[_Quiet]:
@@ -328,7 +337,7 @@ GUARANTEES = (
         envelope=Envelope(),
     ),
     Guarantee(
-        id="dp-work-wakes-all", chapter=CHAPTER, source=SOURCE, check=check_work_wakes_all, applies=is_lockstep,
+        id="dp-work-wakes-all", chapter=CHAPTER, source=SOURCE, check=check_work_wakes_all, applies=is_woken,
         sentence="When a request comes to a rank of a group at rest, every rank executes a forward within a step's "
                  "bound and the detection bound, also where START was lost, unless a process of theirs has died.",
         wrong={"start": "tells no other rank that one has work",
@@ -347,7 +356,8 @@ GUARANTEES = (
                  "from one all-reduce to the next.",
         wrong={"sum": "goes on whatever all ranks have left to do",
                "interval": "asks more seldom than configured whether anything is left to do"},
-        witness="a wave ended in which a rank had executed dummy batches only",
+        witness="a wave ended in which a rank had executed dummy batches only, or, where nobody wakes it, some behind "
+                "its own last request",
         envelope=Envelope(),
     ),
 )

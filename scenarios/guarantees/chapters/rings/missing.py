@@ -1,10 +1,13 @@
-"""A promise about cores that step together, one of which does not come."""
+"""Promises about cores that step together, one of which does not come."""
 
 from __future__ import annotations
 
+from engine.topology import NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
-from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep
-from scenarios.history.history import FOREVER, History
+from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep, is_offline
+from scenarios.history.history import FOREVER, EngineLife, History, Record
+from scenarios.history.names import base
+from scenarios.history.operations import Absence
 
 CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel engine core; what an operator has to be told"
 
@@ -72,6 +75,47 @@ def _judge_open(finding: Finding, rank: Rank) -> None:
                          node=rank.core)
 
 
+def check_offline_ends(history: History) -> Finding:
+    finding = Finding(history)
+    waves: dict[tuple[int, int], list[Absence]] = {}
+    for absence in history.absences:
+        waves.setdefault((absence.engine.life, absence.wave), []).append(absence)
+    for absences in waves.values():
+        _judge_vain(finding, absences)
+    return finding
+
+
+def _judge_vain(finding: Finding, absences: list[Absence]) -> None:
+    """What clients were told of a wave to which some did not come, whose own clients had asked nothing."""
+    history, bounds, since = finding.history, finding.history.bounds, absences[0].since
+    bound = bounds.collective_s + bounds.detection_s
+    missed = [base(place) for one in absences for place in Rank(history, one.engine).places]
+    told: list[tuple[Record, str, EngineLife]] = []
+    for engine in absences[0].others:
+        for client in history.of_kind(NodeKind.FRONTEND):
+            if engine not in history.engines_of(client):
+                continue
+            heard = history.heard_of("engine-dead", engine, client)
+            until = heard[0][1].at if heard else since + bound
+            struck = any(receipt.at <= until and engine in history.joined(history.engine_of(receipt.node))
+                         for receipt in history.faults.receipts)
+            if struck or history.group_closing_at(engine) <= until or history.ends.at(client) <= until:
+                continue
+            if not heard:
+                finding.hangs("a wave of {} without {}", engine.core, " and ".join(missed), bound=bound, since=since,
+                              node=client)
+            elif finding.took("telling {} that a wave of {} has no end", client, engine.core, bound=bound, at=until,
+                              measured=until - since, node=client):
+                told.append((heard[0][1], client, engine))
+    for first, client, engine in sorted(told, key=lambda one: one[0].at)[:1]:  # later ones may tell of this one
+        if any(name in first.data["reason"] for name in missed):
+            finding.witness("{} was told that {} misses {}", client, engine.core, " and ".join(missed), at=first.at,
+                            node=client)
+        else:
+            finding.broke("{} waited for {}, and its client was told {!r}", engine.core, " and ".join(missed),
+                          first.data["reason"], at=first.at, node=client)
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-missing-is-named", chapter=CHAPTER, source=SOURCE, check=check_missing_is_named, applies=is_lockstep,
@@ -79,6 +123,14 @@ GUARANTEES = (
                  "that did not come, and never of one that waits itself.",
         wrong={"bound": "waits for others as long as they take", "named": "names all others, those that wait too"},
         witness="a core waited for another one that did not come, and named it",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-offline-ends", chapter=CHAPTER, source=SOURCE, check=check_offline_ends, applies=is_offline,
+        sentence="A wave to which a rank does not come, since nobody wakes it and its client asks nothing, ends for "
+                 "the clients of all others within the bound of a collective; the first one is told who is missed.",
+        wrong="waits for it as long as a step may take, and says that its own worker is late",
+        witness="a rank was asked nothing in a wave of others, and their clients were told of it",
         envelope=Envelope(),
     ),
 )

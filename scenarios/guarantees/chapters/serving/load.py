@@ -1,0 +1,201 @@
+"""Promises about which of several cores gets a request: the one that is asked for, else one with less to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engine.topology import NodeKind
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.chapters.serving.cores import CHAPTER, SOURCE, has_several
+from scenarios.history.history import EngineLife, History, Record
+from scenarios.history.operations import Operation
+from scenarios.history.play import Play
+
+#: A core whose cache is fuller than that may be passed over for it.
+_HALF = 0.5
+
+
+def has_counts(play: Play) -> bool:
+    """Whether a coordinator's counts reach a client that chooses by the score that counts both."""
+    return play.config.data_parallel.score == "new" and any(
+        len(client.engines) > 1 and play.topology.coordinators_of(client.engines) for client in play.topology.clients)
+
+
+def check_burst_spreads(history: History) -> Finding:
+    finding = Finding(history)
+    groups: dict[tuple[EngineLife, ...], list[str]] = {}
+    for client in history.of_kind(NodeKind.FRONTEND):
+        groups.setdefault(history.engines_of(client), []).append(client)
+    for cores, clients in groups.items():
+        if len(cores) == 1:
+            continue
+        for burst in _bursts(history, clients):
+            share = -(-len(burst) // len(cores))
+            chosen = Counter(core for core, is_asked_for in burst if not is_asked_for)
+            most, given = chosen.most_common(1)[0] if chosen else (0, 0)
+            if given > share + len(clients):
+                finding.broke("of a burst of {} requests to {} idle cores {} got {}", len(burst), len(cores),
+                              f"core.{most}", given, node=clients[0])
+            elif chosen.total() >= 2 * len(cores) * len(clients):
+                finding.witness("of a burst of {} requests to {} idle cores none got more than {}", len(burst),
+                                len(cores), given, node=clients[0])
+    return finding
+
+
+def _bursts(history: History, clients: list[str]) -> list[list[tuple[int, bool]]]:
+    """Which cores (and whether they were asked for by rank) got what these clients asked before anything of it had
+    ended, each time when nothing was open."""
+    changes: list[tuple[int, tuple[int, bool] | None]] = []  # by number: who got a request, or None for an end
+    for o in history.operations:
+        if o.node in clients and o.accepted is not None:
+            changes.append((o.accepted.number, (history.asked_of(o).engine, rank_of(o) is not None)))
+            changes += [(end.number, None) for end in o.ends[:1]]
+    dead = {record.number for node, record in history.observed("engine-dead") if node in clients}
+    found: list[list[tuple[int, bool]]] = []
+    still_open, begins = 0, True
+    for number, core in sorted(changes, key=lambda change: change[0]):
+        if any(told < number for told in dead):
+            break
+        if core is None:
+            still_open, begins = still_open - 1, False
+        else:
+            if not still_open:
+                found.append([])
+                begins = True
+            if begins:
+                found[-1].append(core)
+            still_open += 1
+    return found
+
+
+def rank_of(operation: Operation) -> Any:
+    """The core that its caller asked for."""
+    return None if operation.call is None else operation.call.data.get("rank")
+
+
+def check_rank_as_asked(history: History) -> Finding:
+    finding = Finding(history)
+    asked: list[tuple[Operation, int]] = []
+    for o in history.operations:
+        cores = history.engines_of(o.node)
+        rank = rank_of(o)
+        if len(cores) == 1 or o.accepted is None or rank is None:
+            continue
+        got = history.asked_of(o)
+        if rank not in range(len(cores)) or cores[rank] != got:
+            finding.broke("request {!r} asked for rank {}, and {} got it", o.request, rank, got.core, at=o.began_at,
+                          node=o.node)
+        asked.append((o, rank))
+    if len(asked) > 1 and len({rank for _, rank in asked}) == 1:
+        finding.witness("{} requests asked for rank {}, and it got them", len(asked), asked[0][1], times=len(asked))
+    return finding
+
+
+def check_counts_used(history: History) -> Finding:
+    finding = Finding(history)
+    for client in history.of_kind(NodeKind.FRONTEND):
+        cores = history.engines_of(client)
+        if len(cores) > 1:
+            _judge_choices(finding, client, cores)
+    return finding
+
+
+def _judge_choices(finding: Finding, client: str, cores: tuple[EngineLife, ...]) -> None:
+    """Each choice beside what its client had been told by then, and what it had sent and was done with since."""
+    history = finding.history
+    view = _View(cores, history.coordinated(cores[0]), len(history.play.topology.clients_of(cores[0].engine)))
+    for record, operation in _in_order(history, client):
+        if operation is not None and record is operation.accepted:
+            core = history.asked_of(operation)
+            if rank_of(operation) is None and view.told:
+                _judge_choice(finding, operation, core, view)
+            view.since[core] += 1
+            view.own[core] += 1
+        elif operation is not None:
+            view.own[history.asked_of(operation)] -= 1
+            view.done[history.asked_of(operation)] += 1
+        elif "counts" in record.data:
+            view.hear(record)
+        else:  # of whichever: that it cannot be reached, or has died
+            view.shunned |= {core for core in cores if record.data.get("core", core.engine) == core.engine}
+
+
+class _View:
+    """What a client knows of its cores."""
+
+    def __init__(self, cores: tuple[EngineLife, ...], counted: tuple[EngineLife, ...], clients: int) -> None:
+        """`counted`: those that it is told of, in that order, others' cores among them."""
+        self.cores, self.counted, self.clients = cores, counted, clients
+        self.told: dict[EngineLife, int] = {}  # requests there, waiting and running
+        self.full: set[EngineLife] = set()  # with more than half of the cache in use
+        self.since: Counter[EngineLife] = Counter()  # sent there since it was told
+        self.done: Counter[EngineLife] = Counter()  # done with since
+        self.own: Counter[EngineLife] = Counter()  # in flight there
+        self.shunned: set[EngineLife] = set()  # dead, or not to be reached once
+
+    def hear(self, record: Record) -> None:
+        of_all = dict(zip(self.counted, record.data["counts"], strict=True))
+        counts = {core: of_all[core] for core in self.cores}
+        self.told = {core: waiting + running for core, (waiting, running, _) in counts.items()}
+        self.full = {core for core, (_, _, cache) in counts.items() if cache > _HALF}
+        self.since, self.done = Counter(), Counter()
+
+    def least(self, core: EngineLife) -> int:
+        """So many requests there are at least, as far as it was told."""
+        return self.told[core] - self.done[core]
+
+    def most(self, core: EngineLife) -> int:
+        """And no more than so many, if others send as much as it does."""
+        return max(self.clients * self.own[core], self.told[core] + self.clients * self.since[core])
+
+
+def _in_order(history: History, client: str) -> list[tuple[Record, Operation | None]]:
+    """What it says that it was told, chose and was done with."""
+    found: list[tuple[Record, Operation | None]] = []
+    for o in history.operations:
+        if o.node == client and o.accepted is not None:
+            found += [(record, o) for record in (o.accepted, *o.ends[:1])]
+    for name in ("view", "engine-dead", "unroutable"):
+        found += [(record, None) for record in history.by_node(name).get(client, ())
+                  if name != "view" or record.data["counts"] is not None]
+    return sorted(found, key=lambda pair: pair[0].number)
+
+
+def _judge_choice(finding: Finding, operation: Operation, chosen: EngineLife, view: _View) -> None:
+    at, node = operation.began_at, operation.node
+    has = view.least(chosen)
+    better = [core for core in view.cores if view.most(core) < has and core not in view.shunned | view.full]
+    if better:
+        finding.broke("request {!r} went to {}, where {} others are, as its client was told, and {} has {} at most",
+                      operation.request, chosen.core, has, better[0].core, view.most(better[0]), at=at, node=node)
+    elif any(view.least(core) > view.most(chosen) and view.own[core] <= view.own[chosen] for core in view.cores):
+        finding.witness("{} was told of requests of others, and sent its own where there were fewer", node, at=at,
+                        node=node)
+
+
+GUARANTEES = (
+    Guarantee(
+        id="dp-rank-as-asked", chapter=CHAPTER, source=SOURCE, check=check_rank_as_asked, applies=has_several,
+        sentence="A request that asks for one of several cores by its rank is sent to that one, or refused.",
+        wrong="chooses a core by what it has to do, whatever was asked for",
+        witness="several requests asked for the same rank",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-burst-spreads", chapter=CHAPTER, source=SOURCE, check=check_burst_spreads, applies=has_several,
+        sentence="Of a burst of requests to idle cores none gets more than its share and one for each client that "
+                 "asks.",
+        wrong="sends all of a burst to the same core",
+        witness="twice as many requests as cores were asked for, by each client, before the first of them had ended",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-counts-used", chapter=CHAPTER, source=SOURCE, check=check_counts_used, applies=has_counts,
+        sentence="A client sends no request to a core that has, by what the coordinator told it last, more requests "
+                 "than another living one can have by the same counts and by what it has sent there.",
+        wrong="counts what it has sent itself, and does not look at what others have sent",
+        witness="others kept a core busy, and a client that had nothing there sent its request to another one",
+        envelope=Envelope(),
+    ),
+)

@@ -1,0 +1,128 @@
+"""The promise about cores that the head of their group has not started: they serve when all agree."""
+
+from __future__ import annotations
+
+from engine.topology import Channel
+from faults.journal import Record
+from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.chapters.serving.cores import CHAPTER
+from scenarios.history.history import EngineLife, Fate, History
+from scenarios.history.names import base
+from scenarios.history.play import Play
+
+#: What a core says to each with whom it shakes hands: an empty frame, HELLO, READY.
+_GREETINGS = 3
+#: What it takes over from the head, whatever it was started with.
+_ADOPTED = frozenset({"data_parallel_size"})
+_OF_THE_MODEL = frozenset({"tensor_parallel_size", "pipeline_parallel_size"})
+_OF_THE_GROUP = frozenset({"load_balancing", "sync_interval", "wave_protocol"})
+
+
+def is_spread(play: Play) -> bool:
+    return any(play.topology.is_spread(engine.index) for engine in play.topology.engines)
+
+
+def check_handshakes_agree(history: History) -> Finding:
+    finding = Finding(history)
+    for engine in history.engines:
+        greeted = history.greeted_by(engine)
+        if not history.play.topology.is_spread(engine.engine) or greeted[0] == history.owner(engine):
+            continue
+        _judge_first_work(finding, engine, greeted)
+        _judge_adopted(finding, engine, greeted[0])
+        if history.owner(engine) == history.owner(history.engines[-1]):
+            _judge_contradiction(finding, engine, greeted)
+    return finding
+
+
+def _judge_first_work(finding: Finding, engine: EngineLife, greeted: tuple[str, ...]) -> None:
+    """Whoever asks it first does so behind its READY to all, and their answers."""
+    history, core, channel = finding.history, engine.core, Channel.HANDSHAKE.value
+    first = _first_work(history, core)
+    promised = history.sends(f"{core}->{greeted[-1]}/{channel}")[_GREETINGS - 1:] if len(greeted) > 1 else []
+    asked = [(record, greeted) for record in (first,) if record] + [(record, greeted[:1]) for record in promised[:1]]
+    for record, nodes in asked:
+        _judge_words(finding, core, record, nodes)
+    if first is None:
+        return
+    hits = [receipt for receipt in history.faults.at(f"/{channel}:") if base(core) in receipt.site]
+    if hits and len(greeted) > 1:
+        finding.witness("a word between {} and {} met {}, and it went to work when both had answered", core,
+                        " or ".join(greeted), hits[0].fate, at=first.at, node=core)
+
+
+def _judge_words(finding: Finding, core: str, first: Record, nodes: tuple[str, ...]) -> None:
+    history, channel = finding.history, Channel.HANDSHAKE.value
+    for node in nodes:
+        said = sum(record.number < first.number for record in history.sends(f"{core}->{node}/{channel}"))
+        heard = any(record.number < first.number for record in history.receives(f"{node}->{core}/{channel}"))
+        if said < _GREETINGS or not heard:
+            finding.broke("{} was ready to work when it had said {} of {} words to {}, which had {}", core, said,
+                          _GREETINGS, node, "answered" if heard else "not answered", at=first.at, node=core)
+
+
+def _first_work(history: History, core: str) -> Record | None:
+    """A request, or a step that others have it make."""
+    found = [records[0] for records in (history.by_node("request").get(core), history.by_node("start-heard").get(core))
+             if records]
+    return min(found, key=lambda record: record.number, default=None)
+
+
+def _judge_adopted(finding: Finding, engine: EngineLife, head: str) -> None:
+    """What the head says for all is what each core goes by."""
+    history = finding.history
+    ready, said = (next(iter(history.by_node("ready").get(node, ())), None) for node in (engine.core, head))
+    if ready is None or said is None:
+        return
+    for name, value in said.data["parallel_config"].items():
+        if ready.data["parallel_config"].get(name) != value:
+            finding.broke("{} is {} by {}, and {} goes by {}", name, value, head, engine.core,
+                          ready.data["parallel_config"].get(name), at=ready.at, node=engine.core)
+    for name in _ADOPTED & history.play.options.differs.keys():
+        finding.witness("{} was started with {} {}, and goes by that of {}", engine.core, name,
+                        history.play.options.differs[name], head, at=ready.at, node=engine.core)
+
+
+def _judge_contradiction(finding: Finding, engine: EngineLife, greeted: tuple[str, ...]) -> None:
+    """Who is configured otherwise does not serve; the head, and its own client, are told in what."""
+    history, differs = finding.history, finding.history.play.options.differs
+    wrong = differs.keys() & (_OF_THE_GROUP | _OF_THE_MODEL | (_ADOPTED if len(greeted) > 1 else frozenset()))
+    ready = next(iter(history.by_node("ready").get(engine.core, ())), None)
+    if not wrong:
+        if differs and ready is None and not history.faults.receipts:
+            finding.broke("{} did not start, and differs in nothing that it may not", engine.core, node=engine.core)
+        return
+    if ready is not None:
+        finding.broke("{} is ready, and {} of others differs", engine.core, " and ".join(sorted(wrong)), at=ready.at,
+                      node=engine.core)
+    for startup in history.startups:
+        if startup.node not in greeted or startup.end is None:
+            continue
+        unnamed = [name for name in sorted(wrong) if name not in str(startup.end.data.get("reason", ""))]
+        if unnamed and not history.faults.receipts:
+            finding.broke("{} was not told that {} differs", startup.node, " and ".join(unnamed), at=startup.end.at,
+                          node=startup.node)
+        elif not unnamed:
+            finding.witness("{} was told by name that {} differs", startup.node, " and ".join(sorted(wrong)),
+                            at=startup.end.at, node=startup.node)
+
+
+GUARANTEES = (
+    Guarantee(
+        id="dp-handshakes-agree", chapter=CHAPTER, source="vLLM V1 data-parallel engine core",
+        check=check_handshakes_agree, applies=is_spread,
+        sentence="A core that the head of its group has not started serves nobody before it, and the core's own "
+                 "client, where it has one, have answered its greetings and got its READY; it goes by what the head "
+                 "says for all; and where any other setting differs it serves nobody, and both are told which.",
+        wrong={
+            "serves": "serves its own client when that has answered, whatever the head says",
+            "adopts": "goes by its own settings where the head has said others for all",
+            "names": "refuses what differs, and does not say what that is",
+        },
+        witness="a word of one handshake was late, lost or doubled, and the core went to work behind both; or some "
+                "were configured otherwise than others",
+        envelope=Envelope(outside=(
+            Where(DEATHS | STALLS | frozenset({Fate.HANG}), nodes="frontend.*", why="the caller itself"),
+        )),
+    ),
+)

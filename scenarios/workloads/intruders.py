@@ -1,0 +1,93 @@
+"""What somebody says to engines who is none of their peers, at each socket that they bind: data, for plays."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs, SchedulerStats, UtilityOutput
+from engine.wire.codec import Utility, encode_outputs, encode_utility
+from engine.wire.wiring import identity_of
+from scenarios.history.play import Intruder, Options
+from scenarios.workloads.workload import Action, raw
+
+_DICE = random.Random(2)
+#: Empty, many frames, lengths that nobody has, no msgpack at all, a wrong shape, too deep, large, and by lot. None
+#: begins as a subscription does.
+GARBAGE = [
+    [b""], [b"?"] * 40, [b"\xdf\xff\xff\xff\xff"], [b"\xdd\xff\xff\xff\xff\x01"], [b"\xc1"], [b"\x93\x01\x02\xa1c"],
+    [b"\x91" * 5000], [b"\x81\xa1x" + b"\x91" * 5000], [b"?" * 70_000],
+    *[[bytes([_DICE.randrange(2, 256)]) + _DICE.randbytes(_DICE.randrange(1, 64))] for _ in range(8)],
+]
+#: Without what a real socket sends without a copy: for the first of those a process starts threads that it keeps.
+SMALL = [frames for frames in GARBAGE if len(frames[0]) < 64 << 10]
+#: Of this index there is nobody.
+NOBODY = 99
+SUBSCRIBES = [[b"\x01" + identity_of(NOBODY)], [b"\x01everything"]]
+HELLO = [msgspec.msgpack.encode({"status": "HELLO"})]
+READY = [msgspec.msgpack.encode({"status": "READY", "num_gpu_blocks": 1 << 60})]
+_LARGEST = (1 << 64) - 1
+COUNTS = SchedulerStats(num_running=_LARGEST, num_waiting=_LARGEST)
+#: What is true of a core at rest, and was said by somebody else.
+AT_REST = SchedulerStats(blocks_free=64, blocks_total=64)
+
+
+def report(**said: Any) -> list[bytes]:
+    """As an array whose order a decoder checks, and no type."""
+    return encode_outputs(EngineCoreOutputs(**said))
+
+
+#: Who speaks with a coordinator. Valid words of another, or the same twice, change nothing that matters.
+TO_COORDINATOR = [
+    Intruder(at="stats", kind="XSUB", bad=[*GARBAGE, *SUBSCRIBES, [b"\x93\x63\x00\x00"], [b"\x93\x00\x63\x00"],
+                                           [b"\x93\x00\x00\xcf" + b"\xff" * 8]],
+             idle=[[b"\x01"], [b"\x01" + identity_of(0)], [b"\x01" + identity_of(0)]]),
+    Intruder(at="waves", kind="XSUB", bad=[*GARBAGE, *SUBSCRIBES, [b"READY"], [b"\x92\x00\x00"]],
+             idle=[[b"\x01"], [b"\x01" + identity_of(1)], [b"\x01" + identity_of(1)]]),
+    Intruder(at="reports", kind="PUSH", bad=[
+        *GARBAGE, [ENGINE_CORE_DEAD], report(engine_index=0, utility_output=UtilityOutput(0, None, 1)),
+        report(engine_index=NOBODY, wave_complete=0), report(engine_index=NOBODY, start_wave=0),
+        report(engine_index=_LARGEST, scheduler_stats=COUNTS), report(engine_index=0, wave_complete=_LARGEST),
+        report(engine_index=1, start_wave=_LARGEST), report(engine_index=1, start_wave=-1)],
+        idle=[report(engine_index=1), report(engine_index=1, scheduler_stats=AT_REST),
+              report(engine_index=1, scheduler_stats=AT_REST)]),
+]
+_UNASKED = report(engine_index=0, utility_output=UtilityOutput(1 << 40, None, 1))
+
+
+def to_client(outputs: str, requests: str) -> list[Intruder]:
+    return [
+        Intruder(at=outputs, kind="PUSH", bad=[*GARBAGE, report(engine_index=NOBODY), report(engine_index=1)],
+                 idle=[_UNASKED, _UNASKED]),
+        Intruder(at=requests, kind="DEALER", bad=[*GARBAGE, HELLO]),
+        Intruder(at=requests, kind="DEALER", identity=identity_of(NOBODY), bad=[*GARBAGE, [b""], [b""]]),
+        Intruder(at=requests, kind="DEALER", identity=b"\x01a name of its own", bad=[[b""]]),
+    ]
+
+
+def to_owner(*, early: bool) -> list[Intruder]:
+    return [Intruder(at="handshake", kind="DEALER", identity=identity, bad=[*GARBAGE, [b""], HELLO, READY, READY],
+                     early=early) for identity in (None, identity_of(NOBODY))]
+
+
+def another_core_of_this_index(*, says_ready: bool) -> Intruder:
+    """It introduces itself before the one that was started. Of the two HELLOs the later one is named, whose it is."""
+    return Intruder(at="handshake", kind="DEALER", identity=identity_of(0), early=True, bad=[HELLO],
+                    idle=[READY] if says_ready else [])
+
+
+def to_outputs_of_another() -> Intruder:
+    """Of two cores: what comes as outputs of the second one is nobody else's."""
+    return Intruder(at="outputs.1", kind="PUSH", bad=[*GARBAGE, report(engine_index=0)], idle=[report(engine_index=1)])
+
+
+def no_requests() -> list[Action]:
+    """The same by a client of the core itself: behind a type that every core knows, and without one."""
+    return [*(raw(b"\x00", *frames) for frames in SMALL), *(raw(*frames) for frames in SMALL),
+            raw(*encode_utility(Utility(7, 1, "ping", [1])))]
+
+
+def amid(*intruders: Intruder) -> Options:
+    return Options(intruders=list(intruders))

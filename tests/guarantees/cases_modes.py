@@ -1,0 +1,112 @@
+"""Histories of cores that the head of their group has not started."""
+
+from engine.topology import external, headless
+from scenarios.history.play import Options
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+AGREE = "dp-handshakes-agree"
+HEAD, OWN, CORE = "frontend.0", "frontend.1", "core.1"
+SETTINGS = {"data_parallel_size": 2, "sync_interval": 16}
+
+
+def greets(h: Builder, *clients: str, late: str = "", ready: bool = True) -> Builder:
+    """It says all that it has to say, and is answered."""
+    for client in clients:
+        h.sends(f"{CORE}->{client}/handshake", "empty", "hello")
+        if client == late:
+            h.fires("delay", f"{client}->{CORE}/handshake:receive", node=CORE)
+        else:
+            h.carries(f"{client}->{CORE}/handshake", "metadata")
+    for client in clients if ready else ():
+        h.sends(f"{CORE}->{client}/handshake", "ready")
+    return h
+
+
+def starts(*, differs: dict[str, object] | None = None, alone: bool = False) -> Builder:
+    topology = headless(2, 1) if alone else external(2)
+    h = history(tp=1, topology=topology, data_parallel_size=2)
+    h.play_values["options"] = Options(differs=differs or {})
+    for client in (HEAD,) if alone else (HEAD, OWN):
+        h.observes(client, "starting")
+    return h
+
+
+def is_ready(h: Builder, *clients: str, core: dict[str, object] | None = None) -> Builder:
+    h.observes(CORE, "ready", num_gpu_blocks=8, parallel_config=core or SETTINGS)
+    for client in clients:
+        h.observes(client, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)
+    return h
+
+
+def works(h: Builder) -> Builder:
+    return h.observes(CORE, "request", request="a-1", action="add", reason="")
+
+
+def gives_up(h: Builder, *clients: str, reason: str) -> Builder:
+    for client in clients:
+        h.observes(client, "start-failed", error="StartupError", reason=reason)
+    return h
+
+
+@accepts(AGREE)
+def an_answer_was_doubled_and_it_waited_for_both() -> Builder:
+    h = starts().fires("duplicate", f"{HEAD}->{CORE}/handshake:receive", node=CORE)
+    return works(is_ready(greets(h, HEAD, OWN), HEAD, OWN))
+
+
+@accepts(AGREE)
+def the_head_is_told_what_differs_and_so_is_the_other_client() -> Builder:
+    h = greets(starts(differs={"sync_interval": 7}), HEAD, OWN, ready=False)
+    return gives_up(h, HEAD, OWN, reason="core.1 refuses: sync_interval is 7 here, and 16 of frontend.0")
+
+
+@accepts(AGREE)
+def a_headless_core_takes_over_how_many_there_are() -> Builder:
+    h = greets(starts(differs={"data_parallel_size": 3}, alone=True), HEAD)
+    return works(is_ready(h, HEAD))
+
+
+@rejects(AGREE)
+def it_works_before_it_has_told_the_head_that_it_is_ready() -> Builder:
+    h = greets(starts(), HEAD, ready=False)
+    return works(is_ready(greets(h, OWN), OWN))
+
+
+@rejects(AGREE)
+def it_works_before_the_head_has_answered() -> Builder:
+    return works(is_ready(greets(starts(), HEAD, OWN, late=HEAD), OWN))
+
+
+@rejects(AGREE)
+def it_is_woken_before_its_own_client_has_answered() -> Builder:
+    h = greets(starts(), HEAD, OWN, late=OWN)
+    return is_ready(h, HEAD).observes(CORE, "start-heard", wave=0, exclude=0, at=0, runs=True)
+
+
+@rejects(AGREE)
+def it_goes_by_another_size() -> Builder:
+    return works(is_ready(greets(starts(), HEAD, OWN), HEAD, OWN, core={"data_parallel_size": 3, "sync_interval": 16}))
+
+
+@rejects(AGREE)
+def a_headless_core_refuses_what_it_should_take_over() -> Builder:
+    h = greets(starts(differs={"data_parallel_size": 3}, alone=True), HEAD, ready=False)
+    return gives_up(h, HEAD, reason="core.1 refuses: data_parallel_size is 3 here, and 2 of frontend.0")
+
+
+@rejects(AGREE)
+def it_is_ready_though_it_is_configured_otherwise() -> Builder:
+    return is_ready(greets(starts(differs={"sync_interval": 7}), HEAD, OWN), HEAD, OWN)
+
+
+@rejects(AGREE)
+def the_head_is_not_told_what_differs() -> Builder:
+    h = greets(starts(differs={"sync_interval": 7}), HEAD, OWN, ready=False)
+    gives_up(h, HEAD, reason="core.1 has another parallel configuration")
+    return gives_up(h, OWN, reason="sync_interval is 7 here, and 16 of frontend.0")
+
+
+@silent(AGREE)
+def nothing_befalls_its_handshakes() -> Builder:
+    return works(is_ready(greets(starts(), HEAD, OWN), HEAD, OWN))
