@@ -50,6 +50,21 @@ def a_failure_is_not_told() -> Builder:
     return _takes(_executes(_both_answer(_calls(None, 0), 0), 1, 1, raises=True), 1, 1, status=1)
 
 
+@accepts("rpc-matched")
+def a_core_is_killed_as_it_reads_a_failure() -> Builder:
+    return a_failure_is_not_told().ends(CORE, exitcode=-9)
+
+
+@rejects("rpc-matched")
+def a_core_that_is_killed_long_after_a_failure_has_not_told_it() -> Builder:
+    return a_failure_is_not_told().wait(3).ends(CORE, exitcode=-9)
+
+
+@rejects("rpc-matched")
+def a_core_goes_on_with_a_failure_untold_before_it_is_killed() -> Builder:
+    return a_failure_is_not_told().crosses(f"{CORE}/mark:step").ends(CORE, exitcode=-9)
+
+
 @rejects("rpc-matched")
 def the_failure_of_a_rank_is_told_as_that_of_another_one() -> Builder:
     h = _both_answer(_calls(None, 0), 0)

@@ -34,7 +34,7 @@ UNWATCHED = Mutant(
 VIEW_SAID_ONCE = Mutant(
     id="view-said-once", scenario="test_counts_to_a_client_are_lost",
     bug="A coordinator publishes counts when they have changed, and never again.",
-    breaks=these("dp-view-converges/repeat"),
+    breaks=these("dp-view-converges/repeat"), along=these("dp-coordinator-in-turn"),
     edits=(Edit("engine/coordinator/board.py", "self._changed_s if self._changed else self._unchanged_s",
                 "self._changed_s if self._changed else 1000 * self._unchanged_s"),))
 

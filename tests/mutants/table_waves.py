@@ -65,14 +65,14 @@ NO_START = Mutant(
 ONE_START = Mutant(
     id="one-start", scenario="test_start_to_a_rank_is_lost",
     bug="A coordinator says START once, and takes it for heard.",
-    breaks=these("dp-work-wakes-all/repeat"), along=ALL_END,
+    breaks=these("dp-work-wakes-all/repeat"), along=ALL_END | these("dp-coordinator-in-turn"),
     edits=(Edit("engine/coordinator/board.py", "        if self._repair and self.running:\n            said.append",
                 "        if not self._repair and self.running:\n            said.append"),))
 
 START_AND_CONNECTION = Mutant(
     id="start-lost-with-its-connection", scenario="test_connection_of_a_start_is_cut",
     bug="The same over tcp: what was on its way when a connection was cut is not said again.",
-    breaks=these("dp-work-wakes-all/repeat"), along=ALL_END, edits=ONE_START.edits)
+    breaks=these("dp-work-wakes-all/repeat"), along=ONE_START.along, edits=ONE_START.edits)
 
 NEVER_QUIET = Mutant(
     id="never-quiet", scenario="test_one_request_wakes_all_ranks",

@@ -8,7 +8,7 @@ from engine.config import Bounds
 from engine.messages import ReplyStatus
 from engine.topology import Mark
 from scenarios.guarantees.base import ROUNDING_S, Finding
-from scenarios.history.history import FOREVER, Record
+from scenarios.history.history import FOREVER, History, Record
 
 #: What a step calls.
 PHASES = ("execute_model", "sample_tokens")
@@ -115,7 +115,7 @@ def _judge_untold_waits(finding: Finding, core: str, calls: list[Record], answer
 
 
 def _judge_failures(finding: Finding, core: str, calls: list[Record], answers: dict[int, list[Record]]) -> None:
-    """A failure that is the first end of its call is told as one."""
+    """A failure that is the first end of its call is told as one, unless its core was gone with it in its hands."""
     history, well = finding.history, ReplyStatus.SUCCESS
     failures = [reply for replies in answers.values() for reply in replies if reply.data["status"] != well]
     if not failures:
@@ -131,6 +131,12 @@ def _judge_failures(finding: Finding, core: str, calls: list[Record], answers: d
     for failed in failures:
         number = failed.data["call"]
         if number in made and number not in told and not is_answered(
-                history.ranks_of(core), made[number], answers, failed.number):
+                history.ranks_of(core), made[number], answers, failed.number) and not _ends_with(history, core, failed):
             finding.broke("call {} of {} failed, and it did not tell so", number, core, at=failed.at, node=core)
             return
+
+
+def _ends_with(history: History, core: str, last: Record) -> bool:
+    """Whether that core was gone before the thread that wrote this record could write another one."""
+    return history.ends.at(core) - last.at <= history.bounds.detection_s and not any(
+        record.number > last.number and record.thread == last.thread for record in history.records(core))
