@@ -31,6 +31,7 @@ from scenarios.guarantees.all import (
     dp_death_ends_group,
     dp_missing_is_named,
     dp_quiet_when_idle,
+    dp_rank_in_turn,
     dp_start_needs_all,
     dp_view_converges,
     dp_wave_monotone,
@@ -93,9 +94,9 @@ def counted() -> Workload:
 
 
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
-IN_STEP = (*CALM, dp_collectives_equal)
+IN_STEP = (*CALM, dp_collectives_equal, dp_rank_in_turn)
 RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all,
-         dp_coordinator_in_turn)
+         dp_coordinator_in_turn, dp_rank_in_turn)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
 HUB, TO_FIRST, TO_SECOND = "coordinator.0", "coordinator.0->core.0/wave", "coordinator.0->core.1/wave"
 START = {"type": "START_DP_WAVE"}

@@ -11,21 +11,16 @@ Promises
 - Counts that are published belong to one step of all ranks where ranks run in lockstep. They go out `changed_s` after
   the last ones if they differ, or the wave does, `unchanged_s` if not; in lockstep up to `settle_s` later while the
   ranks still report a step. Traffic puts this off no further.
-- What cannot be (an unknown rank, a negative number, bytes that are no subscription) changes nothing and is named.
+- What cannot be (an unknown rank, a negative number) changes nothing and is named.
 
 Times are of a monotonic clock.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from engine.coordinator.waves import WaveProtocol
-
-#: First byte of a subscription; behind it the rank's index in two bytes, the lower one first.
-SUBSCRIBE = 0x01
 
 Counts = tuple[int, int, float]  # waiting, running, share of the cache in use
 
@@ -86,32 +81,25 @@ class Board:
 
     # -- the ranks
 
-    def on_subscription(self, frame: bytes) -> list[Said]:
+    def on_subscription(self, rank: int) -> list[Said]:
         """A rank that comes again waits for Ready again; the others have had theirs and need not mind."""
-        if len(frame) != 3 or frame[0] != SUBSCRIBE:
-            return [Odd(f"no subscription: {frame[:16].hex(' ')}{' ...' * (len(frame) > 16)}")]
-        rank = int.from_bytes(frame[1:], "little")
         if odd := self._odd(rank):
             return [odd]
         self.subscribed.add(rank)
         return [Ready()] if self.is_ready else []
 
     def on_counts(self, rank: int, counts: Counts, wave: int, step: int, now: float) -> list[Said]:
-        """A rank's counts at a step. Raises nothing: older ones than the newest are used, and named."""
+        """A rank's counts at a step. Those of an older one than the newest are used, too."""
         if odd := self._odd(rank, *counts, wave, step):
             return [odd]
-        at, said = (wave, step), list[Said]()
-        if self._lockstep and at > self._newest:
+        if self._lockstep and (wave, step) > self._newest:
             if self._changed:
                 self._whole_step = tuple(self.counts)
-            self._newest = at
-        elif self._lockstep and at < self._newest:
-            said.append(Odd(f"rank {rank} told its counts of step {step} of wave {wave} behind those of step "
-                            f"{self._newest[1]} of wave {self._newest[0]}"))
+            self._newest = wave, step
         self._heard_at = now
         self._changed = self._changed or counts != self.counts[rank]
         self.counts[rank] = counts
-        return said
+        return []
 
     def on_start_wave(self, rank: int, wave: int) -> list[Said]:
         """A rank at rest has work. It runs already."""
@@ -168,9 +156,9 @@ class Board:
         self.wave, self.running = wave, True
         return [Start(wave, exclude), Notice(None, wave, True)]
 
-    def _odd(self, rank: int, *numbers: Any) -> Odd | None:
-        if not isinstance(rank, int) or not 0 <= rank < self.engines:
-            return Odd(f"there is no rank {rank!r} of {self.engines}")
-        if any(not isinstance(number, int | float) or not number >= 0 for number in numbers):
-            return Odd(f"rank {rank} told numbers that cannot be: {', '.join(map(repr, numbers))}")
+    def _odd(self, rank: int, *numbers: float) -> Odd | None:
+        if not 0 <= rank < self.engines:
+            return Odd(f"there is no rank {rank} of {self.engines}")
+        if any(number < 0 for number in numbers):
+            return Odd(f"rank {rank} told numbers that cannot be: {', '.join(map(str, numbers))}")
         return None

@@ -146,7 +146,7 @@ class CoordinatorLife:
             raise BadFrameError(f"a subscription of client {index}, of which there is none")
         yield Observe("subscribed", {"inbox": inbox, "index": index})
         if inbox == WAVES:
-            yield from self._say(self.board.on_subscription(bytes(frames[0])), "subscription")
+            yield from self._say(self.board.on_subscription(index), "subscription")
 
     def _report(self, report: EngineCoreOutputs) -> Loop[None]:
         board, rank = self.board, report.engine_index

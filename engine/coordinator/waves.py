@@ -57,10 +57,6 @@ class Waves:
 
     def __init__(self, rank: int, size: int, *, interval: int, protocol: WaveProtocol = "new",
                  coordinated: bool = True, repair: bool = True) -> None:
-        if not 0 <= rank < size:
-            raise ValueError(f"rank {rank} is none of a group of {size}")
-        if interval < 1:
-            raise ValueError(f"the interval must be at least 1 step, got {interval}")
         self.rank = rank
         self.size = size
         self.interval = interval
@@ -101,24 +97,20 @@ class Waves:
     # -- what happens
 
     def on_request(self, wave: int) -> list[Report]:
-        """A request was added, which its client sent in `wave`."""
-        if wave > self.wave:
-            self._adopt(wave)
-        elif self.protocol == "old":
+        """A request was added, which its client sent in `wave`: what a client believes moves no rank's number."""
+        if self.protocol == "old":
             return self._start() if wave < self.wave and not self.running else []
-        if self.protocol == "old" or self.running or self.holds:
+        if self.running or self.holds:
             return []
         self.running = True  # itself: the START that answers the report leaves its sender out
         return self._start()
 
     def on_start(self, wave: int, exclude: int | None) -> None:
         """The coordinator starts a wave on all ranks but one."""
-        if wave >= self.wave:
-            self.unheard = None
-        if self.protocol == "new" and self.paused:
+        if wave != self.wave:
             return
-        if exclude != self.rank and wave >= self.wave:
-            self._adopt(wave)
+        self.unheard = None
+        if exclude != self.rank and not (self.protocol == "new" and self.paused):
             self.running = True
 
     def stepped(self) -> None:
@@ -156,12 +148,7 @@ class Waves:
         self.running, self.paused = False, True
 
     def resume(self, unfinished: bool) -> list[Report]:
-        """"new": an all-reduce is due at once, before which nobody runs.
-
-        Raises ValueError while a pause is going on.
-        """
-        if self.pausing:
-            raise ValueError("a pause is going on, which not all ranks have joined yet")
+        """"new": an all-reduce is due at once, before which nobody runs."""
         if not self.paused:
             return []
         self.paused = False
@@ -171,12 +158,6 @@ class Waves:
         return []
 
     # -- the rest
-
-    def _adopt(self, wave: int) -> None:
-        """A rank that is younger than its group takes over the group's number."""
-        if wave > self.wave:
-            self.wave = wave
-            self.step = 0
 
     def _start(self) -> list[Report]:
         if not self.coordinated:

@@ -5,11 +5,13 @@ Promises
 - In lockstep each turn executes one forward, of work or a dummy one, so all ranks have executed as many at each
   all-reduce; what the wave and its steps are follows from `engine/coordinator/waves.py` alone.
 - A pause is answered when all ranks have agreed to it, and nothing is in flight any more; behind a resume no rank steps
-  before all have resumed. `run_steps` counts forwards, so that all ranks rest behind the same one.
+  before all have resumed. `run_steps` counts forwards, so that all ranks rest behind the same one. Of these calls each
+  begins when the one before was answered: what a client asks in one breath, all ranks do at the same places.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -24,9 +26,11 @@ from engine.errors import CollectiveError
 from engine.messages import EngineCoreOutputs, EngineCoreRequest, SchedulerOutput
 from engine.process.consensus.effects import Reduce
 from engine.topology import Mark
+from engine.wire.codec import Utility
 
 #: The group of the cores that step together.
 GROUP = "dp"
+_STEERING = frozenset({"pause_scheduler", "resume_scheduler", "run_steps"})
 #: Who is told of a wave's end where there is no coordinator.
 OWN_CLIENT = 0
 
@@ -34,24 +38,19 @@ OWN_CLIENT = 0
 class CountedEngineCore(EngineCore):
     """It tells a coordinator how much it has to do."""
 
-    _coordinated = True
     _counted: tuple[int, int] = (0, 0)
 
     def _looked(self) -> Loop[None]:
-        if not self._coordinated or self.config.data_parallel.load_balancing == "external":
-            return
         counts = self.scheduler.get_request_counts()
-        if counts != self._counted:
+        if self.config.is_counted and counts != self._counted:
             self._counted = counts
-            yield from self._report(EngineCoreOutputs(self.engine_index, scheduler_stats=self.scheduler.stats(),
-                                                      counted_at=self._place()))
+            yield from self._report(self._stats())
 
-    def _place(self) -> tuple[int, int]:
-        """Wave, and step of it."""
-        return 0, 0
+    def _stats(self) -> EngineCoreOutputs:
+        return EngineCoreOutputs(self.engine_index, scheduler_stats=self.scheduler.stats())
 
     def _report(self, said: EngineCoreOutputs) -> Loop[None]:
-        yield Put(OUTPUT, Outgoing(COORDINATOR if self._coordinated else OWN_CLIENT, said))
+        yield Put(OUTPUT, Outgoing(COORDINATOR if self.config.has_coordinator else OWN_CLIENT, said))
 
 
 class DPEngineCore(CountedEngineCore):
@@ -60,8 +59,7 @@ class DPEngineCore(CountedEngineCore):
     def __init__(self, *arguments: Any, waves: Waves, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.waves = waves
-        self._coordinated = waves.coordinated
-        self._wanted: int | None = None  # steps to run when all ranks rest
+        self._waiting: deque[Utility] = deque()  # calls that steer, behind the one that is not answered yet
 
     # -- steps
 
@@ -86,13 +84,12 @@ class DPEngineCore(CountedEngineCore):
             yield from self._agree()
         if self._allowance == 0 and not waves.due:
             waves.halt()
+            yield from self._rest("halt")
 
     def _forward(self) -> Loop[None]:
         """One, at least where any rank has work."""
         before = self.forwards
-        if self.waves.holds:
-            yield from self._use_all()
-        elif super()._may_step():
+        if super()._may_step():
             yield from super()._step()
         if self.forwards == before:
             if not self.waves.may_step(self._unfinished()):
@@ -110,7 +107,11 @@ class DPEngineCore(CountedEngineCore):
     def _stamped(self, scheduled: SchedulerOutput) -> SchedulerOutput:
         return msgspec.structs.replace(scheduled, at=self._place()) if scheduled.num_scheduled_tokens else scheduled
 
+    def _stats(self) -> EngineCoreOutputs:
+        return msgspec.structs.replace(super()._stats(), counted_at=self._place())
+
     def _place(self) -> tuple[int, int]:
+        """Wave, and step of it."""
         return self.waves.wave, self.waves.step
 
     def _agree(self) -> Loop[None]:
@@ -124,7 +125,7 @@ class DPEngineCore(CountedEngineCore):
         except CollectiveError as error:
             yield Observe("consensus-failed", {"blamed": list(error.blamed), "reason": str(error)})
             raise
-        was_paused = waves.paused
+        was_paused, resumes = waves.paused, "resume_scheduler" in self._later
         reports = waves.on_answer(answer)
         yield Observe("consensus", {"wave": wave, "step": step, "votes": votes, "answer": answer,
                                     "running": waves.running})
@@ -134,10 +135,7 @@ class DPEngineCore(CountedEngineCore):
         if waves.paused and not was_paused:
             yield MarkPoint(Mark.PAUSED, {"wave": waves.wave})
             yield from self._answer_later("pause_scheduler")
-            if self._wanted is not None:
-                self._allowance, self._wanted = self._wanted, None
-                yield from self._tell(waves.resume(self._unfinished()))
-        if "resume_scheduler" in self._later:
+        if resumes:
             yield MarkPoint(Mark.RESUMED, {"wave": waves.wave})
             yield from self._answer_later("resume_scheduler")
 
@@ -147,7 +145,17 @@ class DPEngineCore(CountedEngineCore):
                 yield Observe("start-wave", {"wave": report.wave})
                 yield from self._report(EngineCoreOutputs(self.engine_index, start_wave=report.wave))
             else:
+                yield Observe("wave-complete", {"wave": report.wave})
                 yield from self._report(EngineCoreOutputs(self.engine_index, wave_complete=report.wave))
+
+    def _rest(self, why: str) -> Loop[None]:
+        yield Observe("rest", {"why": why, "pausing": self.waves.pausing, "paused": self.waves.paused})
+
+    def _go_on(self, why: str) -> Loop[None]:
+        unfinished = self._unfinished()
+        reports = self.waves.resume(unfinished)
+        yield Observe("go-on", {"why": why, "unfinished": unfinished})
+        yield from self._tell(reports)
 
     # -- inputs
 
@@ -170,34 +178,43 @@ class DPEngineCore(CountedEngineCore):
 
     # -- utilities
 
+    def _utility(self, call: Utility) -> Loop[None]:
+        """Those that steer one after another, so that all ranks come to each of them at the same place."""
+        if call.method in _STEERING and self._is_steered:
+            self._waiting.append(call)
+        else:
+            yield from super()._utility(call)
+
+    def _answer_later(self, method: str) -> Loop[None]:
+        yield from super()._answer_later(method)
+        while self._waiting and not self._is_steered:
+            yield from super()._utility(self._waiting.popleft())
+
+    @property
+    def _is_steered(self) -> bool:
+        return not _STEERING.isdisjoint(self._later)
+
     def _pause_scheduler(self) -> Loop[Any]:
-        if "pause_scheduler" in self._later:
-            raise ValueError("a pause is going on")
         self._allowance = None
-        if not self.waves.pause():
-            return LATER
-        yield from self._use_all()
-        return self.steps
+        paused = self.waves.pause()
+        yield from self._rest("pause")
+        return self.steps if paused else LATER
 
     def _resume_scheduler(self) -> Loop[Any]:
-        if "resume_scheduler" in self._later or "run_steps" in self._later:
-            raise ValueError("all ranks go on already")
         self._allowance = None
-        yield from self._tell(self.waves.resume(self._unfinished()))
+        yield from self._go_on("resume")
         return LATER if self.waves.due else self.steps
 
     def _run_steps(self, steps: int) -> Loop[Any]:
-        if not self.waves.holds:
+        if not self.waves.paused:
             raise ValueError("ranks that step together run a number of steps out of a pause only: pause them first")
         found = yield from super()._run_steps(steps)
-        if self.waves.pausing:  # they are counted from the moment on when all rest
-            self._allowance, self._wanted = None, steps
-        else:
-            yield from self._tell(self.waves.resume(self._unfinished()))
+        yield from self._go_on("steps")
         return found
 
     def _steps_are_over(self) -> Loop[None]:
-        yield from self._use_all()
+        """Also where there was nothing to run them for."""
         self.waves.halt()
+        yield from self._rest("halt")
         yield MarkPoint(Mark.PAUSED, {"wave": self.waves.wave})
         yield from super()._steps_are_over()

@@ -262,16 +262,15 @@ class EngineCore:
         if request.request_id in self.scheduler.requests:
             yield Observe("request", {"request": request.request_id, "action": "duplicate", "reason": "id is live"})
             return
-        reason = ""
-        if self.drain.active:
-            reason = "the engine is draining"
-        elif self._has_its_limit(request.client_index):
+        reason = "the engine is draining" if self.drain.active else ""
+        if not reason and self._has_its_limit(request.client_index):
             reason = f"{self.config.limits.max_requests} requests are in flight already"
         if reason:
             yield from self._reject(request.request_id, request.client_index, FinishReason.REFUSED, reason)
             return
         self.scheduler.add_request(Request.from_engine_core_request(request))
-        yield Observe("request", {"request": request.request_id, "action": "add", "reason": ""})
+        yield Observe("request", {"request": request.request_id, "action": "add", "reason": "",
+                                  "wave": request.current_wave})
         yield from self._added(request)
 
     def _has_its_limit(self, client: int) -> bool:

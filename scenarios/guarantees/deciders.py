@@ -103,6 +103,8 @@ DECIDERS: dict[str, Decider] = {
     "dp-work-wakes-all": Decider("when a core took a request; when each rank came to a forward", (_I, _L)),
     "dp-quiet-when-idle": Decider("dummy batches as each rank came to them; when its requests came and ended",
                                   (_L, _I), "a core that says that it has a request"),
+    "dp-rank-in-turn": Decider("what each rank says that it was told, does and reports; forwards and reports as "
+                               "they cross", (_I, _L), "a rank that says that it was told what it was not"),
     "dp-missing-is-named": Decider("when each core came to an all-reduce; whom it says that it waited for", (_I, _P)),
     "dp-offline-ends": Decider("who came to the forwards of each wave; what clients asked, and were told", (_L, _C)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),

@@ -32,14 +32,13 @@ from scenarios.guarantees.chapters.serving import (
     flight,
     load,
     modes,
-    pauses,
     priority,
     promised,
     stages,
     steps,
     threads,
-    waves,
 )
+from scenarios.guarantees.chapters.serving.lockstep import pauses, turns, waves
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
@@ -50,8 +49,8 @@ GROUP = "ringtwin.guarantees"
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
     for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, load, clients, coordinator, modes, waves, missing, ring, ring_waits, queue,
-                    rpc, groups, death, cleanliness, birth, holdings, blocks, kv, kv_readers, publishing, ranks,
+                    threads, stages, cores, load, clients, coordinator, modes, waves, turns, missing, ring, ring_waits,
+                    queue, rpc, groups, death, cleanliness, birth, holdings, blocks, kv, kv_readers, publishing, ranks,
                     overload, programs)
     for guarantee in chapter.GUARANTEES
 }

@@ -110,6 +110,14 @@ def _steps_are_run_already(history: History, incident: Incident) -> bool:
     return incident.record in failed[:asked] and not calls[-1].data["failure"]
 
 
+def _steps_out_of_no_pause(history: History, incident: Incident) -> bool:
+    """The workload itself asks for steps, of ranks that run a number of them out of a pause only."""
+    asked = any(action.get("method") == "run_steps" for phase in history.play.workload.get("phases", ())
+                for action in phase.get("actions", ()))
+    return asked and bool(history.play.topology.stepping) and incident.record is not None and \
+        incident.record.data.get("method") == "run_steps"
+
+
 def _raw_frames(history: History, incident: Incident) -> bool:
     """The workload sends bytes that are no request. The core refuses what still says whose it would be."""
     if incident.sort is Sort.STRANGE and (incident.record is None or incident.record.data.get("action") != "refused"):
@@ -274,6 +282,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("more than is admitted", frozenset({Sort.REFUSED}), _more_than_admitted),
     Cause("the core cannot do what is asked", frozenset({Sort.UTILITY}), _impossible_call),
     Cause("steps are being run already", frozenset({Sort.UTILITY}), _steps_are_run_already),
+    Cause("ranks that step together are not paused", frozenset({Sort.UTILITY}), _steps_out_of_no_pause),
     Cause("the workload sends bytes that are no request", frozenset({Sort.BAD_FRAME, Sort.STRANGE}), _raw_frames),
     Cause("somebody speaks with it who is none of its peers", frozenset({Sort.BAD_FRAME}), _intruder),
     Cause("it was over when its abort came", frozenset({Sort.STRANGE}), _aborted_too_late),

@@ -37,6 +37,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_steps,
     cases_text,
     cases_transport,
+    cases_turns,
     cases_waves,
     cases_wrong,
 )

@@ -153,6 +153,14 @@ def _steps(asked: int, first_fails: bool = False) -> Builder:
     return h
 
 
+def _steers(asked: str) -> Builder:
+    """A client asks ranks that step together for this, and steps are refused."""
+    phases = [{"actions": [{"kind": "utility", "method": asked, "args": []}], "steps": 0}]
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2).promised(
+        workload={**WORKLOAD, "phases": phases})
+    return h.observes("frontend.0", "utility", method="run_steps", args=[3], result=None, failure="not paused")
+
+
 def test_the_last_of_two_calls_for_steps_does_not_fail() -> None:
     assert _steps(2, first_fails=True).judged(LAW).verdict is Verdict.BROKEN
 
@@ -173,6 +181,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "more than is admitted": (lambda: _refused(1), lambda: _refused(2)),
     "the core cannot do what is asked": (lambda: _call("no_such_call"), lambda: _call("ping")),
     "steps are being run already": (lambda: _steps(2), lambda: _steps(1)),
+    "ranks that step together are not paused": (lambda: _steers("run_steps"), lambda: _steers("pause_scheduler")),
     "the workload sends bytes that are no request": (lambda: _bad_frame(workload=RAW), _bad_frame),
     "somebody speaks with it who is none of its peers": (lambda: _intrudes(3), lambda: _intrudes(2)),
     "it was over when its abort came": (lambda: _late_abort("unknown-abort"), lambda: _late_abort("duplicate")),

@@ -83,7 +83,7 @@ OVER_THE_LIMIT = Mutant(
     edits=(
         Edit("engine/frontend/session.py", "if len(self._by_id) >= self.limits.max_requests:", "if False:"),
         Edit("engine/core/engine_core.py",
-             "elif self._has_its_limit(request.client_index):", "elif False:")))
+             "if not reason and self._has_its_limit(request.client_index):", "if False:")))
 
 THREAD_PER_REQUEST = Mutant(
     id="thread-per-request", scenario="test_nothing_goes_wrong",

@@ -143,8 +143,7 @@ TAKEN_WHILE_DRAINING = Mutant(
     id="taken-while-draining", scenario="test_request_comes_while_the_core_drains",
     bug="A core that was told to leave takes in what is new.",
     breaks=these("drain/refuse"),
-    edits=(Edit("engine/core/engine_core.py", "        if self.drain.active:\n            reason",
-                "        if False:\n            reason"),))
+    edits=(Edit("engine/core/engine_core.py", "draining\" if self.drain.active else", "draining\" if False else"),))
 
 FIXED_NAMES = Mutant(
     id="fixed-names", scenario="test_two_engines_serve_side_by_side",

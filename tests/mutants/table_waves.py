@@ -18,7 +18,7 @@ NO_DUMMIES = Mutant(
 STEPS_OF_ITS_OWN = Mutant(
     id="steps-of-its-own", scenario="test_one_request_wakes_all_ranks",
     bug="Each rank adds up what is left to do at steps that its own number tells.",
-    breaks=these("dp-collectives-equal/steps"), along=ALL_END,
+    breaks=these("dp-collectives-equal/steps"), along=ALL_END | these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "self.step % self.interval == 0", "(self.step + self.rank) % self.interval == 0"),))
 
 ITS_OWN_WORD = Mutant(
@@ -39,26 +39,19 @@ DEAF_WHILE_IT_WAITS = Mutant(
 ANY_NUMBER = Mutant(
     id="any-number", scenario="test_start_comes_to_ranks_at_rest",
     bug="A rank takes over the number of whatever START it hears.",
-    breaks=these("dp-wave-monotone/falls"),
-    edits=(Edit(WAVES, """            self._adopt(wave)
-            self.running = True
-
-    def stepped""", """            self.running = True
-        self.wave = wave
-
-    def stepped"""),))
+    breaks=these("dp-wave-monotone/falls"), along=these("dp-rank-in-turn"),
+    edits=(Edit(WAVES, "        if wave != self.wave:\n            return\n", "        self.wave = wave\n"),))
 
 ANY_START = Mutant(
     id="any-start", scenario="test_start_comes_to_ranks_at_rest",
     bug="A rank runs by any START, whichever wave it is of.",
-    breaks=these("dp-wave-monotone/starts"),
-    edits=(Edit(WAVES, "        if exclude != self.rank and wave >= self.wave:\n",
-                "        if exclude != self.rank:\n"),))
+    breaks=these("dp-wave-monotone/starts"), along=these("dp-rank-in-turn"),
+    edits=(Edit(WAVES, "        if wave != self.wave:\n            return\n", ""),))
 
 NO_START = Mutant(
     id="no-start", scenario="test_one_request_wakes_all_ranks",
     bug="A rank at rest that gets a request tells nobody.",
-    breaks=these("dp-work-wakes-all/start"), along=ALL_END,
+    breaks=these("dp-work-wakes-all/start"), along=ALL_END | these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "        if not self.coordinated:\n            return []\n        report",
                 "        if self.coordinated:\n            return []\n        report"),))
 
@@ -77,20 +70,20 @@ START_AND_CONNECTION = Mutant(
 NEVER_QUIET = Mutant(
     id="never-quiet", scenario="test_one_request_wakes_all_ranks",
     bug="Ranks go on whatever they have left to do.",
-    breaks=these("dp-quiet-when-idle/sum"),
+    breaks=these("dp-quiet-when-idle/sum"), along=these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "        self.running = sums[0] > 0 or pausing % self.size != 0\n",
                 "        self.running = True\n"),))
 
 SELDOM_ASKED = Mutant(
     id="seldom-asked", scenario="test_ranks_come_to_rest",
     bug="Ranks add up what is left to do a third as often as configured.",
-    breaks=these("dp-quiet-when-idle/interval"),
+    breaks=these("dp-quiet-when-idle/interval"), along=these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "self.step % self.interval == 0", "self.step % (3 * self.interval) == 0"),))
 
 RESTLESS = Mutant(
     id="restless", scenario="test_ranks_pause_and_go_on_together",
     bug="A rank that has requests executes forwards while all ranks rest.",
-    breaks=these("pause-exact/ranks"),
+    breaks=these("pause-exact/ranks"), along=these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "(self.running or (unfinished and not self.holds))", "(self.running or unfinished)"),))
 
 SEAT = "engine/process/consensus/agreement.py"
@@ -116,5 +109,30 @@ OWN_WORKER_IS_LATE = Mutant(
     edits=(Edit("engine/worker/worker.py", "across.where, bounds.collective_s, bounds.startup_s)",
                 "across.where, 60.0, bounds.startup_s)"),
            Edit("sim/nodes/model.py", "asked.across.names, timeout_s, shared", "asked.across.names, 60.0, shared")))
+
+ADDS_UP_EACH_STEP = Mutant(
+    id="adds-up-each-step", scenario="test_two_ranks_step_together",
+    bug="Ranks add up what is left to do at each step.",
+    breaks=these("dp-rank-in-turn/steps"),
+    edits=(Edit(WAVES, "self.due = self.step % self.interval == 0 or", "self.due = True or"),))
+
+REPORTS_EACH_REQUEST = Mutant(
+    id="reports-each-request", scenario="test_one_request_wakes_all_ranks",
+    bug="A rank reports that it has work whenever a request comes.",
+    breaks=these("dp-rank-in-turn/reports"),
+    edits=(Edit(WAVES, "        if self.running or self.holds:\n", "        if self.holds:\n"),))
+
+REPEATS_WHAT_WAS_HEARD = Mutant(
+    id="repeats-what-was-heard", scenario="test_one_request_wakes_all_ranks",
+    bug="A rank reports again and again that it has work, though it was heard.",
+    breaks=these("dp-rank-in-turn/heard"),
+    edits=(Edit(WAVES, "        self.unheard = None\n        if exclude", "        if exclude"),
+           Edit(WAVES, "        self.due = False\n        self.unheard = None\n", "        self.due = False\n")))
+
+STEERED_AT_ONCE = Mutant(
+    id="steered-at-once", scenario="test_ranks_are_asked_at_the_wrong_moment",
+    bug="A rank does what it is asked to as it hears it, amid a pause that not all have joined.",
+    breaks=these("dp-rank-in-turn/steered"), along=ALL_END,
+    edits=(Edit(CORE, "        return not _STEERING.isdisjoint(self._later)\n", "        return False\n"),))
 
 WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -40,12 +40,12 @@ def test_a_request_at_a_rank_at_rest_runs_it_and_is_reported_in_wave_0_too():
     assert rank.on_request(0) == [], "it is told once"
 
 
-def test_what_a_client_believed_of_the_wave_changes_nothing_but_a_younger_rank():
-    late, young = waves(), waves()
-    late.wave = 5
-    assert late.on_request(3) == [StartWave(5)]
-    assert young.on_request(3) == [StartWave(3)]
-    assert young.wave == 3
+@pytest.mark.parametrize("believed", [3, 5, 10 ** 9])
+def test_what_a_client_believed_of_the_wave_changes_nothing(believed):
+    rank = waves()
+    rank.wave = 5
+    assert rank.on_request(believed) == [StartWave(5)]
+    assert rank.wave == 5
 
 
 @pytest.mark.parametrize(("protocol", "interval", "at"), [("new", 4, [1, 4, 8, 12]), ("old", 4, [4, 8, 12]),
@@ -74,10 +74,11 @@ def test_a_wave_ends_on_all_ranks_at_once_and_rank_0_reports_it():
 
 
 @pytest.mark.parametrize("protocol", ["old", "new"])
-def test_a_start_of_a_wave_that_is_over_or_of_its_own_sender_starts_nothing(protocol):
+def test_a_start_of_another_wave_or_of_its_own_sender_starts_nothing(protocol):
     rank = waves(1, protocol=protocol)
     rank.wave = 2
     rank.on_start(1, None)
+    rank.on_start(3, None)
     rank.on_start(2, 1)
     assert not rank.running
     rank.on_start(2, 0)
@@ -162,13 +163,10 @@ def test_a_request_that_comes_between_resume_and_its_all_reduce_is_heard_though_
     assert [rank.running for rank in group] == [True, True]
 
 
-def test_resume_is_refused_while_a_pause_is_going_on_and_means_nothing_without_one():
+def test_resume_means_nothing_without_a_pause():
     rank = waves()
     assert rank.resume(True) == []
     assert not rank.due
-    rank.pause()
-    with pytest.raises(ValueError, match="a pause is going on"):
-        rank.resume(True)
 
 
 def test_without_a_coordinator_each_rank_tells_its_own_client_and_wakes_nobody():
@@ -198,12 +196,6 @@ def test_the_old_protocol_pauses_each_rank_by_itself():
     rest.on_start(0, None)
     assert rest.may_step(False), "nothing keeps a START from it"
     assert rest.resume(True) == [StartWave(0)]
-
-
-@pytest.mark.parametrize(("rank", "size", "interval"), [(2, 2, 4), (-1, 2, 4), (0, 2, 0)])
-def test_a_group_that_cannot_be_is_refused(rank, size, interval):
-    with pytest.raises(ValueError, match="rank|interval"):
-        Waves(rank, size, interval=interval)
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=6), st.integers(1, 5))

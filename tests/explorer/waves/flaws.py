@@ -49,7 +49,8 @@ _DUE = '        self.due = self.step % self.interval == 0 or (self.protocol == "
 _OWN = "        self.running = True  # itself: the START that answers the report leaves its sender out\n"
 _TELLS = "        return self._start()\n"
 _NEXT = "        self.wave += 1\n"
-_FLAG = '        if self.protocol == "new" and self.paused:\n            return\n'
+_FLAG = ' and not (self.protocol == "new" and self.paused)'
+_THIS_WAVE = "        if wave != self.wave:\n            return\n"
 _ENDS = "[WaveComplete(ended)] if self.rank == 0 or not self.coordinated else []"
 _STALE_START = "        if wave < self.wave or (wave == self.wave and self.running):\n            return []\n"
 _STALE_END = "        if wave < self.wave:\n            return []\n        self.wave, self.running"
@@ -57,13 +58,12 @@ _WAITS = "waits for ever in the all-reduce"
 _BARRIER = "        self._resuming = self.due = True\n        return []\n"
 
 FLAWS = (
-    Flaw("no wave numbers in START", "waves", (("if exclude != self.rank and wave >= self.wave:",
-                                                "if exclude != self.rank:"),), TWO, _WAITS),
-    Flaw("a START is taken for one of the wave before it, too", "waves", (("exclude != self.rank and wave >= self.wave",
-                                                "exclude != self.rank and wave >= self.wave - 1"),), TWO, _WAITS),
+    Flaw("no wave numbers in START", "waves", ((_THIS_WAVE, ""),), TWO, _WAITS),
+    Flaw("a START is taken for one of the wave before it, too", "waves",
+         ((_THIS_WAVE, _THIS_WAVE.replace("wave != self.wave", "wave < self.wave - 1")),), TWO, _WAITS),
     Flaw("the sender is left out and does not run itself", "waves", ((_OWN, ""),), ABORT, _WAITS),
     Flaw("a START that leaves anybody out is heeded by nobody", "waves",
-         (("exclude != self.rank and wave", "exclude is None and wave"),), ONE._replace(repair=False), _WAITS),
+         (("if exclude != self.rank and", "if exclude is None and"),), ONE._replace(repair=False), _WAITS),
     Flaw("no ignore flag at pause", "waves", ((_FLAG, ""),), PAUSE, "executes a step, and not all have resumed"),
     Flaw("wave_complete by every rank, with a coordinator", "waves", ((_ENDS, "[WaveComplete(ended)]"),), ONE,
          "rank 1: of no wave it is to report the end"),
@@ -79,10 +79,10 @@ FLAWS = (
     Flaw("a request to wave 0 starts nothing", "waves",
          ((_OWN + _TELLS, _OWN + "        return self._start() if self.wave else []\n"),), ONE, _WAITS),
     Flaw("a request starts its rank only if it is late", "waves",
-         (("        elif self.protocol == \"old\":\n            return self._start() if wave < self.wave and not "
-           "self.running else []\n", "        elif wave == self.wave:\n            return []\n"),), ONE, _WAITS),
+         (("        if self.protocol == \"old\":\n            return self._start() if wave < self.wave and not "
+           "self.running else []\n", "        if wave == self.wave:\n            return []\n"),), ONE, _WAITS),
     Flaw("a request at a paused rank wakes it", "waves",
-         (("or self.running or self.holds:", "or self.running:"),), PAUSE, "executes a step, and not all have resumed"),
+         (("if self.running or self.holds:", "if self.running:"),), PAUSE, "executes a step, and not all have resumed"),
     Flaw("a pause is agreed by a rank alone", "waves", ((" or pausing % self.size != 0", ""),), PAUSE,
          "executes a step, and not all have resumed"),
     Flaw("held requests keep a pause from being agreed", "waves",

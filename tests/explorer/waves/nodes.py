@@ -224,7 +224,7 @@ class Boards(Table):
         made = code.board.Board(case.ranks, changed_s=1.0, unchanged_s=1.0, settle_s=0.0, now=0.0,
                                 protocol=case.protocol, repair=case.repair)
         for rank in range(case.ranks):
-            made.on_subscription(subscription(rank))
+            made.on_subscription(rank)
         self.start = self.number(made)
 
     def key(self, made: Any) -> Any:
@@ -285,7 +285,3 @@ class Channels(Table):
     def work_out(self, messages: tuple[int, ...], *put: int) -> int:
         """With a message: it is put at the end. Without: the first one is taken."""
         return self.number(messages + put if put else messages[1:])
-
-
-def subscription(rank: int) -> bytes:
-    return bytes([board.SUBSCRIBE]) + rank.to_bytes(2, "little")

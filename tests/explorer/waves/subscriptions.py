@@ -1,13 +1,13 @@
-"""A coordinator's start: every order in which ranks subscribe, one of them twice, with bytes between that are none."""
+"""A coordinator's start: every order in which ranks subscribe, one twice, and between them one that is none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
 
-from tests.explorer.waves.nodes import Code, subscription
+from tests.explorer.waves.nodes import Code
 
-FOREIGN = (b"", b"\x00", b"\x01", b"\x01\xff\xff", b"\x02\x00\x00", b"\x01\x00\x00\x00", b"READY")
+FOREIGN = (-1, 99, 0xffff)
 
 
 def explore_start(ranks: int, code: Code) -> tuple[int, str]:
@@ -21,18 +21,16 @@ def explore_start(ranks: int, code: Code) -> tuple[int, str]:
     return len(orders), ""
 
 
-def _play(ranks: int, code: Code, order: Sequence[int], place: int, foreign: bytes) -> str:
+def _play(ranks: int, code: Code, order: Sequence[int], place: int, foreign: int) -> str:
     board = code.board.Board(ranks, changed_s=1.0, unchanged_s=1.0, settle_s=0.0, now=0.0)
-    frames = [subscription(rank) for rank in order]
-    frames.insert(place, foreign)
-    came: set[bytes] = set()
-    for frame in frames:
-        said = [type(it).__name__ for it in board.on_subscription(frame)]
-        if frame == foreign:
+    came: set[int] = set()
+    for rank in (*order[:place], foreign, *order[place:]):
+        said = [type(it).__name__ for it in board.on_subscription(rank)]
+        if rank == foreign:
             wanted = ["Odd"]
         else:
-            came.add(frame)
+            came.add(rank)
             wanted = ["Ready"] * (len(came) == ranks)
         if said != wanted:
-            return f"subscriptions of {list(order)}, at {frame.hex(' ')!r} it says {said}, not {wanted}"
+            return f"subscriptions of {list(order)}, at {rank} it says {said}, not {wanted}"
     return ""

@@ -245,6 +245,9 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
         elif due:
             finding.broke("{} heard of something else before it had said {}", hub, due[0], at=record.at, node=hub)
             return
+        elif "scheduler_stats" in record.data and not is_counted(history.play):
+            finding.broke("{} was told of counts, which nobody wants to know", hub, at=record.at, node=hub)
+            return
         else:
             told_at, teller = record.at, record.site.partition("->")[0]
             due = hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None)

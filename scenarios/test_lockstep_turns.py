@@ -1,0 +1,51 @@
+"""Two cores that step together, at what seldom happens to them: calls at the wrong moment, and words that cross."""
+
+from __future__ import annotations
+
+from engine.topology import data_parallel
+from faults.plan import Plan, delay, plan, until
+from scenarios.guarantees.all import (
+    blocks_conserved,
+    calls_answered,
+    dp_collectives_equal,
+    dp_coordinator_in_turn,
+    dp_rank_in_turn,
+    dp_work_wakes_all,
+    nothing_left_behind,
+    pause_exact,
+    tokens_match_reference,
+)
+from scenarios.lab.family import Case, family
+from scenarios.lab.settings import lab_config
+from scenarios.test_lockstep import rested
+from scenarios.workloads import Workload, add, recorded, utility
+
+PROMISED = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_rank_in_turn)
+PAUSE, RESUME = utility("pause_scheduler"), utility("resume_scheduler")
+
+
+def at_the_wrong_moment() -> Workload:
+    """In one breath: steps out of no pause, to pause twice, and to go on amid that; and the other way round."""
+    return recorded("eight-mixed").then(add(0, 1), behind=("r0", 4)).then(
+        utility("run_steps", 2), PAUSE, PAUSE, utility("run_steps", 2), utility("run_steps", 1), RESUME, steps=0).then(
+        RESUME, utility("run_steps", 2), RESUME, PAUSE, steps=0).then(add(2))
+
+
+def for_nothing() -> Workload:
+    """Steps for which there is nothing, out of a pause; what comes then waits for its own."""
+    return recorded("eight-mixed").then(PAUSE, steps=0).then(utility("get_stats"), steps=2).then(
+        add(0), utility("get_stats"), steps=0).then(add(1))
+
+
+globals().update(family(__name__, (
+    Case("test_ranks_are_asked_at_the_wrong_moment",
+         "To pause while they are about to, and to go on while they do: one call after another, at the same places.",
+         Plan(), (*PROMISED, calls_answered), play={"workload": at_the_wrong_moment()}),
+    Case("test_ranks_run_steps_for_which_there_is_nothing",
+         "They rest behind none, and hold what comes.",
+         Plan(), (*PROMISED, calls_answered, pause_exact), play={"workload": for_nothing()}),
+    Case("test_end_of_a_wave_is_told_when_the_next_one_runs",
+         "The report of a rank's work overtakes that of the end of the wave before.",
+         plan(delay("core.0->coordinator.0/report", nth=1, match={"wave_complete": 0}, until=until(seconds=0.2))),
+         (*PROMISED, dp_coordinator_in_turn, dp_work_wakes_all), play={"workload": rested()}),
+), topology=data_parallel(2, lockstep=True), config=lab_config(bounds={"collective_s": 0.8})))
