@@ -26,11 +26,14 @@ from scenarios.workloads.intruders import (
 
 PROMISED = (bad_frame_isolated, tokens_match_reference, blocks_conserved, nothing_left_behind)
 LOCKSTEP = {"topology": data_parallel(2, lockstep=True), "workload": waves(), "config": CONFIG}
+OLD = {**LOCKSTEP, "config": lab_config(bounds={"collective_s": 0.8}, data_parallel={"wave_protocol": "old"})}
 TWO = data_parallel(1, tp=1, clients=2)
 
 globals().update(family(__name__, (
     Case("test_strangers_at_a_coordinator", "All three of its sockets, of cores that step together.", plan(), PROMISED,
          play={"options": amid(*TO_COORDINATOR), **LOCKSTEP}),
+    Case("test_strangers_at_a_coordinator_of_the_old_protocol", "The same where it hears of first requests.", plan(),
+         PROMISED, play={"options": amid(*TO_COORDINATOR), **OLD}),
     Case("test_strangers_at_a_coordinator_of_counts", "The same where it carries counts alone, to two clients.", plan(),
          PROMISED, play={"topology": data_parallel(2, tp=1, clients=2, coordinated=True),
                          "options": amid(*TO_COORDINATOR)}),

@@ -9,6 +9,10 @@ from typing import Any
 from engine.topology import data_parallel
 from faults.plan import Plan, delay, drop, duplicate, hang, plan, until
 from scenarios.guarantees.all import (
+    blocks_conserved,
+    dp_collectives_equal,
+    dp_coordinator_in_turn,
+    dp_rank_in_turn,
     dp_work_wakes_all,
     ends_once,
     lost_request_is_bounded,
@@ -68,6 +72,12 @@ globals().update(family(__name__, (
     Case("test_old_word_of_a_first_request_is_doubled",
          "The coordinator hears of a first request twice: the wave runs already.",
          plan(duplicate(TO_HUB, nth=1, match=FIRST)), CALM),
+    Case("test_old_two_clients_tell_of_a_first_request_each",
+         "Two requests come to a group at rest, and each client tells of its own: the second word finds that all run.",
+         Plan(), (tokens_match_reference, blocks_conserved, dp_collectives_equal, dp_coordinator_in_turn, dp_rank_in_turn),
+         play={
+             "topology": data_parallel(2, lockstep=True, clients=2),
+             "workload": recorded("eight-mixed").then(add(0)).but(1, recorded("eight-mixed").then(add(1)))}),
     Case("test_old_start_to_a_rank_is_lost",
          "START does not reach a rank: it is said again.",
          plan(drop(TO_SECOND, nth=1, match=START)), WOKEN),

@@ -125,6 +125,8 @@ class CoordinatorLife:
                 yield from self._subscription(inbox, frames)
             elif inbox == STATS:
                 first = decode_first_request(frames)
+                if first.client not in self._recipe.clients:
+                    raise BadFrameError(f"a first request of client {first.client}, of which there is none")
                 yield from self._say(self.board.on_first_request(first.rank, first.wave), "first-request")
             else:
                 raise BadFrameError("a word of a core that is no subscription")

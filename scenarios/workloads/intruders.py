@@ -50,6 +50,7 @@ TO_COORDINATOR = [
         *GARBAGE, [ENGINE_CORE_DEAD], report(engine_index=0, utility_output=UtilityOutput(0, None, 1)),
         report(engine_index=NOBODY, wave_complete=0), report(engine_index=NOBODY, start_wave=0),
         report(engine_index=_LARGEST, scheduler_stats=COUNTS), report(engine_index=0, wave_complete=_LARGEST),
+        report(engine_index=0, scheduler_stats=SchedulerStats(blocks_free=65, blocks_total=64)),
         report(engine_index=1, start_wave=_LARGEST), report(engine_index=1, start_wave=-1)],
         idle=[report(engine_index=1), report(engine_index=1, scheduler_stats=AT_REST),
               report(engine_index=1, scheduler_stats=AT_REST)]),
