@@ -130,6 +130,15 @@ class Ranks:
             self._meet()
         return self
 
+    def go_on(self, rounds: int) -> Ranks:
+        """So many times each rank executes a forward, where it comes to one."""
+        for _ in range(rounds):
+            for rank in self.ranks:
+                rank.goes_on(1)
+            self._deliver()
+            self._meet()
+        return self
+
     def _meet(self) -> bool:
         brought = [rank.reduce for rank in self.ranks if rank.reduce is not None]
         if len(brought) < len(self.ranks):
@@ -240,13 +249,24 @@ def test_steps_end_early_where_nobody_has_work() -> None:
     assert [ranks.answers(rank)[-1][:2] for rank in (0, 1)] == [(2, None), (2, None)]
 
 
-@pytest.mark.parametrize(("calls", "why"), [
-    ([("run_steps", 3)], "out of a pause only"),
-    ([("pause_scheduler",), ("pause_scheduler",)], "a pause is going on"),
-    ([("pause_scheduler",), ("resume_scheduler",)], "not all ranks have joined")])
-def test_what_one_rank_alone_cannot_do_is_refused_in_words(calls: list[tuple[Any, ...]], why: str) -> None:
-    ranks = Ranks().run().say(0, *(call(n, *asked) for n, asked in enumerate(calls))).say(1, request("a", 50)).run_to(3)
-    assert why in ranks.answers(0)[-1][1]
+def test_steps_are_counted_out_of_a_pause_only() -> None:
+    ranks = Ranks().run().say(0, call(1, "run_steps", 3)).run()
+    assert "out of a pause only" in ranks.answers(0)[-1][1]
+
+
+@pytest.mark.parametrize("between", [0, 1, 2, 3, 4])
+def test_what_is_asked_in_one_breath_all_ranks_do_at_the_same_places(between: int) -> None:
+    """One rank hears all of it at once, and the other one call after another, some forwards apart."""
+    calls = [call(1, "pause_scheduler"), call(2, "pause_scheduler"), call(3, "run_steps", 3), call(4, "run_steps", 2),
+             call(5, "resume_scheduler"), call(6, "resume_scheduler"), call(7, "pause_scheduler"),
+             call(8, "resume_scheduler")]
+    ranks = Ranks().run().say(1, request("a", tokens=60)).run_to(2).say(0, *calls)
+    for one in calls:
+        ranks.say(1, one).go_on(between)
+    ranks.run()
+    assert ranks.forwards[0] == ranks.forwards[1]
+    for rank in (0, 1):
+        assert [answer[:2] for answer in ranks.answers(rank)] == [(n, None) for n in range(1, 9)]
 
 
 def test_who_is_asked_to_leave_stays_until_the_wave_is_over() -> None:
@@ -266,7 +286,8 @@ def test_a_core_that_steps_alone_tells_its_counts_and_nothing_else() -> None:
     hand, model = Hand(), Model()
     hand.worker = model
     scheduler = Scheduler(CONFIG.scheduler, CONFIG.cache, 32, 4, 128, vocab_size=100)
-    core = CountedEngineCore(CONFIG, scheduler, UniProcExecutor(CONFIG.bounds), engine_index=3)
+    config = msgspec.structs.replace(CONFIG, data_parallel_size=4, data_parallel=DataParallelConfig(coordinator=True))
+    core = CountedEngineCore(config, scheduler, UniProcExecutor(config.bounds), engine_index=3)
     hand.queues[INPUT].append(request("a", tokens=2))
     idle = 0
 
@@ -278,5 +299,5 @@ def test_a_core_that_steps_alone_tells_its_counts_and_nothing_else() -> None:
     hand.run(core.busy_loop(), until=idles)
     told = [o.outputs for o in hand.queues[OUTPUT] if o.client_index == COORDINATOR]
     assert [(one.engine_index, one.scheduler_stats.num_running, one.counted_at) for one in told] == [
-        (3, 0, (0, 0)), (3, 1, (0, 0)), (3, 0, (0, 0))]
+        (3, 0, None), (3, 1, None), (3, 0, None)]
     assert all(step.at is None for step in model.steps) and isinstance(core, EngineCore)
