@@ -10,6 +10,7 @@ from engine.topology import Mark, data_parallel
 from faults.plan import Plan, delay, drop, hang, kill, marked, plan, until
 from scenarios.guarantees.all import (
     dp_burst_spreads,
+    dp_chosen_in_turn,
     dp_counts_used,
     dp_dead_never_chosen,
     dp_rank_as_asked,
@@ -20,7 +21,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, add, for_ranks, recorded, utility
+from scenarios.workloads import Workload, abort, add, for_ranks, recorded, utility
 
 ENDED = 10_000  # more tokens than a request has: its end
 CALM = (tokens_match_reference, served_in_turn)
@@ -37,6 +38,13 @@ def rests() -> Workload:
     return for_ranks(recorded("eight-mixed"), {0: 1, 1: 1}).then(utility("pause_scheduler"), steps=0).then(
         add(0, 1), stays, steps=0).then(add(2, 3), stays, steps=0).then(add(4, 5), stays, steps=0).then(
         add(6, 7), utility("resume_scheduler"), steps=0)
+
+
+def one_after_another() -> Workload:
+    """Three at once, of which two are given up, one more, and single ones."""
+    return recorded("eight-mixed").then(add(0, 1, 2), behind=("r1", 2)).then(
+        abort(0), abort(2), add(3), behind=("r3", ENDED)).then(
+        add(4), behind=("r4", ENDED)).then(add(5), behind=("r5", ENDED)).then(add(6, 7))
 
 
 #: The second core takes its time over two steps, and the first one over one: what was told of them is known by then.
@@ -59,6 +67,10 @@ globals().update(family(__name__, (
          "All ask for the second core, which gets them.",
          Plan(), (*CALM, dp_rank_as_asked), play={
              "workload": for_ranks(recorded("eight-mixed"), dict.fromkeys(range(8), 1)).then(add(*range(8)))}),
+    Case("test_requests_come_one_after_another",
+         "Some have ended when the next ones come: these go where least is left, and in turn where that is the same.",
+         Plan(), (tokens_match_reference, dp_chosen_in_turn), play={
+             "topology": data_parallel(2, tp=1), "workload": one_after_another()}),
     Case("test_requests_for_a_core_that_is_dead",
          "A core is killed, and asked for: who asks is told at once that it is dead, and others are served.",
          plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),

@@ -79,6 +79,8 @@ DECIDERS: dict[str, Decider] = {
                                 "than it sends to"),
     "dp-counts-used": Decider("counts as the client says it was told, and which core it says it chose", (_C,),
                               "a client that says another one than it sends to"),
+    "dp-chosen-in-turn": Decider("which core each request was sent to; what its client says that it was told, and how "
+                                 "requests ended", (_C, _I), "a client that says that it was told what it was not"),
     "client-routed": Decider("what each client says it was sent for others, and what its callers were told; what cores "
                              "say they have finished", (_C, _I)),
     "client-isolated": Decider("the end of a client; what callers of others were told, and what cores say they have "

@@ -5,7 +5,7 @@ from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 from tests.guarantees.cases_cores import asks, two
 
-ASKED, BURST, COUNTS = "dp-rank-as-asked", "dp-burst-spreads", "dp-counts-used"
+ASKED, BURST, COUNTS, TURN = "dp-rank-as-asked", "dp-burst-spreads", "dp-counts-used", "dp-chosen-in-turn"
 
 
 def burst(*cores: int) -> Builder:
@@ -160,3 +160,57 @@ def the_other_one_has_no_room() -> Builder:
 @silent(COUNTS)
 def what_it_was_told_of_is_its_own_and_has_ended() -> Builder:
     return asks(says(asks(told(0, 0), "a", 0), 1, 0).ended("a"), "b", 0).ended("b")
+
+
+@accepts(TURN)
+def equal_ones_get_theirs_in_turn_and_who_is_done_the_next() -> Builder:
+    h = asks(asks(asks(two(), "a", 0), "b", 1), "c", 0).ended("b")
+    return asks(asks(h.ended("a"), "d", 1), "e", 0)
+
+
+@accepts(TURN)
+def counts_that_have_come_count() -> Builder:
+    return asks(asks(told(1, 0), "a", 1), "b", 1)
+
+
+@accepts(TURN)
+def a_core_that_is_gone_may_be_passed_over_before_that_is_told() -> Builder:
+    return asks(asks(asks(two(), "a", 0).ends("core.1", exitcode=-9), "b", 0), "c", 0).ended("a")
+
+
+@accepts(TURN)
+def what_cannot_be_sent_counts_where_it_was_not_sent() -> Builder:
+    h = asks(asks(two(), "a", 0), "b", 1)
+    h.observes("frontend.0", "unroutable", request="b", utility=None, edge="requests")
+    h.ended("b", "failed", error="UnroutableError")
+    return asks(h, "c", 0)
+
+
+@silent(TURN)
+def all_that_it_knows_of_its_cores_is_the_same() -> Builder:
+    return asks(two(), "a", 0).ended("a")
+
+
+@rejects(TURN)
+def the_first_of_equal_ones_gets_it_again() -> Builder:
+    return asks(asks(two(), "a", 0).ended("a"), "b", 0).ended("b")
+
+
+@rejects(TURN)
+def who_has_more_of_its_own_gets_it() -> Builder:
+    return asks(asks(asks(two(), "a", 0), "b", 1), "c", 1)
+
+
+@rejects(TURN)
+def what_has_ended_counts_on() -> Builder:
+    return asks(asks(asks(two(), "a", 0), "b", 1).ended("a"), "c", 1)
+
+
+@rejects(TURN)
+def what_the_coordinator_has_said_does_not_count() -> Builder:
+    return asks(told(2, 0), "a", 0)
+
+
+@rejects(TURN)
+def an_end_counts_twice() -> Builder:
+    return asks(asks(asks(asks(two(), "a", 0), "b", 1), "c", 0).ended("a"), "d", 0)

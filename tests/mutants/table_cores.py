@@ -44,16 +44,29 @@ GOES_ON_WITHOUT = Mutant(
 ALL_TO_ONE = Mutant(
     id="all-to-one", scenario="test_two_cores_serve_one_client",
     bug="A client sends all that it is asked to the same core.",
-    breaks=these("dp-burst-spreads"),
+    breaks=these("dp-burst-spreads"), along=these("dp-chosen-in-turn"),
     edits=(Edit("engine/frontend/balance.py", "        return min(living, key=self.score)\n",
                 "        return min(living)\n"),))
 
 COUNTS_ITS_OWN = Mutant(
     id="counts-its-own", scenario="test_one_of_two_clients_keeps_a_core_busy",
     bug="A client counts what it has sent, and passes over what the coordinator says of others.",
-    breaks=these("dp-counts-used"),
+    breaks=these("dp-counts-used"), along=these("dp-chosen-in-turn"),
     edits=(Edit("engine/frontend/balance.py", "        waiting, active, cache = self._counts[rank]\n",
                 "        waiting, active, cache = 0, 0, 0.0\n"),))
+
+ENDS_UNCOUNTED = Mutant(
+    id="ends-uncounted", scenario="test_requests_come_one_after_another",
+    bug="A client chooses by all that it has sent, whether that has ended or not.",
+    breaks=these("dp-chosen-in-turn/ends"),
+    edits=(Edit("engine/frontend/balance.py", "            self._sent[rank] = max(0,",
+                "            max(0,"),))
+
+NEVER_IN_TURN = Mutant(
+    id="never-in-turn", scenario="test_requests_come_one_after_another",
+    bug="A client asks the first of cores that have as much to do, again and again.",
+    breaks=these("dp-chosen-in-turn/turn"),
+    edits=(Edit("engine/frontend/balance.py", "        self._first = (self._first + 1) % self.engines\n", ""),))
 
 AS_IT_LIKES = Mutant(
     id="as-it-likes", scenario="test_requests_for_one_of_two_cores",
@@ -65,7 +78,7 @@ AS_IT_LIKES = Mutant(
 DRAWS_ALL = Mutant(
     id="cut-off-draws-all", scenario="test_connection_of_requests_stays_cut",
     bug="A core that nothing can be sent to always has the fewest requests, and gets the next one, which fails.",
-    breaks=these("dp-burst-spreads"),
+    breaks=these("dp-burst-spreads"), along=these("dp-chosen-in-turn"),
     not_in={"engine": "a request that cannot be sent has ended before the next one is asked for: no burst of them"},
     edits=(Edit("engine/frontend/balance.py", " + self._clients * self._unsent[rank]", ""),))
 

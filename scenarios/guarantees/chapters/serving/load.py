@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
+from engine.messages import Outcome
 from engine.topology import NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.cores import CHAPTER, SOURCE, has_several
+from scenarios.guarantees.readers.chooser import Chooser
 from scenarios.history.history import EngineLife, History, Record
 from scenarios.history.operations import Operation
 from scenarios.history.play import Play
@@ -174,6 +177,81 @@ def _judge_choice(finding: Finding, operation: Operation, chosen: EngineLife, vi
                         node=node)
 
 
+def check_chosen_in_turn(history: History) -> Finding:
+    finding = Finding(history)
+    for client in history.of_kind(NodeKind.FRONTEND):
+        cores = history.engines_of(client)
+        if len(cores) > 1:
+            _follow_choices(finding, client, cores)
+    return finding
+
+
+def _follow_choices(finding: Finding, client: str, cores: tuple[EngineLife, ...]) -> None:
+    """Each choice beside the one that follows from what its client was told, and from what it had sent by then."""
+    history = finding.history
+    options = history.play.config.data_parallel
+    rules = Chooser(len(cores), history.client_index(client),
+                    len(history.play.topology.clients_of(cores[0].engine)), options.score)
+    counted = history.coordinated(cores[0])
+    for _, record, operation in _by_effect(history, client):
+        if operation is None and "counts" in record.data:
+            of_all = dict(zip(counted, record.data["counts"], strict=True))
+            rules.hears([tuple(of_all[core]) for core in cores])
+        elif operation is None and record.site == "engine-dead":
+            for place, core in enumerate(cores):
+                if record.data.get("core", core.engine) == core.engine:
+                    rules.cores[place].dead, rules.cores[place].own = True, 0
+        elif operation is not None and record is operation.accepted:
+            got, is_asked_for = cores.index(history.asked_of(operation)), rank_of(operation) is not None
+            if not is_asked_for and _chose_otherwise(finding, rules, operation, got):
+                return
+            rules.sends(got, chosen=not is_asked_for)
+        elif operation is not None:
+            rules.ends(cores.index(history.asked_of(operation)), unsent=_is_unsent(record))
+
+
+def _chose_otherwise(finding: Finding, rules: Chooser, operation: Operation, got: int) -> bool:
+    history, node, at = finding.history, operation.node, operation.began_at
+    cores = history.engines_of(node)
+    gone = frozenset(place for place, core in enumerate(cores) if history.ends.at(core.core) <= at)
+    meant = sorted(place for place in {rules.choice(), rules.choice(gone)} if place is not None)
+    if got not in meant:
+        finding.broke("request {!r} went to {}, and by what its client was told and has sent {} was to get it",
+                      operation.request, cores[got].core, " or ".join(cores[place].core for place in meant) or "none",
+                      at=at, node=node)
+        return True
+    if len({(known.own, known.told) for known in rules.cores}) > 1:
+        finding.witness("{} chose {} of cores of which it knew different things", node, cores[got].core, at=at,
+                        node=node)
+    return False
+
+
+def _by_effect(history: History, client: str) -> list[tuple[float, Record, Operation | None]]:
+    """The same as `_in_order`, an end where it came about: a client tells of several when it has taken in them all."""
+    came = sorted(record.number for edge in history.crossings if edge.endswith(f"->{client}/outputs:receive")
+                  for record in history.crossings[edge])
+    own = {name: {record.data["request"]: record.number for record in history.by_node(name).get(client, ())}
+           for name in ("abort", "unroutable")}
+    found: list[tuple[float, Record, Operation | None]] = []
+    for record, operation in _in_order(history, client):
+        number: float = record.number
+        if operation is not None and record is not operation.accepted:
+            place = bisect_right(came, record.number)
+            if _is_unsent(record):
+                number = own["unroutable"].get(operation.request, number)
+            elif record.data["outcome"] == Outcome.ABORTED:
+                number = own["abort"].get(operation.request, number)
+            elif record.data["outcome"] == Outcome.FINISHED and place:
+                number = came[place - 1]
+            number += 0.5
+        found.append((number, record, operation))
+    return sorted(found, key=lambda one: one[0])
+
+
+def _is_unsent(end: Record) -> bool:
+    return bool(end.data.get("error") == "UnroutableError")
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-rank-as-asked", chapter=CHAPTER, source=SOURCE, check=check_rank_as_asked, applies=has_several,
@@ -196,6 +274,15 @@ GUARANTEES = (
                  "than another living one can have by the same counts and by what it has sent there.",
         wrong="counts what it has sent itself, and does not look at what others have sent",
         witness="others kept a core busy, and a client that had nothing there sent its request to another one",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="dp-chosen-in-turn", chapter=CHAPTER, source=SOURCE, check=check_chosen_in_turn, applies=has_several,
+        sentence="A request that asks for no core goes to the one that has least to do, by what its client was told "
+                 "last, and by what it has sent and was done with since; of equal ones to the next in turn.",
+        wrong={"ends": "does not count that a request of its own has ended",
+               "turn": "asks the first of equal ones again and again"},
+        witness="a client knew of its cores that they have different things to do",
         envelope=Envelope(),
     ),
 )
