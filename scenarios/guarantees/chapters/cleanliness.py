@@ -89,9 +89,9 @@ def check_nothing_left_behind(history: History) -> Finding:
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
     unattended = nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in history.main])
-    if history.struck and not history.struck & history.main:
-        unattended = nobody_was_left(history, [
-            p for p in engine if history.engine_of(p.node).engine in history.struck]) or unattended
+    beside = history.struck - history.main
+    unattended = unattended or nobody_was_left(
+        history, [p for p in engine if history.engine_of(p.node).engine in beside])
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
@@ -101,9 +101,9 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("the next start failed: {}", restart.get("error") or "it served nothing")
         elif restart.get("removed"):
             finding.witness("the next start removed what the dead had left: {}", ", ".join(restart["removed"][:3]))
-    for beside in lab.beside:
-        for touched in beside.touched if beside.engine not in history.struck else ():
-            finding.broke("{} of engine {}, which was alive, was touched", touched, beside.engine)
+    for alive in lab.beside:
+        for touched in alive.touched if alive.engine not in history.struck else ():
+            finding.broke("{} of engine {}, which was alive, was touched", touched, alive.engine)
     if lab.leftovers_checked_at is None:
         finding.witnesses = 0
         return finding

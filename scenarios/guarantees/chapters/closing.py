@@ -185,7 +185,8 @@ def blames(history: History, death: Death, reason: str, client: str = "") -> boo
     others_know = history.in_step(history.engine_of(death.node))  # who waited for it says that it is gone, not how
     if receipts[0].fate == Fate.KILL:
         return f"{name} died" in reason and ("exit code -9" in reason or others_know)
-    if others_know and f"closed by {name}" in reason:
+    if others_know and any(f"closed by {base(node)}" in reason for node in history.nodes
+                           if history.engine_of(node) == history.engine_of(death.node)):
         return True
     fault = receipts[0].fault
     if receipts[0].fate == Fate.EXIT and fault is not None and kind_of(name) == "core":
@@ -235,7 +236,9 @@ def _last_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
     if death is None or not death.planned or any(
             node != death.node and node in history.last and history.last[node].at > death.at for _, node in gone):
         return False
-    return has_no_chance(death)
+    return has_no_chance(death) or any(  # it may have met more than one
+        receipt.node == death.node and has_no_chance(death._replace(how=str(receipt.fate)))
+        for receipt in history.faults.receipts)
 
 
 def has_no_chance(death: Death) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.topology import Channel, Mark
 from faults.journal import Record
-from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.coordinator import SLACK_S
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.guarantees.readers.lockstep import ALL_REDUCE, FORWARD, Group, Rank, groups, is_lockstep
@@ -200,6 +200,8 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
     for sent in history.crossings.get(f"{rank.core}->{group.hub}/{Channel.REPORT.value}:send", ()):
         word = next((Word(sent.data[name], over) for name, over in (("start_wave", False), ("wave_complete", True))
                      if name in sent.data), None)
+        if sent.data.get("fate") in DEATHS:
+            return  # the thread that sends has failed: its last words are another one's
         if word is None:
             continue
         if place < len(said) and said[place].word == word and said[place].record.at <= sent.at:
