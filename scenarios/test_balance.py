@@ -67,6 +67,10 @@ globals().update(family(__name__, (
          "All ask for the second core, which gets them.",
          Plan(), (*CALM, dp_rank_as_asked), play={
              "workload": for_ranks(recorded("eight-mixed"), dict.fromkeys(range(8), 1)).then(add(*range(8)))}),
+    Case("test_requests_for_cores_that_there_are_none_of",
+         "Who asks for one of them is told what there is, and others are served.",
+         Plan(), (*CALM, ends_once), play={"workload": for_ranks(
+             recorded("eight-mixed"), {0: 2, 1: -1, 2: "1", 3: True, 4: 1}).then(add(*range(8)))}),
     Case("test_requests_come_one_after_another",
          "Some have ended when the next ones come: these go where least is left, and in turn where that is the same.",
          Plan(), (tokens_match_reference, dp_chosen_in_turn), play={

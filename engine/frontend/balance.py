@@ -30,10 +30,6 @@ class Balance:
 
     def __init__(self, engines: int, *, client_index: int = 0, client_count: int = 1,
                  score: Literal["old", "new"] = "new") -> None:
-        if engines < 1:
-            raise ValueError(f"there must be at least one rank, got {engines}")
-        if not 0 <= client_index < client_count:
-            raise ValueError(f"client {client_index} is none of {client_count}")
         self.engines = engines
         self.in_flight = [0] * engines  # own requests
         self.dead: set[int] = set()
@@ -64,8 +60,6 @@ class Balance:
 
     def ended(self, rank: int, *, unsent: bool = False) -> None:
         """One of this client's requests has ended there, or could not be sent."""
-        if self.in_flight[rank] < 1:
-            raise ValueError(f"no request is in flight at rank {rank}")
         self.in_flight[rank] -= 1
         self._unsent[rank] = self._unsent[rank] + 1 if unsent else 0
         if not self._old:  # where no counts come, what was sent is what is in flight

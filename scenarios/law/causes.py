@@ -62,14 +62,17 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: it says so itself, the id is in use, the prompt is empty or too long for the model, or there are
-    more tokens than the whole cache holds: the last one is not kept there."""
+    """By the workload: it says so itself, the id is in use, it asks for a core that there is none of, the prompt is empty or
+    too long for the model, or there are more tokens than the whole cache holds: the last one is not kept there."""
     operation = incident.operation
     if operation is None:
         return False
     if any(other.request == operation.request for other in _open_before(history, operation)):
         return True
     recorded, config = _recorded(history, operation), history.play.config
+    rank, cores = recorded.get("data_parallel_rank"), history.engines_of(operation.node)
+    if rank is not None and (type(rank) is not int or rank not in range(len(cores))):
+        return True
     prompt, answers = recorded.get("prompt_token_ids", ()), recorded.get("reference_token_ids") or (0,)
     longest, blocks = config.scheduler.max_model_len, config.cache.num_gpu_blocks
     if recorded.get("unservable") or not prompt or (longest is not None and len(prompt) >= longest):

@@ -81,11 +81,6 @@ def test_a_dead_rank_is_never_chosen_however_idle_it_is_told_to_be():
         balance.choose()
 
 
-def test_an_end_that_never_began_is_an_error():
-    with pytest.raises(ValueError, match="no request is in flight at rank 1"):
-        Balance(2).ended(1)
-
-
 def test_a_notice_of_a_wave_leaves_the_counts_as_they_are():
     balance = Balance(2)
     balance.on_notice([(7, 0, 0.0), (0, 0, 0.0)], 0, False)
@@ -114,12 +109,6 @@ def test_a_first_request_is_told_once_while_the_group_rests():
     balance.on_notice(None, 3, False)
     assert balance.first_request(1) == (1, 3)
     assert balance.first_request(0) is None, "it believes now that the group runs"
-
-
-@pytest.mark.parametrize(("engines", "index", "count"), [(0, 0, 1), (2, 1, 1), (2, -1, 1)])
-def test_a_view_that_cannot_be_is_refused(engines, index, count):
-    with pytest.raises(ValueError, match="rank|client"):
-        Balance(engines, client_index=index, client_count=count)
 
 
 def burst(ranks: int, each: int, clients: int, dice: random.Random, score: str = "new") -> Counter[int]:
