@@ -62,8 +62,10 @@ def _open_before(history: History, operation: Operation) -> list[Operation]:
 
 
 def _cannot_be_served(history: History, incident: Incident) -> bool:
-    """By the workload: it says so itself, the id is in use, it asks for a core that there is none of, the prompt is empty or
-    too long for the model, or there are more tokens than the whole cache holds: the last one is not kept there."""
+    """By the workload: it says so itself, the id is in use, it asks for a core that there is none of, the prompt is
+    empty or too long for the model, or there are more tokens than the whole cache holds: the last one is not kept
+    there.
+    """
     operation = incident.operation
     if operation is None:
         return False
