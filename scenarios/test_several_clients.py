@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.topology import Mark, data_parallel
 from faults.plan import delay, drop, hang, kill, marked, plan, stall, terminate, until
 from scenarios.guarantees.all import (
@@ -10,10 +12,13 @@ from scenarios.guarantees.all import (
     client_returns,
     client_routed,
     death_is_told,
+    dp_coordinator_death_is_told,
+    launcher_says,
     lost_request_is_bounded,
     no_orphans,
     nothing_left_behind,
     notice_to_all,
+    rests_when_idle,
     served_in_turn,
     tokens_match_reference,
 )
@@ -27,6 +32,8 @@ DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
 #: Steps that take so long that nobody is served to the end before a client is missed, or within the bound of that.
 SLOW = [hang("core.0", at=marked("core.0", Mark.STEP), nth=nth, until=until(seconds=0.08)) for nth in range(30, 42)]
 TWO = data_parallel(2, tp=1, clients=2, coordinated=True)
+IN_STEP: dict[str, Any] = {"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
+                           "config": lab_config(bounds={"collective_s": 0.8})}
 BACK = Options(client_returns=True)
 
 globals().update(family(__name__, (
@@ -39,11 +46,9 @@ globals().update(family(__name__, (
          plan(), CALM,
          play={"topology": data_parallel(2, tp=2, clients=2)}),
     Case("test_two_clients_share_cores_of_two_workers_in_step", "The same, and the cores step together.", plan(), CALM,
-         play={"topology": data_parallel(2, tp=2, clients=2, lockstep=True),
-               "config": lab_config(bounds={"collective_s": 0.8})}),
+         play={**IN_STEP, "topology": data_parallel(2, tp=2, clients=2, lockstep=True)}),
     Case("test_two_clients_share_cores_in_step", "The same of two cores that step together.", plan(), CALM,
-         play={"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
-               "config": lab_config(bounds={"collective_s": 0.8})}),
+         play=IN_STEP),
     Case("test_three_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM,
          play={"topology": data_parallel(1, tp=1, clients=3)}),
     Case("test_two_clients_have_as_much_in_flight_as_each_may", "What one has is not counted against the other one.",
@@ -62,16 +67,28 @@ globals().update(family(__name__, (
          plan(stall("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4, until=until(seconds=0.5))),
          (client_routed, tokens_match_reference)),
     Case("test_core_of_two_clients_dies", "Both are told.",
-         plan(kill("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (notice_to_all, nothing_left_behind)),
+         plan(kill("core.0", at="core.0->frontend.1/outputs:send", nth=4)),
+         (notice_to_all, launcher_says, nothing_left_behind), play={"options": Options(rest_s=0.3)}),
+    Case("test_one_of_two_cores_in_step_of_two_clients_dies",
+         "Their launcher says so, and ends the other one; their clients rest then.",
+         plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),
+         (launcher_says, rests_when_idle, nothing_left_behind),
+         play={**IN_STEP, "options": Options(rest_s=0.5)}),
+    Case("test_coordinator_of_two_clients_dies", "Their launcher says so, and ends the cores that it kept in step.",
+         plan(kill("coordinator.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
+         (launcher_says, dp_coordinator_death_is_told, nothing_left_behind),
+         play={**IN_STEP, "options": Options(rest_s=0.5)}),
     Case("test_core_of_two_clients_dies_while_a_worker_is_stopped",
          "A worker is stopped for good when the core is killed: their launcher ends it, and is not closed for that.",
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=21),
-              kill("core.0", at="core.0->worker.0/rpc:receive", nth=21)), (no_orphans, nothing_left_behind),
-         play={"topology": data_parallel(1, tp=2, clients=2), "options": Options(rest_s=4.5)}),
+              kill("core.0", at="core.0->worker.0/rpc:receive", nth=21)),
+         (no_orphans, launcher_says, nothing_left_behind),
+         play={"topology": data_parallel(1, tp=2, clients=2), "options": Options(rest_s=3.5),
+               "config": lab_config(bounds={"orphan_s": 1.0})}),
     Case("test_core_of_two_clients_is_asked_to_leave", "Both are told by its last words.",
          plan(terminate("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (nothing_left_behind,)),
     Case("test_core_of_two_clients_stands_still", "Their launcher ends it.",
-         plan(stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (nothing_left_behind,)),
+         plan(stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (launcher_says, nothing_left_behind)),
     Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
          plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)),
          (notice_to_all, death_is_told, nothing_left_behind)),

@@ -284,13 +284,16 @@ class ClientLife:
                     self.session.shun(node.index)
             if gone:
                 self.watched = tuple(node for node in self.watched if node not in gone)
+        seen = []
         for handle in self._engines.all:
             if handle.serves and not handle.dead:
-                yield from self._look_at(handle, now)
+                seen.append((handle, (yield from handle.beat(now))))
+        for handle, reason in seen:
+            if not handle.dead:
+                yield from self._look_at(handle, reason)
         return now
 
-    def _look_at(self, handle: Handle, now: float) -> Loop[None]:
-        reason = yield from handle.beat(now)
+    def _look_at(self, handle: Handle, reason: str | None) -> Loop[None]:
         if handle.gone() is not None:
             yield from self._read_what_is_there()
             if reason is None and not handle.dead:
@@ -305,7 +308,7 @@ class ClientLife:
     @property
     def deadline(self) -> float | None:
         """Until when the last words of a dead core are still waited for; None while all live."""
-        return min((deadline for handle in self._engines.all if handle.serves
+        return min((deadline for handle in self._engines.all if handle.serves and not handle.dead
                     if (deadline := handle.monitor.deadline()) is not None), default=None)
 
     def _die(self, handle: Handle, reason: str | None) -> Loop[None]:

@@ -86,6 +86,7 @@ DECIDERS: dict[str, Decider] = {
     "client-isolated": Decider("the end of a client; what callers of others were told, and what cores say they have "
                                "freed", (_P, _C, _I)),
     "client-returns": Decider("when a client that came back started; what its callers were told", (_P, _C)),
+    "launcher-says": Decider("the end of a process, or a stop; what its launcher says of it", (_P, _I)),
     "notice-to-all": Decider("the end of a process, and what each client said of it", (_P, _C)),
     "dp-start-needs-all": Decider("whose subscriptions the coordinator says it has seen; when each core heard it, and "
                                   "was ready", (_I, _L), "a coordinator that says it has seen who was not there"),

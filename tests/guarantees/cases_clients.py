@@ -177,3 +177,73 @@ def one_is_not_told() -> Builder:
 @silent(NOTICE)
 def one_alone_was_there_to_be_told() -> Builder:
     return told(core_dies(second_dies(both())), FIRST)
+
+
+SAYS, LAUNCHER = "launcher-says", "launcher.0"
+
+
+def launched(*, lockstep: bool = False) -> Builder:
+    """Two cores of two clients, by a launcher that is ready."""
+    h = history(tp=1, topology=data_parallel(2, tp=1, clients=2, lockstep=lockstep), data_parallel_size=2)
+    return h.crosses(f"{LAUNCHER}/mark:ready").wait(.1)
+
+
+def says(h: Builder, core: int, reason: str) -> Builder:
+    return h.observes(LAUNCHER, "engine-dead", reason=reason, core=core)
+
+
+def the_second_dies(h: Builder) -> Builder:
+    return h.fires("kill", "core.1/mark:step", node="core.1").ends("core.1", exitcode=-9).wait(.02)
+
+
+@accepts(SAYS)
+def a_launcher_says_that_a_core_has_died() -> Builder:
+    return says(the_second_dies(launched()), 1, "core.1 died (exit code -9)").wait(3)
+
+
+@accepts(SAYS)
+def a_launcher_ends_the_other_core() -> Builder:
+    h = says(the_second_dies(launched(lockstep=True)), 1, "core.1 died (exit code -9)")
+    return h.wait(.01).ends("core.0", exitcode=-9).wait(3)
+
+
+@accepts(SAYS)
+def a_launcher_says_that_a_core_stands_still() -> Builder:
+    h = launched().fires("stall", "core.1/mark:step", node="core.1")
+    h = says(h.wait(h.history().bounds.stall_s), 1, "core.1 has made no progress")
+    return h.ends("core.1", exitcode=-9).wait(3)
+
+
+@silent(SAYS)
+def all_live() -> Builder:
+    return launched().wait(3)
+
+
+@silent(SAYS)
+def a_core_dies_as_its_launcher_is_closed() -> Builder:
+    return the_second_dies(launched()).observes(LAUNCHER, "closing", kept={}, errors=[]).wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_says_nothing_of_a_core_that_has_died() -> Builder:
+    return the_second_dies(launched()).wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_says_so_late() -> Builder:
+    return says(the_second_dies(launched()).wait(2), 1, "core.1 died (exit code -9)").wait(1)
+
+
+@rejects(SAYS)
+def a_launcher_says_that_of_a_core_that_lives() -> Builder:
+    return says(launched(), 1, "core.1 died (exit code -9)").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_says_that_of_one_and_means_another_one() -> Builder:
+    return says(the_second_dies(launched()), 1, "core.0 died (exit code -9)").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_leaves_the_other_core_to_itself() -> Builder:
+    return says(the_second_dies(launched(lockstep=True)), 1, "core.1 died (exit code -9)").wait(3)

@@ -83,7 +83,7 @@ def test_every_cell_of_a_calm_run_has_evidence_and_none_is_red() -> None:
     judgement = h.observes("frontend.0", "closing").judgement()
     not_of_it = [name for name in GUARANTEES if name.startswith(("queue-", "programs-", "self-checks-", "priority-",
                                                                 "steps-in-order", "async-", "placeholders-", "pp-",
-                                                                "dp-", "client-", "notice-",
+                                                                "dp-", "client-", "notice-", "launcher-",
                                                                 "thread-", "pause-"))]
     assert len(judgement.cells) == len(GUARANTEES) - len(not_of_it)
     assert all(c.evidence for c in judgement.cells)

@@ -68,6 +68,28 @@ NEVER_IN_TURN = Mutant(
     breaks=these("dp-chosen-in-turn/turn"),
     edits=(Edit("engine/frontend/balance.py", "        self._first = (self._first + 1) % self.engines\n", ""),))
 
+LAUNCHER_LOOKS_AWAY = Mutant(
+    id="launcher-looks-away", scenario="test_one_of_two_cores_in_step_of_two_clients_dies",
+    bug="A launcher looks at the heartbeats of what it has started, and at no ends.",
+    breaks=these("launcher-says/died"),
+    edits=(Edit("engine/frontend/launcher.py",
+                "gone = (yield AwaitEnds(self.watched, 0.0)) if self.watched else {}", "gone = {}"),))
+
+LAUNCHER_LEAVES_THE_REST = Mutant(
+    id="launcher-leaves-the-rest", scenario="test_coordinator_of_two_clients_dies",
+    bug="A launcher whose coordinator is dead has the cores that it kept in step go on.",
+    breaks=these("launcher-says/group"), along=these("dp-death-ends-group"),
+    edits=(Edit("engine/frontend/launcher.py", "        if self._config.is_lockstep:\n            reason +=",
+                "        if False:\n            reason +="),))
+
+BURIED_AND_AWAITED = Mutant(
+    id="buried-and-awaited", scenario="test_one_of_two_cores_in_step_of_two_clients_dies",
+    bug="A client awaits the last words of a core that it has buried with others, again and again.",
+    breaks=these("rests-when-idle"),
+    not_in={"sim": "no time passes while a client looks at two cores, so it never finds one of them gone alone"},
+    edits=(Edit("engine/frontend/life.py", "if handle.serves and not handle.dead\n                    if (deadline",
+                "if handle.serves\n                    if (deadline"),))
+
 AS_IT_LIKES = Mutant(
     id="as-it-likes", scenario="test_requests_for_one_of_two_cores",
     bug="A client chooses a core by what it has to do, whichever is asked for.",

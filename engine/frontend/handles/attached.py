@@ -54,8 +54,9 @@ class AttachedEngines:
             handle.watch(now)
 
     def silent(self, now: float) -> str:
-        """Their launcher says it, to those whom it tells."""
-        return ""
+        """Their launcher says it, to those whom it tells. Who else is gone: from here nobody can tell who was first."""
+        return "".join(f"; {handle.name} died, too" for handle in self.all
+                       if handle.serves and not handle.dead and handle.gone() is not None)
 
     def end(self) -> Loop[None]:
         return

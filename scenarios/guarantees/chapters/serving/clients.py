@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import NamedTuple
 
 from engine.messages import Outcome
-from engine.topology import NodeKind
+from engine.topology import Mark, NodeKind, mark_site
+from faults.journal import Record
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
 from scenarios.history.history import FOREVER, History, Operation
 from scenarios.history.names import base, life_of, of_life
 from scenarios.history.play import Play
+from scenarios.history.receipts import STOPPED_PART
 
 CHAPTER, SOURCE = "Several clients", "vLLM V1 engine core client, client_index"
 
@@ -186,6 +189,74 @@ def check_returns(history: History) -> Finding:
     return finding
 
 
+class _Word(NamedTuple):
+    """What a launcher says of the end of one of its processes."""
+
+    node: str
+    record: Record
+
+
+def check_launcher_says(history: History) -> Finding:
+    finding = Finding(history)
+    for launcher in history.of_kind(NodeKind.LAUNCHER):
+        ready = history.crossings.get(mark_site(launcher, Mark.READY))
+        if not ready:
+            continue
+        engines = history.engines_of(launcher)
+        hubs = {hub for engine in engines if (hub := history.hub_of(engine)) and history.owner_of(hub) == launcher}
+        words = [_Word(next(one.core for one in engines if one.engine == record.data["core"]), record)
+                 for record in history.by_node("engine-dead").get(launcher, ())]
+        words += [_Word(hub, record) for hub in hubs
+                  for record in history.by_node("coordinator-dead").get(launcher, ())]
+        until = min(history.ends.at(launcher), history.closing_at(engines[0]), history.ended_at)
+        for word in words:
+            _judge_word(finding, launcher, word)
+        for node in (*(engine.core for engine in engines), *sorted(hubs)):
+            _judge_said(finding, launcher, node, (ready[0].at, until), words)
+    return finding
+
+
+def _judge_word(finding: Finding, launcher: str, word: _Word) -> None:
+    """It is true, and says of whom it speaks."""
+    history, (node, record) = finding.history, word
+    bounds, said = history.bounds, record.data["reason"]
+    stood_s = max((min(stall.until, record.at) - stall.at for stall in history.faults.stalls
+                   if stall.node in (node, launcher) and stall.at < record.at), default=0.0)
+    stood = stood_s >= bounds.stall_s * STOPPED_PART
+    if history.ends.at(node) > record.at + (0.0 if history.simulated else bounds.detection_s) and not stood and \
+            not history.starved(bounds.stall_s):
+        finding.broke("{} said of {} that it is dead, and it lived", launcher, node, at=record.at, node=launcher)
+    elif base(node) not in said:
+        finding.broke("{} said {!r} of the end of {}", launcher, said, node, at=record.at, node=launcher)
+
+
+def _judge_said(finding: Finding, launcher: str, node: str, watched: tuple[float, float], words: list[_Word]) -> None:
+    """`watched`: since when it looks after its processes, and until when."""
+    history, (since, until) = finding.history, watched
+    bounds, end = history.bounds, history.ends.at(node)
+    still = next((stall.at + bounds.stall_s for stall in history.faults.stalls
+                  if stall.node == node and stall.until - stall.at > bounds.stall_s + bounds.detection_s), FOREVER)
+    gone_at = min(end, still)
+    engine = history.engine_of(node)
+    together = history.in_step(engine)  # then one word is of them all
+    heard = [word.record for word in words if word.node == node or together]
+    if not since < gone_at < until:
+        return
+    if not heard:
+        if until - gone_at - history.faults.frozen_s(launcher, gone_at, until) > bounds.detection_s:
+            finding.hangs("word of the end of {} by {}", node, launcher, bound=bounds.detection_s, since=gone_at,
+                          node=launcher)
+        return
+    at = heard[0].at
+    if finding.took("word of the end of {} by {}", node, launcher, bound=bounds.detection_s, at=at, node=launcher,
+                    measured=at - gone_at - history.faults.frozen_s(launcher, gone_at, at)):
+        finding.witness("{} said of the end of {}: {}", launcher, node, heard[0].data["reason"], at=at, node=launcher)
+    others = [other for other in (one.core for one in history.engines_of(launcher)) if together and other != node]
+    for other in others:
+        finding.took("the end of {}, which stepped together with {},", other, node, bound=bounds.detection_s, at=at,
+                     node=other, measured=min(history.ends.at(other), until) - at)
+
+
 GUARANTEES = (
     Guarantee(
         id="client-routed", chapter=CHAPTER, source=SOURCE, check=check_routed, applies=is_shared,
@@ -211,6 +282,15 @@ GUARANTEES = (
                  "on.",
         wrong="tells a client that it may be sent to once, when it starts",
         witness="a client came in the place of one that was gone, and was served",
+        envelope=Envelope(),
+    ),
+    Guarantee(
+        id="launcher-says", chapter=CHAPTER, source=SOURCE, check=check_launcher_says, applies=is_shared,
+        sentence="A launcher says by its name, and within the bound of detection, which core or coordinator of its own "
+                 "has died or stands still, and of none that lives; and it ends those that step together with it.",
+        wrong={"died": "looks at no ends of what it has started",
+               "group": "leaves those that stepped with the dead one to themselves"},
+        witness="a core or a coordinator of a launcher died, and it said so",
         envelope=Envelope(),
     ),
     Guarantee(
