@@ -674,7 +674,7 @@ def _ends_seen_at_once(*, said: bool) -> Builder:
     """A rank is killed; the lab looks only when everybody is gone, and sees that one last."""
     h = _born().observes("frontend.0", "closing").fires("kill", "worker.1/mark:loading").wait(.03)
     if said:
-        h.observes("frontend.0", "bye", reason="the engine did not start")
+        h.observes("frontend.0", "health", healthy=False, reason="the engine did not start")
     for node in ("frontend.0", "core.0", "worker.0", "worker.1"):
         h.ends(node, exitcode=None).wait(1e-6)
     return h
@@ -989,3 +989,32 @@ def the_load_is_light() -> Builder:
     return history().started().observes("frontend.0", "load", requests=1, bytes=9, max_requests=4, max_bytes=64 << 20)
 
 
+def _leaves(*course: str) -> Builder:
+    """A client that says this of its life, in this order."""
+    h = history().lab(leftovers_checked_at=3.0)
+    for word in course:
+        if word == "dying":
+            h.crosses("frontend.0/mark:dying")
+        else:
+            h.observes("frontend.0", word, segments=["ringtwin-1-"], paths=[], num_gpu_blocks=8)
+    return h
+
+
+@accepts("nothing-left-behind")
+def a_client_tells_of_its_whole_life() -> Builder:
+    return _leaves("starting", "born", "ready", "closing", "dying", "closed", "bye")
+
+
+@rejects("nothing-left-behind")
+def a_client_serves_and_never_said_that_it_starts() -> Builder:
+    return _leaves("born", "ready", "closing", "dying", "closed", "bye")
+
+
+@rejects("nothing-left-behind")
+def a_client_leaves_and_never_said_that_it_has_closed() -> Builder:
+    return _leaves("starting", "born", "ready", "closing", "dying", "bye")
+
+
+@rejects("nothing-left-behind")
+def a_client_has_closed_before_it_gave_anything_back() -> Builder:
+    return _leaves("starting", "born", "ready", "closing", "closed", "dying", "bye")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-from engine.topology import Channel
+from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.guarantees.base import DAMAGE, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
 from scenarios.history.history import (
     FOREVER,
@@ -61,6 +61,26 @@ def judge_closed(finding: Finding) -> None:
                 continue
             if ended.get(core, 0.0) > record.at + late_s and not history.heard_of("dead-notice", engine, node):
                 finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
+
+
+def judge_course(finding: Finding) -> None:
+    """Whoever starts engines, or attaches to some, says so, what becomes of it, and that it closes, in this order."""
+    history = finding.history
+    for node in (*history.of_kind(NodeKind.FRONTEND), *history.of_kind(NodeKind.LAUNCHER)):
+        ready, failed = history.by_node("ready").get(node, []), history.by_node("start-failed").get(node, [])
+        if not (ready or failed) or node not in history.by_node("bye") or any(
+                receipt.node == node and receipt.fate in PROCESS for receipt in history.faults.receipts):
+            continue
+        course = [("starting", history.by_node("starting").get(node, ())),
+                  *([("born", history.by_node("born").get(node, ()))] if ready else []), ("ready", ready or failed),
+                  ("closing", history.by_node("closing").get(node, ())),
+                  ("dying", history.crossings.get(mark_site(node, Mark.DYING), ())),
+                  ("closed", history.by_node("closed").get(node, ())), ("bye", history.by_node("bye")[node])]
+        missing = [name for name, records in course if not records]
+        numbers = [records[0].number for _, records in course if records]
+        if missing or numbers != sorted(numbers):
+            finding.broke("{} left, and {}", node, f"said nothing of {' and '.join(missing)}" if missing else
+                          "said it in another order than it came about", at=history.last[node].at, node=node)
 
 
 def _judge_freed(finding: Finding, node: str, engine: EngineLife, closed: Record) -> None:
