@@ -23,7 +23,6 @@ from scenarios.guarantees.chapters.closing import (
     has_a_client,
     has_reason_not_to_start,
     judge_closed,
-    judge_course,
     judge_hearsay,
     judge_lone_cores,
     judge_words,
@@ -89,7 +88,6 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
-    judge_course(finding)
     unattended = nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in history.main])
     beside = history.struck - history.main
     unattended = unattended or nobody_was_left(

@@ -45,6 +45,7 @@ def judge_closed(finding: Finding) -> None:
     history = finding.history
     if history.play.options.queue:
         return
+    _judge_course(finding)
     late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
     ended = {of_life(p.node, p.life): FOREVER if p.ended_at is None else p.ended_at for p in history.lab.processes}
     for engine in history.engines:
@@ -63,7 +64,7 @@ def judge_closed(finding: Finding) -> None:
                 finding.broke("{} said that {} was dead, and let it be", node, core, at=record.at, node=node)
 
 
-def judge_course(finding: Finding) -> None:
+def _judge_course(finding: Finding) -> None:
     """Whoever starts engines, or attaches to some, says so, what becomes of it, and that it closes, in this order."""
     history = finding.history
     for node in (*history.of_kind(NodeKind.FRONTEND), *history.of_kind(NodeKind.LAUNCHER)):
