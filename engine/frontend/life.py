@@ -284,16 +284,14 @@ class ClientLife:
                     self.session.shun(node.index)
             if gone:
                 self.watched = tuple(node for node in self.watched if node not in gone)
-        seen = []
+        yield from self._engines.look(now)
         for handle in self._engines.all:
             if handle.serves and not handle.dead:
-                seen.append((handle, (yield from handle.beat(now))))
-        for handle, reason in seen:
-            if not handle.dead:
-                yield from self._look_at(handle, reason)
+                yield from self._look_at(handle, now)
         return now
 
-    def _look_at(self, handle: Handle, reason: str | None) -> Loop[None]:
+    def _look_at(self, handle: Handle, now: float) -> Loop[None]:
+        reason = yield from handle.beat(now)
         if handle.gone() is not None:
             yield from self._read_what_is_there()
             if reason is None and not handle.dead:

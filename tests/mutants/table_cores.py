@@ -82,14 +82,6 @@ LAUNCHER_LEAVES_THE_REST = Mutant(
     edits=(Edit("engine/frontend/launcher.py", "        if self._config.is_lockstep:\n            reason +=",
                 "        if False:\n            reason +="),))
 
-BURIED_AND_AWAITED = Mutant(
-    id="buried-and-awaited", scenario="test_one_of_two_cores_in_step_of_two_clients_dies",
-    bug="A client awaits the last words of a core that it has buried with others, again and again.",
-    breaks=these("rests-when-idle"),
-    not_in={"sim": "no time passes while a client looks at two cores, so it never finds one of them gone alone"},
-    edits=(Edit("engine/frontend/life.py", "if handle.serves and not handle.dead\n                    if (deadline",
-                "if handle.serves\n                    if (deadline"),))
-
 AS_IT_LIKES = Mutant(
     id="as-it-likes", scenario="test_requests_for_one_of_two_cores",
     bug="A client chooses a core by what it has to do, whichever is asked for.",

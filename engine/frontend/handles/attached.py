@@ -53,6 +53,12 @@ class AttachedEngines:
         for handle in self.all:
             handle.watch(now)
 
+    def look(self, now: float) -> Loop[None]:
+        """At all of them, before one is said to be dead: who ends one of a group may end others at the same time."""
+        for handle in self.all:
+            if handle.serves and not handle.dead:
+                yield from handle.look(now)
+
     def silent(self, now: float) -> str:
         """Their launcher says it, to those whom it tells. Who else is gone: from here nobody can tell who was first."""
         return "".join(f"; {handle.name} died, too" for handle in self.all

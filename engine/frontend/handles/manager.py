@@ -192,6 +192,11 @@ class CoreEngineProcManager:
         for handle in self.all:
             handle.watch(now)
 
+    def look(self, now: float) -> Loop[None]:
+        """Its own children's ends are told of by their sentinels."""
+        return
+        yield
+
     def silent(self, now: float) -> str:
         """Who may be the reason for what another one says, as the end of a sentence: whoever does not beat."""
         longest = 2 * self._bounds.heartbeat_s

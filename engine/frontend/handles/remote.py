@@ -35,9 +35,13 @@ class RemoteHandle(Handle):
     def open(self) -> Loop[None]:
         yield OpenHeartbeat(self.running.beat, create=False, of=self.node)
 
-    def beat(self, now: float) -> Loop[str | None]:
+    def look(self, now: float) -> Loop[None]:
+        """Whether it is still there."""
         if self.monitor.gone() is None and not (yield IsAlive(self.running.identity)):
             self.monitor.on_gone("", now)
+
+    def beat(self, now: float) -> Loop[str | None]:
+        yield from self.look(now)
         return (yield from super().beat(now))
 
     def in_its_words(self, reason: str) -> Loop[str]:

@@ -11,6 +11,7 @@ import pytest
 from engine.config import Bounds, EngineConfig, LimitsConfig
 from engine.effects import Close, EndProcesses, Gone, Identity, OpenSocket, RemoveFiles, Send, StartChild
 from engine.errors import ConfigError, EngineDeadError, StartupError, UnroutableError
+from engine.frontend.attachment import Attachment, ClientAddresses, Running
 from engine.frontend.handles.monitor import GRACE_S, LOOK_S
 from engine.frontend.life import ClientLife
 from engine.frontend.session import RequestEnd, Tokens
@@ -324,3 +325,18 @@ def test_a_shutdown_that_is_broken_off_has_no_more_patience() -> None:
     client.run(client.life.break_off())
     assert client.hand.ending == [(client.core, "terminate"), (client.core, "kill")] and client.hand.now == before
     assert len(client.hand.seen(Close)) == len(client.hand.seen(RemoveFiles)) == 1
+
+
+def test_last_words_of_a_core_that_was_buried_with_others_are_not_awaited() -> None:
+    """Else whoever has nothing to do looks for them again and again, without end."""
+    running = {index: Running(identity=ME, beat="x") for index in (0, 1)}
+    mine = ClientAddresses(frontend=0, requests="r", outputs={0: "a", 1: "b"})
+    life = ClientLife(frontend(0), CONFIG, lambda: "", Attachment(
+        clients=(mine,), cores=running, blocks={}, parallel_config={}))
+    for handle in life.cores.values():
+        handle.watch(0.0)
+        handle.monitor.on_gone("", 1.0)
+    assert life.deadline is not None
+    for handle in life.cores.values():
+        assert list(handle.bury("core.1 died", False)) == []
+    assert life.deadline is None

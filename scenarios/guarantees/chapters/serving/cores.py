@@ -111,6 +111,9 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         reason = str(first.data.get("reason", ""))
         guilty = _who_ended(history, engine, first.at)
         guilty |= _gone_along(history, guilty) if history.is_apart(engine) else frozenset()
+        if history.faults.frozen_s(client, 0.0, first.at):  # who looks late finds several gone, and not who was first
+            guilty |= {base(node) for node in history.nodes if history.lives_with(engine, node)
+                       and history.ends.at(node) <= first.at}
         unheard = history.is_apart(engine) and word_is_lost(history)  # all that it knows is what its own core says
         if guilty and not unheard and not any(name in reason for name in guilty):
             finding.broke("{} was told {!r}, and {} is what ended them", client, reason, " or ".join(sorted(guilty)),

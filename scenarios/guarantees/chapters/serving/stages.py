@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from engine.messages import Outcome
 from engine.topology import Mark
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.chapters.closing import word_is_lost
 from scenarios.guarantees.chapters.death import stall_bound, stall_with_work
 from scenarios.guarantees.chapters.serving.flight import WHO_TELLS_IS_HIT, passed
 from scenarios.guarantees.tokens import check_tokens_match_reference, references_of
@@ -110,7 +111,7 @@ def _judge_end(finding: Finding, engine: EngineLife, struck: Receipt) -> None:
         return
     finding.took("telling of the {} of {}", struck.fate, node, bound=bound, measured=told.at - since, at=told.at,
                  node=node)
-    if _can_be_named(history, struck) and not is_named(node, str(told.data["reason"])):
+    if _can_be_named(history, struck) and not word_is_lost(history) and not is_named(node, str(told.data["reason"])):
         finding.broke("callers were told {!r}, and {} is who met {}", told.data["reason"], node, struck.fate,
                       at=told.at, node=node)
     for other in waits:

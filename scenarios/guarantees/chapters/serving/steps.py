@@ -24,6 +24,7 @@ from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
 
 CHAPTER = "Requests and tokens"
+_STEERING = ("pause_scheduler", "resume_scheduler", "run_steps")
 
 
 def check_served_in_turn(history: History) -> Finding:
@@ -177,12 +178,22 @@ def _answers_of(history: History, engine: EngineLife, client: str) -> list[Recor
     return [answer for _, answer in pairs]
 
 
+def _asked_in_one_breath(history: History, node: str) -> bool:
+    """Whether a call that steers was made before the one before it was answered."""
+    asks = [record for record in history.by_node("ask").get(node, ()) if record.data["method"] in _STEERING]
+    answered = {record.data["ticket"]: record.number for record in history.by_node("utility").get(node, ())}
+    return any(after.number < answered.get(before.data["ticket"], after.number + 1)
+               for before, after in zip(asks, asks[1:], strict=False))
+
+
 def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Record]) -> None:
     """Paused, nothing runs; `run_steps(k)` runs k steps, or fewer where nothing is left to do."""
     came = [r.at for r in finding.history.by_node("request").get(served.engine.core, ()) if r.data["action"] == "add"]
     times = [step.record.at for step in served.steps]
     dummies = [r.at for r in finding.history.crossings.get(mark_site(served.engine.core, Mark.DUMMY), ())]
     in_step = finding.history.in_step(served.engine)  # then one without tokens is no forward, and only these are asked
+    if in_step and _asked_in_one_breath(finding.history, node):
+        return  # steps of the next call are made before the answer to this one is heard: see dp-rank-in-turn
     paused_at: int | None = None
     known_at = 0.0  # when its client was told so
     for record in answers:
