@@ -38,6 +38,19 @@ def there_are_too_few_to_tell() -> Builder:
     return burst(0, 1)
 
 
+@silent(BURST)
+def one_of_them_is_on_its_way_out() -> Builder:
+    h = two().observes("core.1", "dying", reason="it failed", queued=0).wait(.01)
+    for name in ("a", "b", "c", "d"):
+        asks(h, name, 0)
+    return h
+
+
+@rejects(BURST)
+def one_of_them_goes_when_all_is_sent() -> Builder:
+    return burst(0, 0, 0, 0).wait(.01).observes("core.1", "dying", reason="it failed", queued=0)
+
+
 def asked_for(rank: int, *cores: int) -> Builder:
     """All ask for that rank, and these get them."""
     h = two()
@@ -176,6 +189,18 @@ def counts_that_have_come_count() -> Builder:
 @accepts(TURN)
 def a_core_that_is_gone_may_be_passed_over_before_that_is_told() -> Builder:
     return asks(asks(asks(two(), "a", 0).ends("core.1", exitcode=-9), "b", 0), "c", 0).ended("a")
+
+
+@accepts(TURN)
+def a_core_that_says_that_it_goes_may_be_passed_over() -> Builder:
+    h = asks(two(), "a", 0).observes("core.1", "dying", reason="it failed", queued=0).wait(.01)
+    return asks(asks(h, "b", 0), "c", 0).ended("a")
+
+
+@rejects(TURN)
+def a_core_is_passed_over_before_it_goes() -> Builder:
+    h = asks(asks(two(), "a", 0), "b", 0).wait(.01)
+    return h.observes("core.1", "dying", reason="it failed", queued=0)
 
 
 @accepts(TURN)

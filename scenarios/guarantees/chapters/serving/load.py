@@ -14,6 +14,7 @@ from scenarios.guarantees.readers.chooser import Chooser
 from scenarios.history.history import EngineLife, History, Record
 from scenarios.history.operations import Operation
 from scenarios.history.play import Play
+from scenarios.history.records import FOREVER
 
 #: A core whose cache is fuller than that may be passed over for it.
 _HALF = 0.5
@@ -48,13 +49,16 @@ def check_burst_spreads(history: History) -> Finding:
 
 def _bursts(history: History, clients: list[str]) -> list[list[tuple[int, bool]]]:
     """Which cores (and whether they were asked for by rank) got what these clients asked before anything of it had
-    ended, each time when nothing was open."""
+    ended, each time when nothing was open, and while all of the cores were there."""
     changes: list[tuple[int, tuple[int, bool] | None]] = []  # by number: who got a request, or None for an end
     for o in history.operations:
         if o.node in clients and o.accepted is not None:
             changes.append((o.accepted.number, (history.asked_of(o).engine, rank_of(o) is not None)))
             changes += [(end.number, None) for end in o.ends[:1]]
     dead = {record.number for node, record in history.observed("engine-dead") if node in clients}
+    gone_at = min(goes_at(history, core) for core in history.engines_of(clients[0]))
+    dead |= {o.accepted.number - 1 for o in history.operations
+             if o.node in clients and o.accepted is not None and o.accepted.at >= gone_at}
     found: list[list[tuple[int, bool]]] = []
     still_open, begins = 0, True
     for number, core in sorted(changes, key=lambda change: change[0]):
@@ -70,6 +74,13 @@ def _bursts(history: History, clients: list[str]) -> list[list[tuple[int, bool]]
                 found[-1].append(core)
             still_open += 1
     return found
+
+
+def goes_at(history: History, core: EngineLife) -> float:
+    """From when on a client may know that this core is on its way out: it may hear so before the core has gone."""
+    end = history.ends.get(core.core)
+    said = history.by_node("dying").get(core.core, ())
+    return min([record.at for record in said[:1]] + ([end.onset] if end is not None else []), default=FOREVER)
 
 
 def rank_of(operation: Operation) -> Any:
@@ -213,7 +224,7 @@ def _follow_choices(finding: Finding, client: str, cores: tuple[EngineLife, ...]
 def _chose_otherwise(finding: Finding, rules: Chooser, operation: Operation, got: int) -> bool:
     history, node, at = finding.history, operation.node, operation.began_at
     cores = history.engines_of(node)
-    gone = frozenset(place for place, core in enumerate(cores) if history.ends.at(core.core) <= at)
+    gone = frozenset(place for place, core in enumerate(cores) if goes_at(history, core) <= at)
     meant = sorted(place for place in {rules.choice(), rules.choice(gone)} if place is not None)
     if got not in meant:
         finding.broke("request {!r} went to {}, and by what its client was told and has sent {} was to get it",
