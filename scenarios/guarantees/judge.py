@@ -21,6 +21,7 @@ from engine.messages import Outcome
 from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
+from scenarios.guarantees.theirs import THEIRS
 from scenarios.history.history import FOREVER, History, Receipt, kind_of
 from scenarios.history.play import Lab, Play
 from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
@@ -51,6 +52,9 @@ def _asked(play: Play, only: Iterable[str] | None) -> list[Guarantee]:
         guarantee(name)
     wanted = {*play.promises, *play.expected}
     names = set(only) if only is not None else None
+    if not play.is_ours:
+        promised = {entry.id for entry in GUARANTEES.values() if entry.is_law or entry.id in THEIRS[play.world]}
+        names = promised if names is None else names & promised
     return [entry for entry in GUARANTEES.values()
             if (names is None or entry.id in names) and (entry.id in wanted or entry.applies(play))]
 
@@ -69,8 +73,10 @@ def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence
         names = ", ".join(f"{fault.id} ({fault.fate.value} at {fault.site}, nth={fault.nth})"
                           for fault in history.faults.unfired)
         return Verdict.UNKNOWN, [Evidence(text=f"planned and never fired: {names}")], None
+    theirs = THEIRS.get(history.play.world, {}).get(entry.id)
     for receipt in history.faults.receipts:
-        reason = entry.envelope.excludes(receipt)
+        reason = entry.envelope.excludes(receipt) or (theirs and next(
+            (where for where in theirs.outside if where.covers(receipt)), None))
         if reason is not None:
             text = f"{receipt.fate} at {receipt.site} is outside of the envelope: {reason.why}"
             return Verdict.OUTSIDE, [Evidence(text=text, at=receipt.at, node=receipt.node)], None

@@ -17,6 +17,8 @@ from scenarios.history.verdicts import Verdict
 _ONCE_VIRTUAL = "sim"
 #: What records hold. Of 1, which did not say so, callers were told that their engine died, and not why.
 SCHEMA = 2
+#: Worlds of engines that are not ours. They promise what `scenarios.guarantees.theirs` lists, and record less.
+OTHERS = frozenset({"vllm"})
 #: `Options.program` of the one that damages books of an engine and looks at them: both worlds play it.
 BOOKS = "books"
 #: The one that publishes and reads batches of its own, frame by frame: both worlds play it, too.
@@ -129,8 +131,14 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
         return self.world == _ONCE_VIRTUAL if self.virtual_time is None else self.virtual_time
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is our engine, or its twin, that is played: it promises all that is judged here."""
+        return self.world not in OTHERS
+
+    @property
     def says_why(self) -> bool:
-        return self.schema > 1
+        """Whether callers are told who died, and of what."""
+        return self.schema > 1 and self.is_ours
 
     @property
     def raw(self) -> list[list[bytes]]:

@@ -25,7 +25,7 @@ from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import Scenario
 from scenarios.lab.settings import lab_config
 from scenarios.worlds import base
-from scenarios.worlds.base import BrokenPromiseError, PlayedRun, World
+from scenarios.worlds.base import BrokenPromiseError, NotHereError, PlayedRun, World
 from scenarios.worlds.registry import WORLDS
 
 
@@ -145,7 +145,9 @@ def why(error: Exception) -> str:
 
 
 def fits(world: World, error: BaseException) -> str | None:
-    """Why a plan cannot be played with the ranks that were asked for, or None where the scenario itself is wrong."""
+    """Why a plan cannot be played in this world, or with the ranks that were asked for, or None where the scenario itself is wrong."""
+    if isinstance(error, NotHereError):
+        return str(error)
     asked = {"ranks": world.tp, "stages": world.pp, "engines": world.dp, "clients": world.clients}
     if isinstance(error, PlanError) and any(asked.values()):
         of = " and ".join(f"{count} {name}" for name, count in asked.items() if count)

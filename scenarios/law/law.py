@@ -13,6 +13,12 @@ _LATENESS = frozenset({Sort.FAILED, Sort.UTILITY, Sort.START, Sort.DEAD, Sort.TO
                        Sort.OVERSTAY, Sort.KV_READER})
 
 
+#: Of an engine that is not ours: what callers are told, and which of its processes end. What these keep of themselves it
+#: has promised nobody; of what stays behind, and of callers that hear nothing, promises of its own speak.
+_TOLD_BY_ALL = frozenset({Sort.DEATH, Sort.DEAD, Sort.START, Sort.FAILED, Sort.REFUSED,
+                          Sort.TOLD, Sort.ABORTED, Sort.UTILITY})
+
+
 def cause_of(history: History, incident: Incident) -> str | None:
     """What explains it, in words; None if nothing does."""
     for cause in CAUSES:
@@ -28,6 +34,8 @@ def cause_of(history: History, incident: Incident) -> str | None:
 def check_nothing_without_cause(history: History) -> Finding:
     finding = Finding(history)
     for incident in incidents(history):
+        if incident.sort not in _TOLD_BY_ALL and not history.play.is_ours:
+            continue
         cause = cause_of(history, incident)
         if cause is not None:
             finding.witness("{} ({}), because {}", incident.text, incident.node, cause, at=incident.at,

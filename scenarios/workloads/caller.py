@@ -169,9 +169,13 @@ class Caller:
             yield from self._learn_of_death()
         return not self._asked.errored
 
-    def look_back(self) -> Loop[None]:
-        """Nothing is open: a dead engine must say so to a later call."""
+    def over(self) -> Loop[None]:
+        """Nothing is open."""
         yield Observe("over", {"unanswered": self._driver.unanswered, "errored": self._asked.errored})
+
+    def look_back(self) -> Loop[None]:
+        """A dead engine must say so to a later call."""
+        yield from self.over()
         if self._asked.errored:
             began, error = (yield Now()), ""
             try:

@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Topology, with_ranks
 from faults.plan import Plan, PlanError
 from scenarios.guarantees.judge import judge
+from scenarios.guarantees.theirs import is_promised
 from scenarios.history.play import Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
@@ -31,6 +32,10 @@ from scenarios.worlds.provenance import provenance, versions
 
 class BrokenPromiseError(AssertionError):
     """A promise of a scenario is not as declared. The last line is the command that repeats it."""
+
+
+class NotHereError(PlanError):
+    """A world has no such place or part: says which one this scenario asks for."""
 
 
 class PlayedRun:
@@ -45,6 +50,7 @@ class PlayedRun:
 
         Raises BrokenPromiseError.
         """
+        guarantees = tuple(one for one in guarantees if is_promised(one.id, self.runs[0].play.world))
         if self._other_topology:  # a promise about rings says nothing where there are none
             guarantees = tuple(guarantee for guarantee in guarantees if guarantee.applies(self.runs[0].play))
         promises = tuple(guarantee.id for guarantee in guarantees)

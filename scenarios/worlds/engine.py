@@ -138,6 +138,22 @@ class RealActor:
     def gone(self) -> bool:
         return bool(select.select([self.process.sentinel], [], [], 0)[0])
 
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self.process.exitcode
+
+    @property
+    def descriptors(self) -> list[Any]:
+        """Readable when it says something, or is gone."""
+        return [self.connection, self.process.sentinel]
+
+    def kill(self) -> None:
+        self.process.kill()
+
     def close(self) -> None:
         self.connection.close()
         if not self.gone:
@@ -163,7 +179,7 @@ class RealBench:
         self._board = create_board(folder, play.plan, play.topology)
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}
-        self._actors: list[RealActor] = []
+        self._actors: list[Any] = []  # as `RealActor`
         self._intruders = Intruders()
         self._starvation_s = 0.0
         self._last_look: float | None = None
@@ -198,8 +214,8 @@ class RealBench:
     def _exitcode(self, node: Node) -> int | None:
         """Of a process that the lab started, or 1 where its log tells of an exception out of it; None: not known."""
         for actor in self._actors:
-            if actor.process.pid == self._watched[node].pid:
-                return actor.process.exitcode if actor.gone else None
+            if actor.pid == self._watched[node].pid:
+                return actor.exitcode if actor.gone else None
         names = [process_name(other) for other in self._watched]
         told = CRASHED.findall(Path(self._log).read_text(errors="replace")) if os.path.exists(self._log) else []
         return 1 if process_name(node) in told and names.count(process_name(node)) == 1 else None
@@ -321,8 +337,7 @@ class RealBench:
                 if guards:
                     self._expire()
                 return False
-            descriptors = [d for actor in self._actors for d in (actor.connection, actor.process.sentinel)
-                           if not actor.gone]
+            descriptors = [d for actor in self._actors if not actor.gone for d in actor.descriptors]
             select.select(descriptors, [], [], LOOK_S)
 
     def _look(self) -> None:
@@ -348,7 +363,7 @@ class RealBench:
         self._supervisor.release_all()
         for actor in self._actors:
             if not actor.gone:
-                actor.process.kill()
+                actor.kill()
         for watched in self._watched.values():
             if watched.ended_at is None:
                 watched.kill()

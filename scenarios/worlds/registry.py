@@ -31,6 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     virtual_time: bool
     make: Callable[..., Any]
     obstacle: Callable[[], str | None]
+    by_name: bool = False  # played where it is asked for by its name, and nowhere else
 
 
 def _twin(out: Path, **rest: Any) -> Any:
@@ -45,6 +46,20 @@ def _engine(out: Path, **rest: Any) -> Any:
 
     home.sweep_labs()
     return EngineWorld(out, **rest)
+
+
+def _vllm(out: Path, **rest: Any) -> Any:
+    from scenarios.lab import home
+    from scenarios.worlds.vllm.world import VllmWorld
+
+    home.sweep_labs()
+    return VllmWorld(out, **rest)
+
+
+def _no_vllm() -> str | None:
+    from scenarios.worlds.vllm.environment import obstacle
+
+    return no_real_processes() or obstacle()
 
 
 def _nowhere(out: Path, **rest: Any) -> Any:
@@ -66,7 +81,12 @@ WORLDS = {entry.name: entry for entry in (
           obstacle=lambda: None),
     Entry(name="engine", word="engine", within="on the engine", described="the real engine", virtual_time=False,
           make=_engine, obstacle=no_real_processes),
+    Entry(name="vllm", word="vLLM", within="in vLLM", described="vLLM's own processes", virtual_time=False, make=_vllm,
+          obstacle=_no_vllm, by_name=True),
 )}
+
+
+_UNASKED = tuple(name for name, entry in WORLDS.items() if not entry.by_name)
 
 
 def known(name: str) -> Entry:
@@ -90,5 +110,5 @@ def can_play(name: str) -> str | None:
 def worlds_of(asked: str | None) -> tuple[str, ...]:
     """The worlds that `--world` names. None: all that this machine has the needs of."""
     if asked is None:
-        return tuple(name for name in WORLDS if can_play(name) is None)
-    return tuple(WORLDS) if asked == EVERY else (asked,)
+        return tuple(name for name in _UNASKED if can_play(name) is None)
+    return _UNASKED if asked == EVERY else (asked,)

@@ -1,0 +1,47 @@
+"""What engines that are not ours promise, by world and guarantee, and where they say so (in our words).
+
+What stands here is judged; of the other guarantees it is said that nobody there has promised them, and they are never
+counted. Bounds of theirs are those that the play's configuration has (`scenarios/worlds/vllm/arguments.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from scenarios.guarantees.base import STALLS, Where
+
+_CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
+_TESTS = "tests/v1"
+
+
+
+class Theirs(msgspec.Struct, frozen=True):
+    """Where it is promised. `outside`: faults that it does not speak of there, beside those that it never does."""
+
+    source: str
+    outside: tuple[Where, ...] = ()
+
+
+#: Nothing watches a core that stands still: no bound is documented for it.
+_STOPPED_CORE = (Where(STALLS, nodes="core.*", why="vLLM promises nothing of a core that stands still"),)
+#: Of vLLM 0.33.0.
+_VLLM = {
+    "ends-once": f"{_ASYNC}, generate: a stream ends with its last output, marked finished, or with an error",
+    "tokens-in-order": f"{_ASYNC}, generate: outputs are yielded as they come, cumulative by default",
+    "tokens-match-reference": "docs, prefix caching, chunked prefill and preemption: none of them changes an output",
+    "abort-is-final": f"{_ASYNC}, abort: the request ends, in the output processor and in the core",
+    "death-is-told": f"{_CLIENT}, BackgroundResources and its monitor of cores: EngineDeadError to who waits and who asks "
+                     f"later; {_TESTS}/shutdown, tests of a forward error and of a process that is killed",
+    "stall-is-told": "vllm/envs.py, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: a call of the workers that takes longer fails",
+    "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
+    "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
+                  f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
+    "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
+}
+
+THEIRS: dict[str, dict[str, Theirs]] = {"vllm": {
+    name: Theirs(source, _STOPPED_CORE) for name, source in _VLLM.items()}}
+
+
+def is_promised(guarantee: str, world: str) -> bool:
+    return world not in THEIRS or guarantee in THEIRS[world]

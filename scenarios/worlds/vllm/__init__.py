@@ -1,0 +1,1 @@
+"""vLLM's own processes as a world of the lab."""

@@ -1,0 +1,79 @@
+"""Which vLLM is played: its interpreter, and the folder from which its processes load the stand-in.
+
+The lab's environment has no vLLM. `VLLM_PYTHON` names an interpreter that has one; `make vllm` builds such an environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+#: Names the interpreter; `--vllm-python` does, too. Where neither does: the environment of `make vllm`.
+VARIABLE = "RINGTWIN_VLLM_PYTHON"
+BUILT = Path(".venv-vllm/bin/python")
+#: What is tested. Others are played if the stand-in fits them.
+TESTED = "0.33.0"
+#: Of the lab's packages what vLLM's processes load.
+_PACKAGES = ("engine", "faults", "scenarios")
+_ENTRY_POINTS = """[vllm.platform_plugins]
+ringtwin = scenarios.worlds.vllm.stand_in:platform
+
+[vllm.general_plugins]
+ringtwin = scenarios.worlds.vllm.stand_in:register
+"""
+_PROBE = """
+import importlib.metadata as m, importlib.util as u, json, sys
+print(json.dumps({"python": sys.version.split()[0], "version": m.version("vllm") if u.find_spec("vllm") else "",
+                  "missing": [name for name in ("torch", "zmq", "msgspec") if u.find_spec(name) is None]}))
+"""
+
+
+def interpreter() -> Path | None:
+    """The one that is named, or built; None: there is none."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    return BUILT.absolute() if BUILT.exists() else None
+
+
+def obstacle() -> str | None:
+    """Why no vLLM can be played here, in a line, or None."""
+    python = interpreter()
+    if python is None:
+        return f"no interpreter with vLLM is named ({VARIABLE}, or --vllm-python), and `make vllm` has built none"
+    try:
+        found = version_of(python)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return f"{python} cannot be asked for its vLLM: {error}"
+    return None if found else f"{python} has no vLLM"
+
+
+def version_of(python: Path) -> str:
+    """Without importing it. Empty where there is none. Raises OSError, SubprocessError, ValueError."""
+    told = subprocess.run([str(python), "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True)
+    return str(json.loads(told.stdout)["version"])
+
+
+def make_path(folder: Path) -> Path:
+    """A folder for PYTHONPATH, with the lab's packages and the entry points by which vLLM finds the stand-in, and
+    nothing else of the lab's environment."""
+    path = folder / "path"
+    declared = path / "ringtwin_vllm-1.dist-info"
+    declared.mkdir(parents=True)
+    for name in _PACKAGES:
+        (path / name).symlink_to(ROOT / name)
+    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: ringtwin-vllm\nVersion: 1\n")
+    (declared / "entry_points.txt").write_text(_ENTRY_POINTS)
+    return path
+
+
+#: Of every process of a play.
+VARIABLES = {
+    "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # what a preempted request has said stays with its worker
+    "VLLM_MQ_MAX_CHUNK_BYTES_MB": "1",  # small rings: many plays fit into memory
+    "VLLM_PLUGINS": "ringtwin", "PYTHONDONTWRITEBYTECODE": "",
+}

@@ -1,0 +1,74 @@
+"""What the lab tells a process of a play of vLLM, and what they say to each other (pure): the lab's interpreter and
+vLLM's both read it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from scenarios.workloads.workload import Workload
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """A caller of `AsyncLLM`, and how it starts its engine."""
+
+    index: int = 0  # of the frontend
+    life: int = 0
+    workload: Workload
+    folder: str  # of the run: its board, its journals
+    arguments: dict[str, Any]  # of vLLM's AsyncEngineArgs
+    environment: dict[str, str]
+    vocabulary: int
+    await_death_s: float = 0.0
+    request_s: float  # how long a caller waits for the end of a call
+    log: str  # the file that takes what its processes print
+    isolated: bool = True  # a /dev/shm of its own
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Lab -> host, with the caller's end of a socket: fork a caller."""
+
+    number: int
+    recipe: Recipe
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """Host -> lab."""
+
+    number: int
+    pid: int
+
+
+class Shared(msgspec.Struct, frozen=True, tag=True):
+    """Caller -> lab, with a descriptor of its /dev/shm, or none where it has that of all."""
+
+    number: int
+    why_not: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """Host -> lab: one of its children, or of their orphans, was waited for. `status`: as `os.waitstatus_to_exitcode`."""
+
+    pid: int
+    status: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Host -> lab: vLLM is imported."""
+
+    version: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Host -> lab: it is not, or does not fit."""
+
+    why: str
+
+
+Word = Start | Started | Shared | Ended | Ready | Failed
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Word).decode
+#: A word is one packet at most so long; workloads are a few KiB.
+PACKET_BYTES = 1 << 20

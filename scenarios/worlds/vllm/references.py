@@ -1,0 +1,27 @@
+"""A workload with the answers that the stand-in gives (pure): as long as they were, other tokens."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scenarios.workloads.workload import RecordedRequest, Workload
+from scenarios.worlds.vllm.stand_in.words import continuation
+
+
+def with_references(workload: Workload, vocabulary: int) -> Workload:
+    return msgspec.structs.replace(workload, requests=[
+        msgspec.structs.replace(request, reference_token_ids=_reference(request, vocabulary))
+        for request in workload.requests])
+
+
+def _reference(request: RecordedRequest, vocabulary: int) -> list[int]:
+    """Up to the length that was asked for, or to a token that ends it."""
+    params = request.sampling_params
+    count = params.get("max_tokens") or len(request.reference_token_ids)
+    if request.unservable or not request.prompt_token_ids or not request.reference_token_ids:
+        return request.reference_token_ids
+    said, stops = continuation(request.prompt_token_ids, count, vocabulary), set(params.get("stop_token_ids") or ())
+    for number, token in enumerate(said, 1):
+        if number > (params.get("min_tokens") or 0) and token in stops:
+            return said[:number]
+    return said

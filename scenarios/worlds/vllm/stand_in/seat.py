@@ -1,0 +1,59 @@
+"""Where a process of vLLM's sits in a play: its journal, its part of the plan, and the board of all.
+
+What it writes is the lab's own format, so `History` reads it as it reads our engine's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.topology import Channel, Mark, Node, at, mark_site
+from faults.journal import open_journal
+from faults.plan import Fault
+from faults.real.board import open_board
+from faults.real.crossings import Crossings
+from faults.real.processes import start_ticks
+
+#: The key of vLLM's `additional_config` under which processes find the play.
+KEY = "ringtwin"
+
+
+class _Clock:
+    monotonic = staticmethod(time.monotonic)
+
+
+class Seat:
+    """Of `node`, in the play of `folder`. Raises OSError, BoardError where there is no such play."""
+
+    def __init__(self, folder: str, node: Node) -> None:
+        board = open_board(Path(folder))
+        self.node = node
+        self.crossings = Crossings(board.plan, node, board, open_journal(
+            Path(folder) / "journals", str(node.first_life), node.life, time.monotonic), _Clock)
+        self.crossings.seat.enter(os.getpid(), start_ticks(os.getpid()))
+
+    def born(self) -> None:
+        self.mark(Mark.BORN)
+        self.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_ticks(os.getpid()), segments=[],
+                     paths=[])
+
+    def mark(self, mark: Mark) -> None:
+        """Meets what the plan has for it: may not come back, may raise."""
+        self.crossings.cross(mark_site(self.node, mark))
+
+    def passes(self, edge: str, operation: str, **what: Any) -> Fault | None:
+        return self.crossings.cross(at(edge, operation), **what)[0]
+
+    def observe(self, name: str, **data: Any) -> None:
+        self.crossings.observe(name, data)
+
+
+def seat_in(additional_config: Any, node: Node) -> Seat | None:
+    """None where no play is on."""
+    given = additional_config.get(KEY) if isinstance(additional_config, dict) else None
+    return None if given is None else Seat(given["folder"], node)
