@@ -4,6 +4,7 @@
 #   make test     lint, types, tests, and the scenarios as tests: some 25 minutes on two cores. Of what takes longer it plays a
 #                 sample that is the same each time: planted bugs, single faults, combinations, rounds of benchmarks.
 #                 It is `make pure`, which starts no engine, beside `make real`, which has the scenarios
+#   make vllm     vLLM's own processes, in an environment of their own -> out/vllm/report/index.html, out/vllm/results.json
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
 #   make soak     the long forms: every scenario ten times, tests with ten times the examples and without samples, every planted
@@ -21,6 +22,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VENV_FLAGS ?=
 VENV_SIM ?= .venv-sim
+VENV_VLLM ?= .venv-vllm
 OUT ?= out
 ARGS ?=
 TIMES ?= 10
@@ -38,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE =
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
 
-.PHONY: report test pure real sim check soak mutation picture clean setup
+.PHONY: report test pure real sim vllm check soak mutation picture clean setup
 .DEFAULT_GOAL := report
 
 report: $(VENV)/.ready
@@ -63,6 +65,9 @@ real: $(VENV)/.ready
 sim: $(VENV_SIM)/.ready
 	$(VENV_SIM)/bin/python -c "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('torch', 'zmq'))))"
 	$(VENV_SIM)/bin/ringtwin run --world sim --out $(OUT)/sim $(ARGS)
+
+vllm: $(VENV)/.ready $(VENV_VLLM)/.ready
+	RINGTWIN_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(VENV)/bin/ringtwin run --world vllm --out $(OUT)/vllm $(ARGS)
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
@@ -102,6 +107,14 @@ else
 	@# What the system has stays as it is, so it is not pinned, and only what it lacks is installed.
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[engine,test]'
 endif
+	touch $@
+
+# vLLM without its CUDA packages: its control plane runs without them.
+$(VENV_VLLM)/.ready: requirements-vllm.txt $(VENV)/.ready
+	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
+	links="$(FIND_LINKS)"; install="$(VENV)/bin/uv pip install --quiet --python $(VENV_VLLM)/bin/python"; \
+	if [ -n "$$links" ]; then UV_FIND_LINKS="$$links" $$install --no-deps -r requirements-vllm.txt; \
+	else $$install --torch-backend=cpu --no-deps -r requirements-vllm.txt; fi
 	touch $@
 
 $(VENV_SIM)/.ready: pyproject.toml requirements.lock

@@ -31,11 +31,12 @@ from scenarios.command.claim import claimed
 from scenarios.command.screen import Screen
 from scenarios.guarantees.registry import load_installed
 from scenarios.history.play import Play
-from scenarios.lab.catalogue import Scenario, catalogue, selected
+from scenarios.lab.catalogue import Scenario, catalogue, selected, worth_naming
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
 from scenarios.lab.settings import MODEL, lab_config
 from scenarios.worlds.base import World
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
+from scenarios.worlds.vllm.environment import VARIABLE
 
 BAD, INTERRUPTED = 3, 130
 #: By which a shell asks for completions, as click names it.
@@ -83,6 +84,9 @@ def cli() -> None:
 @click.option("--clients", type=click.IntRange(1), default=None,
               help="Clients of the same engines. Default: as each scenario says.")
 @device_option
+@click.option("--vllm-python", type=path_argument, default=None,
+              help="An interpreter that has vLLM, for --world vllm. Default: RINGTWIN_VLLM_PYTHON, or what `make vllm` "
+                   "has built.")
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
 @click.option("--seed", type=int, default=0, show_default=True,
@@ -90,15 +94,17 @@ def cli() -> None:
 @out_option
 @json_option
 def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None,
-        dp: int | None, lockstep: bool, coordinator: bool, clients: int | None, device: str, model: Path | None,
-        seed: int, out: Path, json_file: Path | None) -> int:
+        dp: int | None, lockstep: bool, coordinator: bool, clients: int | None, device: str,
+        vllm_python: Path | None, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html.
 
     What cannot be played by so many ranks, stages, engines or clients is left out, and says why.
     """
     checks.together(dp, lockstep=lockstep, coordinator=coordinator)
+    if vllm_python is not None:
+        os.environ[VARIABLE] = str(vllm_python.absolute())
     names = playable(world)
-    chosen = selected(catalogue(*folders), globs)
+    chosen = [one for one in selected(catalogue(*folders), globs) if worth_naming(one, names)]
     asked = EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2, pipeline_parallel_size=pp or 1,
                          device=device)  # type: ignore[arg-type]
     if model is not None or tp is not None or pp is not None:

@@ -35,7 +35,8 @@ def examine(clean: bool) -> Iterator[str]:
     """Lines to print. With `clean`, what dead engines and labs left is ended and removed."""
     for name, world in WORLDS.items():
         reason = world.obstacle() or (None if world.virtual_time else _too_little_shm())
-        yield _line(reason is None, f"{name} world", reason or "can be played")
+        ok = None if reason and world.by_name else reason is None
+        yield _line(ok, f"{name} world", reason or "can be played")
     yield ""
     yield _line(sys.version_info >= (3, 11), "python", f"{platform.python_version()} ({sys.executable})",
                 "3.11 or newer is needed")

@@ -21,7 +21,7 @@ from engine.messages import Outcome
 from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
-from scenarios.guarantees.theirs import THEIRS
+from scenarios.guarantees.theirs import THEIRS, beyond
 from scenarios.history.history import FOREVER, History, Receipt, kind_of
 from scenarios.history.play import Lab, Play
 from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
@@ -73,10 +73,8 @@ def _verdict(entry: Guarantee, history: History) -> tuple[Verdict, list[Evidence
         names = ", ".join(f"{fault.id} ({fault.fate.value} at {fault.site}, nth={fault.nth})"
                           for fault in history.faults.unfired)
         return Verdict.UNKNOWN, [Evidence(text=f"planned and never fired: {names}")], None
-    theirs = THEIRS.get(history.play.world, {}).get(entry.id)
     for receipt in history.faults.receipts:
-        reason = entry.envelope.excludes(receipt) or (theirs and next(
-            (where for where in theirs.outside if where.covers(receipt)), None))
+        reason = entry.envelope.excludes(receipt) or beyond(entry.id, history.play.world, receipt)
         if reason is not None:
             text = f"{receipt.fate} at {receipt.site} is outside of the envelope: {reason.why}"
             return Verdict.OUTSIDE, [Evidence(text=text, at=receipt.at, node=receipt.node)], None

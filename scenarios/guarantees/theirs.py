@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from scenarios.guarantees.base import STALLS, Where
+from scenarios.history.receipts import Receipt
 
 _CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
 _TESTS = "tests/v1"
@@ -29,9 +30,8 @@ _VLLM = {
     "ends-once": f"{_ASYNC}, generate: a stream ends with its last output, marked finished, or with an error",
     "tokens-in-order": f"{_ASYNC}, generate: outputs are yielded as they come, cumulative by default",
     "tokens-match-reference": "docs, prefix caching, chunked prefill and preemption: none of them changes an output",
-    "abort-is-final": f"{_ASYNC}, abort: the request ends, in the output processor and in the core",
-    "death-is-told": f"{_CLIENT}, BackgroundResources and its monitor of cores: EngineDeadError to who waits and who asks "
-                     f"later; {_TESTS}/shutdown, tests of a forward error and of a process that is killed",
+    "death-is-told": f"{_CLIENT}, BackgroundResources and its monitor of cores: EngineDeadError to who waits and who "
+                     f"asks later; {_TESTS}/shutdown, tests of a forward error and of a process that is killed",
     "stall-is-told": "vllm/envs.py, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: a call of the workers that takes longer fails",
     "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
@@ -41,6 +41,12 @@ _VLLM = {
 
 THEIRS: dict[str, dict[str, Theirs]] = {"vllm": {
     name: Theirs(source, _STOPPED_CORE) for name, source in _VLLM.items()}}
+
+
+def beyond(guarantee: str, world: str, receipt: Receipt) -> Where | None:
+    """Why a fault that our promise has to survive is none that theirs speaks of; None: it is."""
+    theirs = THEIRS.get(world, {}).get(guarantee)
+    return None if theirs is None else next((where for where in theirs.outside if where.covers(receipt)), None)
 
 
 def is_promised(guarantee: str, world: str) -> bool:

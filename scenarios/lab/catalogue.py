@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import RingtwinError
+from scenarios.worlds.registry import known
 
 FOLDER = Path(__file__).parents[1]
 
@@ -163,6 +164,11 @@ def selected(scenarios: Iterable[Scenario], globs: Sequence[str]) -> list[Scenar
         if not any(named(scenario, glob) for scenario in scenarios):
             raise CatalogueError(f"no scenario is called {glob!r}; 'ringtwin list scenarios' shows them all")
     return [scenario for scenario in scenarios if not globs or any(named(scenario, glob) for glob in globs)]
+
+
+def worth_naming(scenario: Scenario, worlds: Sequence[str]) -> bool:
+    """Whether these worlds play it, or say why not: what is of a world that is played by its name alone is no loss."""
+    return scenario.only is None or scenario.only.world in worlds or not known(scenario.only.world).by_name
 
 
 def named(scenario: Scenario, glob: str) -> bool:

@@ -145,7 +145,9 @@ def why(error: Exception) -> str:
 
 
 def fits(world: World, error: BaseException) -> str | None:
-    """Why a plan cannot be played in this world, or with the ranks that were asked for, or None where the scenario itself is wrong."""
+    """Why a plan cannot be played in this world, or with the ranks that were asked for; None where the scenario itself
+    is wrong.
+    """
     if isinstance(error, NotHereError):
         return str(error)
     asked = {"ranks": world.tp, "stages": world.pp, "engines": world.dp, "clients": world.clients}

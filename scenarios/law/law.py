@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from faults.plan import Fate
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.history.history import History
 from scenarios.law.causes import CAUSES
@@ -13,14 +14,16 @@ _LATENESS = frozenset({Sort.FAILED, Sort.UTILITY, Sort.START, Sort.DEAD, Sort.TO
                        Sort.OVERSTAY, Sort.KV_READER})
 
 
-#: Of an engine that is not ours: what callers are told, and which of its processes end. What these keep of themselves it
-#: has promised nobody; of what stays behind, and of callers that hear nothing, promises of its own speak.
+#: Of an engine that is not ours: what callers are told, and which of its processes end. What these keep of themselves
+#: it has promised nobody; of what stays behind, and of callers that hear nothing, promises of its own speak.
 _TOLD_BY_ALL = frozenset({Sort.DEATH, Sort.DEAD, Sort.START, Sort.FAILED, Sort.REFUSED,
                           Sort.TOLD, Sort.ABORTED, Sort.UTILITY})
 
 
 def cause_of(history: History, incident: Incident) -> str | None:
     """What explains it, in words; None if nothing does."""
+    if not history.play.is_ours and (why := _among_others(history, incident)) is not None:
+        return why
     for cause in CAUSES:
         if incident.sort in cause.sorts and cause.holds(history, incident):
             return cause.name
@@ -29,6 +32,13 @@ def cause_of(history: History, incident: Incident) -> str | None:
             if row.explains(history, receipt, incident):
                 return f"{row.name} ({receipt.id})"
     return None
+
+
+def _among_others(history: History, incident: Incident) -> str | None:
+    """What other engines do that ours does not: they abort at once what a core has that is asked to leave."""
+    asked = [r for r in history.faults.receipts if r.fate == Fate.TERMINATE and r.at <= incident.at
+             and incident.operation is not None and history.asked_of(incident.operation).core == r.node]
+    return f"its core is asked to leave ({asked[0].id})" if asked and incident.sort is Sort.ABORTED else None
 
 
 def check_nothing_without_cause(history: History) -> Finding:

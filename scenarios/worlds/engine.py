@@ -47,8 +47,7 @@ from scenarios.worlds import caller, fork_server, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.launching import Intruders, address_of
-from scenarios.worlds.leftovers import engine_files
-from scenarios.worlds.measure import holdings_of
+from scenarios.worlds.measure import engine_files, holdings_of
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005

@@ -1,11 +1,14 @@
-"""What a real process holds, read from outside: threads, descriptors, memory, processor time."""
+"""What a real process holds, and what engines have on this host beside processes: read from outside."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
+from engine.process.files import PREFIX
+from engine.process.runtime_dir import SHM
 from scenarios.history.play import Holdings
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -45,3 +48,14 @@ def _target(descriptor: Path) -> str:
         return os.readlink(descriptor)
     except FileNotFoundError:
         return ""
+
+
+def engine_files(folder: Path) -> list[str]:
+    """Segments, locks and socket files of engines whose runtime directory lies in `folder`."""
+    found = [str(path) for path in folder.glob(f"{PREFIX}*")] + [
+        str(path) for path in folder.glob(f"{PREFIX}*/*")]
+    for lock in SHM.glob(f"{PREFIX}*.lock"):
+        with contextlib.suppress(OSError):
+            if Path(os.fsdecode(lock.read_bytes())).parent == folder:
+                found += [str(lock), *map(str, SHM.glob(f"{lock.name[:-len('.lock')]}-*"))]
+    return sorted(set(found))

@@ -184,7 +184,7 @@ def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: En
     history = finding.history
     gone = [death for death in history.ends.values() if death.planned and history.is_of(death.node, engine)
             and kind_of(death.node) in ("core", "worker") and death.at < end.at]
-    for death in gone[:1]:
+    for death in gone[:history.play.is_ours]:  # others promise no more than the bound of a start
         finding.took("failing the start after the death of {}", death.node, at=end.at, node=death.node,
                      bound=history.bounds.cleanup_s, measured=end.at - death.at - history.faults.frozen_s(
                          caller, death.at, end.at, engine.core))

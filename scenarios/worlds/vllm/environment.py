@@ -1,6 +1,6 @@
 """Which vLLM is played: its interpreter, and the folder from which its processes load the stand-in.
 
-The lab's environment has no vLLM. `VLLM_PYTHON` names an interpreter that has one; `make vllm` builds such an environment.
+The lab's environment has no vLLM. `RINGTWIN_VLLM_PYTHON` names an interpreter that has one; `make vllm` builds one.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Shared(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Host -> lab: one of its children, or of their orphans, was waited for. `status`: as `os.waitstatus_to_exitcode`."""
+    """Host -> lab: one of its children, or an orphan of theirs, was waited for. `status`: its exit code, or -signal."""
 
     pid: int
     status: int

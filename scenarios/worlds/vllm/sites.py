@@ -21,11 +21,15 @@ MARKS = {
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
-             "limits": (), "sockets": (), "kv_events": (), "ring": ("max_chunk_bytes", "max_chunks"), "data_parallel": ()}
-_WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init", "model")
+             "limits": (), "sockets": (), "kv_events": (), "data_parallel": ()}
+#: Calls of a workload that vLLM's client has, too.
+CALLS = frozenset({"reset_prefix_cache", "is_paused"})
+_WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init",
+          "model")
 #: What a caller asks our engine for, and nobody vLLM.
-_OPTIONS = ("late_subscriber", "kill_all_then_restart", "rude_subscriber", "noisy_publisher", "client_returns", "intruders",
-            "synchronous", "polling", "long_runtime_dir", "differs", "queue", "program", "plain", "without_epochs", "impossible_events")
+_OPTIONS = ("late_subscriber", "kill_all_then_restart", "rude_subscriber", "noisy_publisher", "client_returns",
+            "intruders", "synchronous", "polling", "long_runtime_dir", "differs", "queue", "program", "plain",
+            "without_epochs", "impossible_events")
 
 
 def check(plan: Plan, options: Options) -> None:
@@ -61,6 +65,9 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
     for name in _WHOLE:
         if getattr(config, name) != getattr(usual, name):
             raise NotHereError(f"vLLM knows no {name}, or the lab does not set it there")
+    called = {action.method for phase in workload.phases for action in phase.actions if action.kind == "utility"}
+    if called - CALLS:
+        raise NotHereError(f"vLLM's client has no call {', '.join(sorted(called - CALLS))}")
     if any(action.kind == "raw" for phase in workload.phases for action in phase.actions):
         raise NotHereError("nobody but its own client speaks with vLLM's core")
     if any(request.unservable or request.asked is not None or request.asked_params is not None

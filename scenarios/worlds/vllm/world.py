@@ -21,16 +21,17 @@ from scenarios.history.play import Options, Play
 from scenarios.history.run import save
 from scenarios.lab import home
 from scenarios.lab.settings import lab_config
-from scenarios.worlds.base import PlayedRun, World
+from scenarios.workloads.workload import Workload, workload_for
+from scenarios.worlds.base import NotHereError, PlayedRun, World
 from scenarios.worlds.engine import RealBench
-from scenarios.worlds.vllm.arguments import arguments_of, environment_of, with_bounds
+from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.environment import interpreter, make_path
 from scenarios.worlds.vllm.family import Family, name_of
 from scenarios.worlds.vllm.link import Caller, Host
 from scenarios.worlds.vllm.recipe import Recipe
 from scenarios.worlds.vllm.references import with_references
+from scenarios.worlds.vllm.selection import DIFFERENT
 from scenarios.worlds.vllm.sites import check, check_config, check_topology
-from scenarios.workloads.workload import Workload, workload_for
 
 #: Of the lab's model.
 VOCABULARY = 561
@@ -45,11 +46,14 @@ class VllmWorld(World):
 
     def play(self, *, topology: Any, workload: Workload, plan: Plan = Plan(),  # noqa: B008
              config: Any = None, options: Options | None = None) -> PlayedRun:
+        if self.scenario in DIFFERENT:
+            raise NotHereError(DIFFERENT[self.scenario])
         check(plan, options or Options())
         check_topology(topology)
         check_config(config or lab_config(), workload)
-        return super().play(topology=topology, workload=with_references(workload.played(), VOCABULARY), plan=plan,
-                            config=with_bounds(config or lab_config()), options=options)
+        config = with_bounds(config or lab_config())
+        return super().play(topology=topology, plan=plan, config=config, options=options,
+                            workload=with_references(workload.played(), VOCABULARY, longest(config)))
 
     def _play(self, play: Play) -> list[Path]:
         folder = self.folder(play)

@@ -1,4 +1,4 @@
-"""`VLLM_PYTHON -m scenarios.worlds.vllm.host FD`: imports vLLM once, then forks a caller for each word that comes by FD.
+"""`VLLM_PYTHON -m scenarios.worlds.vllm.host FD`: imports vLLM once, then forks a caller for each word that comes.
 
 A fork of it starts an engine in a second or two, where a new interpreter takes ten. It has one thread, no ZMQ context
 and no engine of its own. When the lab is gone it ends all that is left of its plays, and itself.

@@ -27,7 +27,7 @@ LOOK_S = 0.003
 #: Utilities of our core that vLLM's client has by another name, or that a caller of it cannot ask for.
 _CALLS: dict[str, Callable[[Any, list[Any]], Coroutine[Any, Any, Any]]] = {
     "reset_prefix_cache": lambda llm, args: llm.reset_prefix_cache(),
-    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0], timeout=float(args[1]) if args[1:] else None),
+    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0]),
     "is_paused": lambda llm, args: llm.is_paused(),
 }
 #: Fields of our parameters that vLLM has under the same names.
@@ -227,7 +227,8 @@ def _ours(heard: Heard, output: Any) -> RequestOutput:
     """The lab's form of what vLLM told."""
     (one,) = output.outputs
     return RequestOutput(request_id=heard.name, prompt=None, prompt_token_ids=list(output.prompt_token_ids or ()),
-                         token_ids=list(one.token_ids), text="", finished=output.finished, finish_reason=one.finish_reason, stop_reason=one.stop_reason,
+                         token_ids=list(one.token_ids), text="", finished=output.finished,
+                         finish_reason=one.finish_reason, stop_reason=one.stop_reason,
                          num_cached_tokens=output.num_cached_tokens or 0)
 
 

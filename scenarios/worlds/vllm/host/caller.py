@@ -10,7 +10,6 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-import vllm
 from vllm import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 

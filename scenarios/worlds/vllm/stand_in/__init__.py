@@ -1,4 +1,4 @@
-"""What vLLM loads in place of a device: a platform, a worker and a model that compute nothing. Runs in its processes."""
+"""What vLLM loads in place of a device: a platform, a worker and a model that compute nothing. In its processes."""
 
 from __future__ import annotations
 

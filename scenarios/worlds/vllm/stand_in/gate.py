@@ -1,4 +1,4 @@
-"""How many steps a core may still schedule, and has run (pure but for its file): words of a file that its caller maps, too.
+"""How many steps a core may still schedule, and has run (pure but for its file): words that its caller maps, too.
 
     0  steps it may schedule before it pauses itself; 0: as many as it likes
     1  steps with tokens that it has scheduled since    2  that it has used    3  requests that are not done after that

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.worlds.vllm.stand_in.words import Slots, next_token, words
+from scenarios.worlds.vllm.stand_in.words import MASK, Slots, next_token, words
 
 
 class Known:
@@ -57,11 +57,11 @@ class Requests:
         return computed
 
     def _compute(self, known: Known, start: int, count: int) -> list[int]:
-        end = start + count
-        before = self._slots.read(known.blocks, start - 1) if start else 0
-        self._slots.write(known.blocks, start, words(known.tokens[start:end], before))
+        end, own = start + count, words(known.tokens)
+        self._slots.write(known.blocks, start, own[start:end])
         if end < len(known.tokens):
             return []
-        said = next_token(self._slots.read(known.blocks, len(known.tokens) - 1), self._vocabulary)
+        found = self._slots.read(known.blocks, end)
+        said = next_token(own[-1] if found == own else hash(tuple(found)) & MASK, self._vocabulary)
         known.tokens.append(said)
         return [said]

@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from engine.topology import Channel, Mark, Node, at, mark_site
+from engine.topology import Mark, Node, at, mark_site
 from faults.journal import open_journal
 from faults.plan import Fault
 from faults.real.board import open_board

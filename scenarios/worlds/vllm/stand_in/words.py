@@ -1,7 +1,7 @@
 """Tokens without a model (pure): what follows a prompt, and what a rank finds in its cache.
 
 A word stands for a token and all before it. A rank keeps one word for each slot of its cache, reached through the block
-tables that it is given, and answers by the last word: whoever reads a slot that is stale, foreign or blank says another
+tables that it is given, and answers by all of them: whoever reads a slot that is stale, foreign or blank says another
 token than the lab expects.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 #: No token that ends a request, or pads one, is ever said.
 SPECIAL_TOKENS = 3
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 _PRIME, _SEED = 0x9E3779B97F4A7C15, 0x51ED270B
 
 
 def word(before: int, token: int) -> int:
     """64 bits, the same in every process."""
-    mixed = ((before ^ (token + _SEED)) * _PRIME) & _MASK
+    mixed = ((before ^ (token + _SEED)) * _PRIME) & MASK
     return mixed ^ (mixed >> 29)
 
 
@@ -55,7 +55,8 @@ class Slots:
         for place, one in enumerate(content, start):
             self._words[blocks[place // self._size] * self._size + place % self._size] = one
 
-    def read(self, blocks: Sequence[int], place: int) -> int:
-        """The word of the token at that place. 0 where the table does not reach so far."""
-        index = place // self._size
-        return self._words.get(blocks[index] * self._size + place % self._size, 0) if index < len(blocks) else 0
+    def read(self, blocks: Sequence[int], count: int) -> list[int]:
+        """The words of the first tokens. 0 where the table does not reach so far."""
+        size, found = self._size, self._words
+        return [found.get(blocks[place // size] * size + place % size, 0) if place // size < len(blocks) else 0
+                for place in range(count)]

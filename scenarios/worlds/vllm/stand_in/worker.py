@@ -1,7 +1,7 @@
 """A worker of vLLM's that computes nothing: tokens come from words kept in its cache (`words`), faults from the play.
 
 What it does on the way of a step is on record as our own worker's would be: mark executing, `rpc`, and what it raised.
-In each step its ranks meet in a gloo barrier, as they would in a model's all-reduce: who is missing holds up the others.
+In each step its ranks meet in a gloo barrier, as in a model's all-reduce: who is missing holds up the others.
 """
 
 from __future__ import annotations

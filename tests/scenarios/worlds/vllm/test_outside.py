@@ -1,0 +1,165 @@
+"""What the lab knows of vLLM's processes from outside: the gate, processes that are orphaned, what can be asked for."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.topology import data_parallel, tensor_parallel
+from faults.plan import drop, kill, plan, stall
+from scenarios.guarantees.registry import GUARANTEES
+from scenarios.guarantees.theirs import THEIRS, is_promised
+from scenarios.history.play import OTHERS, Options
+from scenarios.lab.settings import lab_config
+from scenarios.workloads.workload import raw, recorded, utility
+from scenarios.worlds.base import NotHereError
+from scenarios.worlds.registry import EVERY, WORLDS, worlds_of
+from scenarios.worlds.vllm import environment
+from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
+from scenarios.worlds.vllm.family import Family
+from scenarios.worlds.vllm.sites import check, check_config, check_topology
+from scenarios.worlds.vllm.stand_in.gate import Gate
+
+ORPHANS = """
+import os, sys
+pid = os.fork()
+if not pid:
+    os.execvp("sleep", ["sleep", "60"])
+print(pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_gate_lets_so_many_steps_through(tmp_path: Path) -> None:
+    caller, core = Gate(str(tmp_path), 0), Gate(str(tmp_path), 0)
+    assert not core.counts()  # open
+    caller.allow(2)
+    assert not core.counts()
+    core.has_run(3)
+    assert not caller.is_done()
+    assert core.counts()  # the last
+    core.has_run(3)
+    assert caller.is_done()
+    caller.open()
+    assert not core.counts()
+
+
+def test_a_gate_is_done_where_nothing_is_left(tmp_path: Path) -> None:
+    gate = Gate(str(tmp_path), 0)
+    gate.allow(9)
+    gate.counts()
+    assert not gate.is_done()
+    gate.has_run(0)
+    assert gate.is_done()
+
+
+def test_an_orphan_still_belongs_to_its_play() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    family = Family()
+    assert parent.stdout is not None and parent.stdin is not None
+    try:
+        family.adopt(parent.pid)
+        child = int(parent.stdout.readline())
+        assert sorted(family.living()) == sorted([parent.pid, child])
+        fd = os.pidfd_open(child)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert family.living() == [child]
+        assert family.end() == [child]
+        assert select.select([fd], [], [], 5.0)[0] and not family.living()
+        os.close(fd)
+    finally:
+        family.end()
+        parent.stdin.close()
+        parent.stdout.close()
+
+
+@pytest.mark.parametrize("fault", [
+    drop("core.0->frontend.0/outputs", nth=2), kill("core.0", at="core.0/mark:idle"),
+    kill("worker.0", at="core.0->worker.0/rpc:receive"), stall("core.0", at="core.0/rpc:store.written", nth=2)],
+    ids=lambda fault: fault.site)
+def test_what_is_out_of_reach_is_said(fault: object) -> None:
+    with pytest.raises(NotHereError, match="of vLLM"):
+        check(plan(fault), Options())  # type: ignore[arg-type]
+
+
+def test_what_is_within_reach_is_taken() -> None:
+    check(plan(kill("worker.1", at="core.0/mark:scheduled", nth=3), stall("core.0", at="worker.0/mark:executing")),
+          Options(await_death_s=1.0))
+    check_topology(tensor_parallel(2, pp=2))
+    check_config(lab_config(cache={"num_gpu_blocks": 20}, scheduler={"async_scheduling": True}), recorded("pair"))
+
+
+@pytest.mark.parametrize("options", [Options(kill_all_then_restart=True), Options(late_subscriber=True)], ids=str)
+def test_options_that_nobody_plays_there_are_refused(options: Options) -> None:
+    with pytest.raises(NotHereError):
+        check(plan(), options)
+
+
+@pytest.mark.parametrize("topology", [data_parallel(2), tensor_parallel(1), tensor_parallel(2, subscribers=1)],
+                         ids=["two cores", "one rank", "a subscriber"])
+def test_topologies_that_are_not_played_yet_are_refused(topology: object) -> None:
+    with pytest.raises(NotHereError):
+        check_topology(topology)  # type: ignore[arg-type]
+
+
+def test_settings_that_vllm_does_not_know_are_refused() -> None:
+    for config, workload in ((lab_config(sockets={"transport": "tcp"}), recorded("pair")),
+                             (lab_config(device_communicator="gloo"), recorded("pair")),
+                             (lab_config(), recorded("pair").then(raw(b"x"))),
+                             (lab_config(), recorded("pair").then(utility("ping", "a")))):
+        with pytest.raises(NotHereError):
+            check_config(config, workload)
+
+
+def test_vllm_is_asked_for_what_the_lab_is_configured_for() -> None:
+    config = with_bounds(lab_config(scheduler={"async_scheduling": True}))
+    told = arguments_of(config, tensor_parallel(2, pp=2))
+    assert (told["tensor_parallel_size"], told["pipeline_parallel_size"], told["async_scheduling"]) == (2, 2, True)
+    assert told["scheduler_cls"].endswith("CountedAsyncScheduler") and told["max_model_len"] == longest(config) == 400
+    there = environment_of(config, "/somewhere")
+    assert there["VLLM_RPC_BASE_PATH"] == "/somewhere" and there["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"
+    assert int(there["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == config.bounds.step_s
+    spawned = with_bounds(lab_config(start_method="spawn"))
+    assert spawned.bounds.startup_s > config.bounds.startup_s
+
+
+def test_nobody_plays_it_who_has_not_asked_for_it_by_name() -> None:
+    assert "vllm" not in worlds_of(EVERY) and "vllm" not in worlds_of(None)
+    assert worlds_of("vllm") == ("vllm",)
+
+
+def test_what_others_promise_is_known_and_says_where() -> None:
+    assert set(THEIRS) == OTHERS <= set(WORLDS)
+    for world, promises in THEIRS.items():
+        assert set(promises) <= set(GUARANTEES)
+        assert all(promise.source for promise in promises.values())
+        assert is_promised("ends-once", world) and not is_promised("rpc-matched", world)
+    assert is_promised("rpc-matched", "engine")
+
+
+def test_an_interpreter_without_vllm_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(environment.VARIABLE, sys.executable)
+    assert environment.obstacle() == f"{sys.executable} has no vLLM"
+    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "python"))
+    assert "cannot be asked for its vLLM" in (environment.obstacle() or "")
+    monkeypatch.delenv(environment.VARIABLE)
+    monkeypatch.setattr(environment, "BUILT", tmp_path / "none")
+    assert "make vllm" in (environment.obstacle() or "")
+
+
+def test_its_processes_find_the_stand_in_and_nothing_else_of_the_lab(tmp_path: Path) -> None:
+    path = environment.make_path(tmp_path)
+    code = ("import importlib.metadata as m; print([e.value for group in ('platform', 'general')"
+            " for e in m.entry_points(group=f'vllm.{group}_plugins')])")
+    told = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(path)}, capture_output=True,
+                          text=True, check=True)
+    assert told.stdout.count("scenarios.worlds.vllm.stand_in:") == 2
+    assert sorted(entry.name for entry in path.iterdir()) == [
+        "engine", "faults", "ringtwin_vllm-1.dist-info", "scenarios"]

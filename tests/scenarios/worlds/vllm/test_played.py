@@ -1,0 +1,57 @@
+"""vLLM itself, where an interpreter that has it is named: it is played, red where it has to be, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.topology import tensor_parallel
+from faults.plan import Plan, kill, plan
+from scenarios.guarantees.all import death_is_told, ends_once, no_orphans, tokens_match_reference
+from scenarios.history.verdicts import Verdict
+from scenarios.workloads.workload import abort, add, recorded
+from scenarios.worlds.registry import can_play
+from scenarios.worlds.vllm.environment import VARIABLE
+from scenarios.worlds.vllm.world import VllmWorld
+
+pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorld]:
+    assert can_play("vllm") is None
+    world = VllmWorld(Path(tmp_path_factory.mktemp("vllm")))
+    yield world
+    world.close()
+
+
+def played(world: VllmWorld, faults: Plan = Plan(), workload: object = None) -> object:  # noqa: B008
+    return world.play(topology=tensor_parallel(2), workload=workload or recorded("eight-mixed"),  # type: ignore[arg-type]
+                      plan=faults)
+
+
+def test_steps_are_counted(world: VllmWorld) -> None:
+    run = played(world, workload=recorded("pair").then(add(0, 1), steps=3).then(abort(0, 1)))
+    core = next(file for file in run.runs[0].journals if file.node == "core.0")  # type: ignore[attr-defined]
+    steps = [record for record in core.records if record.site == "core.0/mark:executed"]
+    assert len(steps) >= 3
+    aborts = min(record.at for file in run.runs[0].journals for record in file.records  # type: ignore[attr-defined]
+                 if record.site == "abort")
+    assert sum(record.at < aborts for record in steps) == 3
+
+
+def test_a_death_is_told_and_a_calm_play_is_as_expected(world: VllmWorld) -> None:
+    played(world).holds(tokens_match_reference)  # type: ignore[attr-defined]
+    hit = played(world, plan(kill("worker.1", at="core.0/mark:scheduled", nth=5)))
+    hit.holds(ends_once, death_is_told)  # type: ignore[attr-defined]
+
+
+def test_what_outlives_its_caller_is_seen_and_ended(world: VllmWorld) -> None:
+    run = played(world, plan(kill("frontend.0", at="core.0/mark:scheduled", nth=5)))
+    run.holds(**{no_orphans.name: Verdict.BROKEN})  # type: ignore[attr-defined]
+    for process in run.runs[0].lab.processes:  # type: ignore[attr-defined]
+        assert not Path(f"/proc/{process.pid}/cmdline").exists() or "VLLM" not in Path(
+            f"/proc/{process.pid}/cmdline").read_text()
