@@ -209,6 +209,13 @@ def test_a_scenario_names_a_topology_a_plan_and_promises_and_no_world(path):
         "scenarios.workloads.intruders"}) == set()
 
 
+@each("scenarios/worlds/vllm/stand_in")
+def test_what_vllm_loads_brings_little_of_the_lab(path):
+    assert strangers(path, {"engine.topology", "faults.journal", "faults.plan", "faults.real.board",
+                            "faults.real.crossings", "faults.real.processes"},
+                     ("scenarios.worlds.vllm.stand_in",)) == set()
+
+
 @each("scenarios/history")
 def test_a_history_is_what_records_say(path):
     assert strangers(path, {"engine.topology", "engine.messages", "engine.config", "engine.errors", "faults.journal",
