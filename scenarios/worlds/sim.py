@@ -337,6 +337,9 @@ class SimBench:
         ids = {process.context.get("engine") for process in self._owners if process.node.first_life in nodes} - {None}
         return {name for engine_id in ids for name in files_of(self._sim.host, engine_id)}
 
+    def may_remove(self, deployment: Deployment) -> bool:
+        return True
+
     def now(self) -> float:
         return self._sim.now
 

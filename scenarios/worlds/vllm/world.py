@@ -113,6 +113,9 @@ class VllmBench(RealBench):
         found = {f"{self._sockets}/{path.name}" for path in self._sockets.iterdir()}
         return found.union(*(actor.files() for actor in self._actors if isinstance(actor, Caller)))
 
+    def may_remove(self, deployment: Deployment) -> bool:
+        return bool(self._family.living())
+
     def _exitcode(self, node: Node) -> int | None:
         return self._host.exit_of(self._watched[node].pid)
 

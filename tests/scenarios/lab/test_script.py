@@ -71,6 +71,7 @@ class Bench:
         self.waited: list[tuple[float, bool]] = []  # waits that ran out, and whether the play is ended then
         self.events: list[tuple[float, Callable[[], None]]] = []
         self.attached: list[bytes] = []  # what clients were given
+        self.somebody_is_there = True  # who may still remove what is left
         self.time = 0.0
         self.dies_s = self.dying_until = 0.0  # what the last process of a killed engine takes to be gone
 
@@ -143,6 +144,9 @@ class Bench:
     def files(self, deployment: Deployment) -> set[str]:
         return {file for name in self._clients(deployment) for file in self.actors[name].files} | {
             file for file in self.stray if file.startswith(f"e{deployment.index}-")}
+
+    def may_remove(self, deployment: Deployment) -> bool:
+        return self.somebody_is_there
 
     def _clients(self, deployment: Deployment) -> list[str]:
         return [name for name in self.actors if name.partition("@")[0] == f"frontend.{deployment.index}"]
@@ -432,3 +436,10 @@ def test_only_the_first_is_killed_and_started_again() -> None:
     assert bench.killed == [0] and [restart["ready"] for restart in seen.restarts] == [True]
     assert seen.beside == [Beside(engine=1, served=True, touched=[])]
     assert bench.order().index("frontend.0@1 born") < bench.order().index("frontend.1 close")
+
+
+def test_nothing_is_waited_for_where_nobody_is_left_to_remove_it():
+    bench = Bench(tensor_parallel(2))
+    bench.stray, bench.somebody_is_there = {"e0-stays"}, False
+    seen = bench.play()
+    assert seen.leftovers == ["e0-stays"] and not bench.waited
