@@ -112,7 +112,8 @@ def check_calls_answered(history: History) -> Finding:
         for engine in asked:
             served = engines.get(engine)
             if served is not None and served.whole and served.wrong is None and not _is_disturbed(history, served):
-                _judge_steps(finding, served, node, answers if len(asked) == 1 else _answers_of(history, engine, node))
+                _judge_steps(finding, served, node, _of_only_core(history, node, answers) if len(asked) == 1
+                             else _answers_of(history, engine, node))
         first = asked[0].core
         told = [record.data["result"] for record in answers if _answered(record, "reset_prefix_cache")]
         did = [record.data["done"] for record in history.by_node("reset").get(first, ())]
@@ -169,35 +170,47 @@ def _is_disturbed(history: History, served: Served) -> bool:
     return any(history.engine_of(receipt.node) == served.engine for receipt in hits)
 
 
-def _answers_of(history: History, engine: EngineLife, client: str) -> list[Record]:
+#: What answered, and whether a call that steers was made before it was heard: then steps of that one may have come
+#: before the answer.
+_Answer = tuple[Record, bool]
+
+
+def _of_only_core(history: History, client: str, answers: list[Record]) -> list[_Answer]:
+    asked_at = {record.data.get("ticket"): record.number for record in history.by_node("ask").get(client, ())}
+    return [(answer, _is_behind(history, client, asked_at.get(answer.data.get("ticket"), answer.number), answer))
+            for answer in answers]
+
+
+def _answers_of(history: History, engine: EngineLife, client: str) -> list[_Answer]:
     """What one of several cores answered to its client's calls, up to the first that it did not answer."""
     asks = history.by_node("ask").get(client, ())
     answers = [record for record in history.by_node("answer").get(client, ()) if record.data["core"] == engine.engine]
     pairs = takewhile(lambda pair: all(pair[0].data[name] == pair[1].data[name] for name in ("method", "args")),
                       zip(asks, answers, strict=False))
-    return [answer for _, answer in pairs]
+    return [(answer, _is_behind(history, client, ask.number, answer)) for ask, answer in pairs]
 
 
-def _asked_in_one_breath(history: History, node: str) -> bool:
-    """Whether a call that steers was made before the one before it was answered."""
-    asks = [record for record in history.by_node("ask").get(node, ()) if record.data["method"] in _STEERING]
-    answered = {record.data["ticket"]: record.number for record in history.by_node("utility").get(node, ())}
-    return any(after.number < answered.get(before.data["ticket"], after.number + 1)
-               for before, after in zip(asks, asks[1:], strict=False))
+def _is_behind(history: History, client: str, asked_at: int, answer: Record) -> bool:
+    """Whether a call that steers was made between this one and its answer."""
+    return any(asked_at < record.number < answer.number and record.data["method"] in _STEERING
+               for record in history.by_node("ask").get(client, ()))
 
 
-def _judge_steps(finding: Finding, served: Served, node: str, answers: list[Record]) -> None:
+def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Answer]) -> None:
     """Paused, nothing runs; `run_steps(k)` runs k steps, or fewer where nothing is left to do."""
     came = [r.at for r in finding.history.by_node("request").get(served.engine.core, ()) if r.data["action"] == "add"]
     times = [step.record.at for step in served.steps]
     dummies = [r.at for r in finding.history.crossings.get(mark_site(served.engine.core, Mark.DUMMY), ())]
     in_step = finding.history.in_step(served.engine)  # then one without tokens is no forward, and only these are asked
-    if in_step and _asked_in_one_breath(finding.history, node):
-        return  # steps of the next call are made before the answer to this one is heard: see dp-rank-in-turn
     paused_at: int | None = None
     known_at = 0.0  # when its client was told so
-    for record in answers:
+    for record, is_behind in answers:
         data, made = record.data, bisect_right(times, record.at)
+        if in_step and is_behind:  # how many there were when it answered is judged by dp-rank-in-turn
+            if data["method"] in _STEERING:
+                paused_at = data["result"] if _answered(record, "run_steps", "pause_scheduler") else None
+                known_at = record.at
+            continue
         if _answered(record, "run_steps") and data["result"] != made or _answered(
                 record, "pause_scheduler", "resume_scheduler") and (
                 data["result"] not in range(made + 1) or paused_at not in (None, data["result"])):
