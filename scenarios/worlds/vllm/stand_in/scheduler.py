@@ -25,6 +25,7 @@ class _Counted:
 
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
         super().__init__(vllm_config, *args, **named)
+        self._count, self._numbers = 0, dict[int, int]()  # numbers of steps that are not used yet
         index = vllm_config.parallel_config.data_parallel_index
         self._seat = seat_in(vllm_config.additional_config, core(index))
         if self._seat is not None:
@@ -36,19 +37,21 @@ class _Counted:
         output = super().schedule(*args, **named)  # type: ignore[misc]
         if output.total_num_scheduled_tokens and self._gate is not None and self._gate.counts():
             self.set_pause_state(PauseState.PAUSED_ALL)  # type: ignore[attr-defined]
-        self._mark(Mark.SCHEDULED)
+        self._count += 1
+        self._numbers[id(output)] = self._count
+        self._mark(Mark.SCHEDULED, step=self._count)
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **named: Any) -> Any:
-        self._mark(Mark.EXECUTED)
+        self._mark(Mark.EXECUTED, step=self._numbers.pop(id(scheduler_output), None))
         outputs = super().update_from_output(scheduler_output, *args, **named)  # type: ignore[misc]
         if self._gate is not None and scheduler_output.total_num_scheduled_tokens:
             self._gate.has_run(self.get_num_unfinished_requests())  # type: ignore[attr-defined]
         return outputs
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: Mark, **data: Any) -> None:
         if self._seat is not None:
-            self._seat.mark(mark)
+            self._seat.mark(mark, **data)
 
 
 class CountedScheduler(_Counted, Scheduler):

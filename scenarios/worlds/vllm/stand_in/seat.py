@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine.topology import Mark, Node, at, mark_site
+from engine.topology import Mark, Node, mark_site
 from faults.journal import open_journal
-from faults.plan import Fault
 from faults.real.board import open_board
 from faults.real.crossings import Crossings
 from faults.real.processes import start_ticks
@@ -40,12 +39,9 @@ class Seat:
         self.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_ticks(os.getpid()), segments=[],
                      paths=[])
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Mark, **data: Any) -> None:
         """Meets what the plan has for it: may not come back, may raise."""
-        self.crossings.cross(mark_site(self.node, mark))
-
-    def passes(self, edge: str, operation: str, **what: Any) -> Fault | None:
-        return self.crossings.cross(at(edge, operation), **what)[0]
+        self.crossings.cross(mark_site(self.node, mark), data=data or None)
 
     def observe(self, name: str, **data: Any) -> None:
         self.crossings.observe(name, data)

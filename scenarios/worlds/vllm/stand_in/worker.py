@@ -27,12 +27,12 @@ MEMORY_BYTES = 1 << 26
 class Answer(AsyncModelRunnerOutput):
     """What a step says, fetched by the copy thread."""
 
-    def __init__(self, output: ModelRunnerOutput, seat: Seat | None) -> None:
-        self._output, self._seat = output, seat
+    def __init__(self, output: ModelRunnerOutput, seat: Seat | None, call: int) -> None:
+        self._output, self._seat, self._call = output, seat, call
 
     def get_output(self) -> ModelRunnerOutput:
         if self._seat is not None:
-            self._seat.mark(Mark.COPYING)
+            self._seat.mark(Mark.COPYING, call=self._call)
         return self._output
 
     def get_kv_connector_output(self) -> None:
@@ -105,7 +105,7 @@ class StandInWorker(WorkerBase):
         self._executing("sample_tokens")
         kept, self._kept = self._kept, None
         assert kept is not None, "sample_tokens without a step before it"
-        return Answer(kept, self._seat) if self.scheduler_config.async_scheduling else kept
+        return Answer(kept, self._seat, self._calls - 1) if self.scheduler_config.async_scheduling else kept
 
     def execute_dummy_batch(self) -> None:
         self._mark(Mark.DUMMY)
@@ -128,8 +128,8 @@ class StandInWorker(WorkerBase):
     def _executing(self, method: str) -> None:
         if self._seat is not None:
             self._seat.observe("rpc", call=self._calls, method=method)
+            self._seat.mark(Mark.EXECUTING, call=self._calls, method=method)
         self._calls += 1
-        self._mark(Mark.EXECUTING)
 
     def _mark(self, mark: Mark) -> None:
         if self._seat is not None:
