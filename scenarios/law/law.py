@@ -35,7 +35,10 @@ def cause_of(history: History, incident: Incident) -> str | None:
 
 
 def _among_others(history: History, incident: Incident) -> str | None:
-    """What other engines do that ours does not: they abort at once what a core has that is asked to leave."""
+    """What other engines do that ours does not: they abort at once what a core has that is asked to leave, and kill
+    what has not left in time when they are closed."""
+    if incident.sort is Sort.DEATH and incident.at >= history.closing_at(history.engine_of(incident.node)):
+        return "its engine is closed"
     asked = [r for r in history.faults.receipts if r.fate == Fate.TERMINATE and r.at <= incident.at
              and incident.operation is not None and history.asked_of(incident.operation).core == r.node]
     return f"its core is asked to leave ({asked[0].id})" if asked and incident.sort is Sort.ABORTED else None

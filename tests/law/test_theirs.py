@@ -1,0 +1,51 @@
+"""What the law makes of plays of an engine that is not ours: what its records can show, and what its ways explain."""
+
+from __future__ import annotations
+
+import pytest
+
+from scenarios.history.verdicts import Verdict
+from tests.guarantees.build import Builder, history
+
+LAW = "nothing-without-cause"
+
+
+def theirs() -> Builder:
+    return history(world="vllm")
+
+
+def called(h: Builder) -> Builder:
+    return h.called("r0", core=False)
+
+
+def test_what_its_processes_keep_of_themselves_is_no_incident() -> None:
+    def left(world: str) -> Builder:
+        return called(history(world=world)).ended("r0").observes("frontend.0", "bye", reason="done")
+
+    assert left("vllm").judged(LAW).verdict is Verdict.HELD
+    assert left("engine").judged(LAW).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("end", ["failed", "aborted", "engine-dead"])
+def test_a_request_that_ends_otherwise_needs_a_cause(end: str) -> None:
+    assert called(theirs()).ended("r0", end, reason="why").judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_a_core_that_is_asked_to_leave_aborts_what_it_has() -> None:
+    h = called(theirs()).fires("terminate", "core.0/mark:step").wait(.01)
+    assert h.ended("r0", "aborted").judged(LAW).verdict is Verdict.HELD
+
+
+def test_what_ended_before_is_not_explained_by_it() -> None:
+    h = called(theirs()).ended("r0", "aborted").wait(.01).fires("terminate", "core.0/mark:step")
+    assert h.judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_what_is_killed_when_its_engine_is_closed_has_its_cause() -> None:
+    h = called(theirs().started()).ended("r0").wait(.01).observes("frontend.0", "closing", kept={}, errors=[]).wait(.01)
+    assert h.ends("worker.0", exitcode=-9).judged(LAW).verdict is Verdict.HELD
+
+
+def test_what_is_killed_before_has_none() -> None:
+    h = called(theirs().started()).ends("worker.0", exitcode=-9).wait(.01).ended("r0")
+    assert h.observes("frontend.0", "closing", kept={}, errors=[]).judged(LAW).verdict is Verdict.BROKEN
