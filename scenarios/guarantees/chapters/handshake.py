@@ -110,14 +110,16 @@ def _comes(history: History, received: Record) -> bool:
 
 
 def _judge_answer(finding: Finding, frontend: str, core: str, end: Record) -> None:
-    """A core whose HELLO is not answered gives up at its bound, and so does the start."""
+    """A core whose HELLO is not answered gives up at its bound, and so does the start: when its frontend reads that."""
     history, channel = finding.history, Channel.HANDSHAKE.value
     said = history.sends(f"{core}->{frontend}/{channel}")
     answered = any(_comes(history, record) for record in history.receives(f"{frontend}->{core}/{channel}"))
     bound = timer_s(history.bounds, history.bounds.handshake_s)
     if len(said) > 1 and not answered and end.at - said[1].at > bound:
+        faults, since, due = history.faults, said[1].at, said[1].at + history.bounds.handshake_s
+        frozen_s = faults.frozen_s(core, since, due) + faults.frozen_s(core, due, end.at, frontend)
         finding.took("giving up the start, in which {} had no answer to its HELLO,", core, at=end.at, node=frontend,
-                     bound=bound, measured=end.at - said[1].at - history.faults.frozen_s(core, said[1].at, end.at))
+                     bound=bound, measured=end.at - since - frozen_s)
 
 
 def _judge_first_work(finding: Finding, frontend: str) -> None:
