@@ -344,7 +344,7 @@ class ClientLife:
         yield from self.look_at_cores()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
-        if self.watched != self._engines.nodes and not self.reachable:
+        if not self.reachable:
             yield from self._raise_gone()
 
     # -- the end

@@ -283,6 +283,8 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                           bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
         return
     finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
+    if operation.outcome == Outcome.ENGINE_DEAD and _is_ended_with_another(history, core, ended):
+        return
     if operation.outcome == Outcome.ENGINE_DEAD:
         finding.broke("request {!r} was running when {} got SIGTERM, and it neither finished nor was it aborted",
                       operation.request, core, at=ended, node=node)
@@ -294,6 +296,13 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                       measured=ended - since - history.faults.frozen_s(node, since, ended)):
         finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
                         at=ended, node=node)
+
+
+def _is_ended_with_another(history: History, core: str, at: float) -> bool:
+    """Whether somebody else that it lives with was struck dead by then: that ends them all, draining or not."""
+    engine = history.engine_of(core)
+    return any(r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator") and r.at <= at
+               and history.lives_with(engine, r.node) for r in history.faults.receipts)
 
 
 def _never_reached(history: History, operation: Operation, core: str, since: float) -> bool:

@@ -87,7 +87,8 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
     history, node, began, end = finding.history, startup.node, startup.began.at, startup.end
     assert end is not None
     heard = [record for record in history.receives(f"{core}->{node}/{Channel.HANDSHAKE.value}")
-             if _comes(history, record) or (record.nth == 1 and history.faults.met(record) in DAMAGE)]  # it is empty
+             if _comes(history, record) or (record.nth == 1 and history.faults.met(record) in DAMAGE)  # it is empty
+             or (history.faults.met(record) == Fate.CORRUPT and not _is_unread(history, node, record))]
     bounds = history.bounds
     _judge_answer(finding, node, core, end)
     others_first = history.greeted_by(history.engine_of(core))[0] != node
@@ -101,6 +102,11 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
             not end.data["reason"].startswith(f"{base(core)}: ") and end.at - began < bounds.startup_s - ROUNDING_S:
         finding.broke("{} gave {} up after {:.3f} s, and it may take {:g} s to start", node, core, end.at - began,
                       bounds.startup_s, at=end.at, node=node)
+
+
+def _is_unread(history: History, node: str, received: Record) -> bool:
+    """Whether it said of what was changed that it cannot be read: other bytes may be another greeting."""
+    return any(record.number > received.number for record in history.by_node("bad-frame").get(node, ()))
 
 
 def _comes(history: History, received: Record) -> bool:
