@@ -22,6 +22,7 @@ from scenarios.guarantees.chapters.closing import (
     blames,
     has_a_client,
     has_reason_not_to_start,
+    is_ended_with_another,
     judge_closed,
     judge_hearsay,
     judge_lone_cores,
@@ -42,8 +43,7 @@ _PARENTS = {"core": ("frontend", "launcher"), "worker": ("core",)}
 
 
 def check_no_orphans(history: History) -> Finding:
-    finding = Finding(history)
-    bound = history.bounds.orphan_s
+    finding, bound = Finding(history), history.bounds.orphan_s
     processes = {of_life(p.node, p.life): p for p in history.lab.processes}
     for parent, death in history.ends.items():
         if kind_of(parent) not in ("frontend", "core", "launcher") or history.is_attached(parent):
@@ -116,8 +116,7 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 
 def check_start_ends(history: History) -> Finding:
-    finding = Finding(history)
-    bound = timer_s(history.bounds, history.bounds.startup_s)
+    finding, bound = Finding(history), timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
         node, end, began = startup.node, startup.end, startup.began.at
         hits, engine = struck_by(history, startup)
@@ -275,7 +274,8 @@ def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
 
 def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
     history, ended, node = finding.history, operation.ended_at, operation.node
-    if not operation.pending_at(since) or _never_reached(history, operation, core, since):
+    if not operation.pending_at(since) or _never_reached(history, operation, core, since) or is_ended_with_another(
+            history, operation, core):
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
@@ -283,8 +283,6 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                           bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
         return
     finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
-    if operation.outcome == Outcome.ENGINE_DEAD and _is_ended_with_another(history, core, ended):
-        return
     if operation.outcome == Outcome.ENGINE_DEAD:
         finding.broke("request {!r} was running when {} got SIGTERM, and it neither finished nor was it aborted",
                       operation.request, core, at=ended, node=node)
@@ -296,13 +294,6 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
                       measured=ended - since - history.faults.frozen_s(node, since, ended)):
         finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
                         at=ended, node=node)
-
-
-def _is_ended_with_another(history: History, core: str, at: float) -> bool:
-    """Whether somebody else that it lives with was struck dead by then: that ends them all, draining or not."""
-    engine = history.engine_of(core)
-    return any(r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator") and r.at <= at
-               and history.lives_with(engine, r.node) for r in history.faults.receipts)
 
 
 def _never_reached(history: History, operation: Operation, core: str, since: float) -> bool:

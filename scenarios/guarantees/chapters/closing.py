@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from operator import itemgetter
 
+from engine.messages import Outcome
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.guarantees.base import DAMAGE, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
+from scenarios.guarantees.base import DAMAGE, DEATHS, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
 from scenarios.history.history import (
     FOREVER,
     Death,
@@ -38,6 +39,14 @@ def has_a_client(history: History, node: str, until: float) -> bool:
                for client in history.of_kind("frontend")
                if history.has_begun(client, engine)) or (
                    history.ends.at(history.owner(engine)) >= until)
+
+
+def is_ended_with_another(history: History, operation: Operation, core: str) -> bool:
+    """Whether it ended with its core, and somebody else that lives with that was struck dead: that ends them all."""
+    engine = history.engine_of(core)
+    return operation.outcome == Outcome.ENGINE_DEAD and any(
+        r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator") and r.at <= operation.over_at
+        and history.lives_with(engine, r.node) for r in history.faults.receipts)
 
 
 def judge_closed(finding: Finding) -> None:

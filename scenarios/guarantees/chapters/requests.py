@@ -18,9 +18,9 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.fitting import BAD_REQUEST, judge_effect, never_fits
+from scenarios.guarantees.readers.missing import missing_s
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
-from scenarios.history.receipts import LOSS_FATES
 
 CHAPTER = "Requests and tokens"
 #: Why real callers do not see an engine that tells more than the end.
@@ -30,9 +30,6 @@ ENDED = "who iterates over a stream reads on to its end, and no further"
 _STEPS_TO_HEAR = 1
 #: Threads of a real process take turns.
 _STEPS_TO_HEAR_ON_A_BUSY_MACHINE = 8
-
-#: What keeps an output from being read for a while.
-_HELD = STALLS | {Fate.DELAY, Fate.REORDER}
 
 _CALLER = Where(DEATHS | STALLS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
@@ -263,8 +260,7 @@ def _judge_bad(finding: Finding, operation: Operation) -> None:
 
 
 def check_lost_request_is_bounded(history: History) -> Finding:
-    finding = Finding(history)
-    bounds = history.bounds
+    finding, bounds = Finding(history), history.bounds
     losses = [r for r in history.faults.receipts if r.fate in LOSSES | DAMAGE
               and any(f"/{channel.value}:" in r.site for channel in (Channel.REQUESTS, Channel.OUTPUTS))]
     first_loss = losses[0].at if losses else FOREVER
@@ -276,9 +272,8 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                               node=node)
             continue
         waited = operation.ended_at - heard
-        missed_s = operation.ended_at - _missing_since(history, operation, heard)
-        if operation.error == "RequestTimeoutError" and missed_s < (
-                bounds.output_gap_s if history.faults.at("/outputs:") else bounds.request_s):
+        patience_s = bounds.output_gap_s if history.faults.at("/outputs:") else bounds.request_s
+        if operation.error == "RequestTimeoutError" and missing_s(history, operation) < patience_s:
             finding.broke("request {!r} was given up {:.3f} s after it was heard of", operation.request, waited,
                           at=operation.ended_at, node=node)
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,
@@ -295,13 +290,6 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                         waited, operation.error, at=operation.ended_at, node=node)
         _judge_freed_if_lost(finding, operation)
     return finding
-
-
-def _missing_since(history: History, operation: Operation, heard: float) -> float:
-    """When its caller heard of it last; where that was of what had been held back, when the next one was lost."""
-    lost, held = ([r for r in history.faults.hit(*fates, channel=Channel.OUTPUTS.value)
-                   if r.node == operation.node and r.at <= heard] for fates in (LOSS_FATES, _HELD))
-    return max((r.at for r in lost), default=heard) if held else heard
 
 
 def _judge_freed_if_lost(finding: Finding, operation: Operation) -> None:
