@@ -174,8 +174,9 @@ class ClientLife:
 
     @property
     def reachable(self) -> bool:
-        """Whether there is a core that nothing is known against."""
-        return self.session.dead is None and any(
+        """Whether there is a core that nothing is known against; of those that step together, against none of them."""
+        enough = all if self.config.is_lockstep else any
+        return self.session.dead is None and enough(
             not handle.dead and handle.gone() is None for handle in self.cores.values())
 
     @property
@@ -343,7 +344,7 @@ class ClientLife:
         yield from self.look_at_cores()
         if self.session.dead is not None:
             raise EngineDeadError(self.session.dead.reason)
-        if self.watched != self._engines.nodes and not self.reachable:
+        if not self.reachable:
             yield from self._raise_gone()
 
     # -- the end

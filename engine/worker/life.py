@@ -29,7 +29,7 @@ from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.beside import beside, needed
 from engine.process.files import birth_certificate
-from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
+from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe, last_word
 from engine.topology import Mark, Node
 from engine.wire.wiring import response_ring, rpc_ring
 from engine.worker.async_output import COPY, LateAnswers, answers_of
@@ -46,7 +46,7 @@ def worker_life(node: Node, recipe: WorkerRecipe) -> Loop[None]:
     try:
         rpc, response = yield from _start(recipe)
     except Exception as error:
-        yield TellParent(StartFailure(type(error).__name__, str(error)))
+        yield from last_word(StartFailure(type(error).__name__, str(error)))
         yield Observe("bye", {"reason": f"could not start: {error}"})
         yield ExitNow(1)
         return

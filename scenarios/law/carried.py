@@ -7,6 +7,8 @@ from scenarios.history.history import History, Receipt, Record
 
 #: Said by a client right before it sends: what the message is about.
 _SUBJECTS = ("accepted", "abort")
+#: What all of those that step together have to do, each of them as soon as it is told.
+_STEERS = frozenset({"pause_scheduler", "resume_scheduler", "run_steps"})
 
 
 def carried(history: History, receipt: Receipt) -> str | None:
@@ -32,3 +34,17 @@ def _subject(history: History, node: str, sent: Record) -> str | None:
         elif record.site.endswith(f"/{Channel.REQUESTS.value}:send"):
             subject = None
     return subject
+
+
+def is_amid_a_call(history: History, receipt: Receipt) -> bool:
+    """Whether a client was struck as it sent a call that steers a group, and some of it had been sent that already."""
+    told: set[str] = set()
+    steers = False
+    for record in history.records(receipt.node):
+        if (record.site, record.nth) == (receipt.site, receipt.nth):
+            return bool(told - {receipt.site})
+        if record.site == "ask" or record.site in _SUBJECTS:
+            steers, told = record.data.get("method") in _STEERS, set()
+        elif steers and record.site.endswith(f"/{Channel.REQUESTS.value}:send"):
+            told.add(record.site)
+    return False

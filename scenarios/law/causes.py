@@ -195,6 +195,14 @@ def _after_closing(history: History, incident: Incident) -> bool:
     return incident.at >= history.closes_at(incident.node)
 
 
+def _left_by_another(history: History, incident: Incident) -> bool:
+    """All that step together are asked to leave at once, and one that is amid a forward misses who left first."""
+    mine = history.engine_of(incident.node)
+    return _after_closing(history, incident) and any(
+        record.at <= incident.at for other in history.joined(mine) if other != mine
+        for record in history.by_node("dying").get(other.core, ())[:1])
+
+
 def _given_up_with_another(history: History, incident: Incident) -> bool:
     """Of several cores of a client one could not start, and the client ends the others, which may not hear yet."""
     mine = history.engine_of(incident.node)
@@ -296,6 +304,7 @@ CAUSES: tuple[Cause, ...] = (
           _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
+    Cause("one of those that it steps with has left before it", frozenset({Sort.RPC}), _left_by_another),
     Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
     Cause("one of those that it steps with was shut down", _TOGETHER, _closed_by_another),

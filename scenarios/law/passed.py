@@ -20,7 +20,7 @@ from typing import NamedTuple
 from engine.topology import Channel, Mark, NodeKind, mark_site
 from scenarios.history.history import Fate, History, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
-from scenarios.history.receipts import STALL_FATES
+from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.law.failed_step import misdescribed
 from scenarios.law.unread import unread
 
@@ -294,7 +294,8 @@ def _gone_without_a_word(history: History) -> Iterator[tuple[str, str]]:
         if process.ended_at is None or process.exitcode not in (0, 1) or kind not in _WAYS or \
                 not _count(history, node, "born"):
             continue
-        struck = history.faults.ending.get(node)
+        struck = next((one for one in reversed(history.faults.receipts)  # it may have got over another one before
+                       if one.node == node and one.fate in DEATH_FATES), None)
         if node not in history.by_node("bye") and (struck is None and process.exitcode == 0 or (
                 kind == NodeKind.WORKER and (struck is None or _can_speak(history, node, struck)))):
             yield node, f"it left with {process.exitcode}, and without a word"

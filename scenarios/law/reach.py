@@ -19,7 +19,7 @@ from faults.plan import MESSAGE_FATES, Fate
 from scenarios.history.history import EngineLife, History, Receipt, kind_of
 from scenarios.history.names import base
 from scenarios.history.receipts import DEATH_FATES, STALL_FATES
-from scenarios.law.carried import carried
+from scenarios.law.carried import carried, is_amid_a_call
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
@@ -206,6 +206,14 @@ def of_a_call_of_its_group(history: History, receipt: Receipt, incident: Inciden
             and any(history.in_step(mine) for mine in history.engines_of(receipt.node)))
 
 
+def of_a_call_that_is_held(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Some of a group were told what all have to do, and waited for the others until they missed them."""
+    patience = min(history.bounds.stall_s, history.bounds.collective_s) * _MOST
+    return (receipt.lasted_s >= patience and incident.at >= receipt.at + patience
+            and any(history.in_step(mine) for mine in history.engines_of(receipt.node))
+            and is_amid_a_call(history, receipt) and of_its_group(history, receipt, incident))
+
+
 def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A request that was refused when the core held as many as it may, one of them because its abort was lost."""
     subject, limit = carried(history, receipt), history.play.config.limits.max_requests
@@ -298,11 +306,11 @@ REACH: tuple[Reach, ...] = (
     Reach("requests wait for who stands still", STALL_FATES, "*", "*", _LOSS, of_its_callers_while_it_lasts,
           "a request that hears nothing for its time-out fails"),
     Reach("a client stands still", STALL_FATES, "*", "frontend.*",
-          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN}), of_its_start_if_long,
-          "a start that is not gone on with is over at its bound"),
+          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN, Sort.UNSENT}), of_its_start_if_long,
+          "a start that is not gone on with is over at its bound, and who has given it up reads no answer"),
     Reach("a launcher stands still", STALL_FATES, "*", "launcher.*",
-          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN}), of_its_start_if_long,
-          "a start that is not gone on with is over at its bound"),
+          frozenset({Sort.START, Sort.DEATH, Sort.DEAD, Sort.ORPHAN, Sort.UNSENT}), of_its_start_if_long,
+          "a start that is not gone on with is over at its bound, and who has given it up reads no answer"),
     Reach("a subscriber stands still", STALL_FATES, "*", "subscriber.*", frozenset({Sort.KV_READER}), of_its_name,
           "what finds no room in its queue is lost to it"),
     Reach("a publisher stands still", STALL_FATES, "*", "core.*", frozenset({Sort.KV_READER}), of_its_engine,
@@ -312,6 +320,8 @@ REACH: tuple[Reach, ...] = (
           _LOSS | {Sort.BAD_FRAME, Sort.STRANGE, Sort.UNSENT}, of_its_message, "it is about one request or call"),
     Reach("a call to one of those that step together is hit", MESSAGE_FATES, "frontend.*/requests:receive", "core.*",
           _END, of_a_call_of_its_group, "the others do what was asked, and wait for it"),
+    Reach("a call to those that step together is held", STALL_FATES, "frontend.*/requests:send", "frontend.*", _END,
+          of_a_call_that_is_held, "some of them do what was asked, and wait for the others"),
     Reach("an abort is lost", LOST_FATES, "frontend.*/requests:receive", "*", frozenset({Sort.REFUSED}),
           of_what_its_engine_still_holds, "the core counts whom its client has forgotten"),
     Reach("a message to the client is hit", MESSAGE_FATES, "*/outputs:receive", "*", _LOSS | {Sort.BAD_FRAME},

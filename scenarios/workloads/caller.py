@@ -65,7 +65,6 @@ class Caller:
         self._asked = asked
         self._internal: dict[str, str] = {}
         self._unskipped: set[str] = set()  # who asks for all tokens as text
-        self._told_dead = False
         self.finished = False
 
     def begin(self) -> Loop[None]:
@@ -156,9 +155,8 @@ class Caller:
         yield from self._do(self._driver.answered(command.ticket, failure is not None))
 
     def _learn_of_death(self) -> Loop[None]:
-        if not self._told_dead:
-            self._told_dead = True
-            yield from self._do(self._driver.died())
+        """It may be gone and its last words not be read yet: then calls that are open have still to be answered."""
+        yield from self._do(self._driver.died(told=self._asked.errored))
 
     # -- health
 

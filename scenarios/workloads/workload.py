@@ -222,7 +222,7 @@ class Driver:
         self._steps_ticket: int | None = None
         self._behind: tuple[str, int] | None = None  # which request's tokens the next phase waits for
         self._finished = False
-        self._dead = False
+        self._dead = self._told = False
 
     @property
     def unanswered(self) -> int:
@@ -257,9 +257,9 @@ class Driver:
                 return self._next_phase()
         return self._maybe_finish()
 
-    def died(self) -> list[Command]:
-        """The engine is dead: nothing more is begun, what is open ends by itself."""
-        self._dead = True
+    def died(self, told: bool = True) -> list[Command]:
+        """The engine is dead: nothing more is begun, what is open ends by itself. `told`: by now all of it has."""
+        self._dead, self._told = True, told
         return self._maybe_finish()
 
     def _next_phase(self) -> list[Command]:
@@ -296,7 +296,7 @@ class Driver:
     def _maybe_finish(self) -> list[Command]:
         last = self._dead or (self._phase == len(self.workload.phases) - 1 and self._steps_ticket is None
                               and self._behind is None)
-        if self._finished or not last or +self._open or (self._awaited and not self._dead):
+        if self._finished or not last or +self._open or (self._awaited and not self._told):
             return []
         self._finished = True
         return [Command(kind="finish")]

@@ -211,6 +211,35 @@ def what_cannot_be_sent_counts_where_it_was_not_sent() -> Builder:
     return asks(h, "c", 0)
 
 
+def _aborts(h: Builder, request: str) -> Builder:
+    """It may die before it has told its caller of that end."""
+    return h.observes("frontend.0", "abort", request=request, internal=f"{request}-0")
+
+
+@accepts(TURN)
+def an_abort_counts_whose_end_is_never_told() -> Builder:
+    h = _aborts(asks(asks(two(), "a", 0), "b", 1), "b")
+    return asks(h, "c", 1).fires("kill", "frontend.0->core.1/requests:send", node="frontend.0")
+
+
+@rejects(TURN)
+def an_abort_whose_end_is_never_told_counts_elsewhere() -> Builder:
+    h = _aborts(asks(asks(two(), "a", 0), "b", 1), "b")
+    return asks(h, "c", 0).fires("kill", "frontend.0->core.0/requests:send", node="frontend.0")
+
+
+@silent(COUNTS)
+def what_it_was_told_of_it_has_aborted_since() -> Builder:
+    h = says(asks(asks(told(0, 0), "a", 0), "b", 0), 2, 1)
+    return asks(_aborts(_aborts(h, "a"), "b"), "c", 0)
+
+
+@rejects(COUNTS)
+def what_it_was_told_of_it_has_not_aborted() -> Builder:
+    h = says(asks(asks(told(0, 0), "a", 0), "b", 0), 2, 1)
+    return asks(h, "c", 0)
+
+
 @silent(TURN)
 def all_that_it_knows_of_its_cores_is_the_same() -> Builder:
     return asks(two(), "a", 0).ended("a")

@@ -328,6 +328,24 @@ def a_worker_that_cannot_load_leaves_with_0() -> Builder:
     return _cannot_load("bye", exitcode=0)
 
 
+def _fails_twice(first: str, then: str) -> Builder:
+    """A worker that is gone without a word by the second of two faults: it had got over the first one."""
+    h = _goes("worker.1", ("born", ":born", ":loading"), history().observes("frontend.0", "starting"))
+    h.fires(first, "worker.1/mark:loading").fires(then, "worker.1/mark:loading", nth=2)
+    h.ends("worker.1", exitcode=1)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 could not start")
+
+
+@accepts(LAW)
+def a_worker_exits_behind_an_exception_that_it_had_got_over() -> Builder:
+    return _fails_twice("raise", "exit")
+
+
+@rejects(LAW)
+def a_worker_leaves_without_a_word_by_an_exception_behind_another_fault() -> Builder:
+    return _fails_twice("terminate", "raise")
+
+
 def _cannot_load(*said: str, exitcode: int = 1) -> Builder:
     h = _goes("worker.1", ("born", ":born", ":loading"), history().observes("frontend.0", "starting"))
     h = _goes("worker.1", said, h.fires("raise", "worker.1/mark:loading")).ends("worker.1", exitcode=exitcode)

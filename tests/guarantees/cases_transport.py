@@ -153,6 +153,29 @@ def no_end_was_told_of_the_cut() -> Builder:
     return h.wait(0.3).called("a", core=False).sends(REQUESTS, "x").wait(0.2).releases().wait(2.5)
 
 
+def _is_sent_to_who_is_gone(stood_s: float, looked_s: float) -> Builder:
+    h = history().started().called("a").fires("kill", "core.0/mark:step", node="core.0").ends("core.0", exitcode=-9)
+    if stood_s:
+        until = Until(seconds=stood_s)
+        h.fires("stall", f"{OUTPUTS}:receive", node="frontend.0", until=until).wait(stood_s).releases()
+    return h.wait(looked_s).sends(REQUESTS, "abort a").dies("a", reason="core.0 died")
+
+
+@silent("unroutable-is-known")
+def a_client_that_stood_still_sends_to_a_core_that_is_gone() -> Builder:
+    return _is_sent_to_who_is_gone(3.0, 0.01)
+
+
+@rejects("unroutable-is-known")
+def a_client_that_looks_again_sends_to_a_core_that_is_gone() -> Builder:
+    return _is_sent_to_who_is_gone(3.0, 0.2)
+
+
+@rejects("unroutable-is-known")
+def a_client_that_always_looked_sends_to_a_core_that_is_gone() -> Builder:
+    return _is_sent_to_who_is_gone(0.0, 0.2)
+
+
 @silent("unroutable-is-known")
 def another_client_is_not_connected() -> Builder:
     h = history(tp=1, topology=data_parallel(1, tp=1, clients=2)).started()
@@ -355,6 +378,30 @@ def a_core_whose_hello_is_answered_twice_may_take_as_long() -> Builder:
 @rejects("handshake-order")
 def a_core_whose_hello_is_not_answered_waits_as_long_as_a_start_may_take() -> Builder:
     return _is_not_answered(4)
+
+
+def _stands_still_unanswered(until_s: float, then_s: float) -> Builder:
+    """A launcher that reads no HELLO for so long, and goes on for so long until its start has failed."""
+    up = "core.0->launcher.0/handshake"
+    h = history(topology=data_parallel(1, clients=2)).observes("launcher.0", "starting").carries(up, "")
+    h.sends(up, "hello").fires("stall", f"{up}:receive", node="launcher.0", until=Until(seconds=until_s))
+    return h.wait(until_s).releases().receives(up, "hello").wait(then_s).observes(
+        "launcher.0", "start-failed", error="StartupError", reason="core.0: had no answer to its HELLO")
+
+
+@accepts("handshake-order")
+def a_launcher_that_stood_still_reads_late_that_the_core_has_given_up() -> Builder:
+    return _stands_still_unanswered(3.0, 0.01)
+
+
+@rejects("handshake-order")
+def a_launcher_that_stood_still_goes_on_with_a_core_that_has_given_up() -> Builder:
+    return _stands_still_unanswered(2.5, 1.0)
+
+
+@rejects("handshake-order")
+def a_launcher_stood_still_before_its_core_had_to_give_up() -> Builder:
+    return _stands_still_unanswered(1.0, 2.0)
 
 
 def _fails_after(seconds: float, *heard: str) -> Builder:

@@ -25,6 +25,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_modes,
     cases_names,
     cases_offline,
+    cases_pairs,
     cases_passed,
     cases_priority,
     cases_programs,

@@ -123,6 +123,20 @@ def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
     return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
 
 
+def _misses_one(*, closing: bool = False, left: bool = True) -> Builder:
+    """A rank whose forward fails, for another one has left; and whether their client is closing."""
+    h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2).request("a")
+    if closing:
+        h.observes("frontend.0", "closing", kept={})
+    if left:
+        h.observes("core.1", "dying", reason="SIGTERM", queued=0)
+    return h.observes("core.0", "rpc-failed", call=3, rank=0, error="CollectiveError: connection closed by core.1")
+
+
+def test_a_forward_that_fails_while_all_are_there_has_no_cause_in_that_its_client_closes() -> None:
+    assert _misses_one(closing=True, left=False).judged(LAW).verdict is Verdict.BROKEN
+
+
 def _noise(edge: str) -> Builder:
     h = history(subscribers=1).observes("subscriber.0", "malformed", edge=edge)
     return h.observes("subscriber.0", "bad-frame", edge="kv", error="?")
@@ -191,6 +205,7 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
     "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
+    "one of those that it steps with has left before it": (lambda: _misses_one(closing=True), _misses_one),
     "another core of its client could not start": (lambda: _ended_with_another(True),
                                                    lambda: _ended_with_another(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.config import LimitsConfig
-from engine.topology import Coordinator, data_parallel, hybrid
+from engine.topology import Coordinator, Engine, data_parallel, hybrid
 from faults.plan import Fate, Until
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Sort, incidents
@@ -46,6 +46,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a publisher stands still": (Fate.HANG, STEP, "core.0", SHORT),
     "a message to the core is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a call to one of those that step together is hit": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
+    "a call to those that step together is held": (Fate.STALL, f"{REQUESTS}:send", "frontend.0", LONG),
     "an abort is lost": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
@@ -124,6 +125,11 @@ def _begun(row: Reach) -> Builder:
     topology = two_engines(subscribers=True)
     if "coordinator" in row.name or "step together" in row.name:
         topology = msgspec.structs.replace(topology, coordinators=(Coordinator(engines=(0,), lockstep=True),))
+    if row.name == "a call to those that step together is held":  # which was sent to one of them before
+        one, other = topology.clients
+        topology = msgspec.structs.replace(
+            topology, engines=(*topology.engines, Engine(tp=2)), coordinators=(Coordinator(
+                engines=(0, 2), lockstep=True),), clients=(msgspec.structs.replace(one, engines=(0, 2)), other))
     h = history(topology=topology, limits=LimitsConfig(max_requests=1 if lost_abort else 4))
     h.of_a_worker = row.name.startswith("a worker that")
     h.of_a_core = row.name == "a connection of outputs stays cut"
@@ -134,6 +140,9 @@ def _begun(row: Reach) -> Builder:
         h.observes(f"subscriber.{e}", "born", pid=9 + e)
         if row.name.startswith("a call"):
             edge = f"frontend.{e}->core.{e}/requests"
+            h.observes(f"frontend.{e}", "ask", method="pause_scheduler", ticket=1, args=[])
+            if row.name.endswith("held"):
+                h.crosses(f"frontend.{e}->core.2/requests:send", "pause")
             h.crosses(f"{edge}:send", "pause").crosses(f"{edge}:receive", "pause")
         h.called("a", node=f"frontend.{e}")
         if lost_abort:
@@ -333,4 +342,31 @@ def test_the_end_of_a_head_is_that_of_the_coordinator_and_no_other_client_s_is(
 def test_a_start_that_is_lost_explains_no_request_that_fails() -> None:
     h = _two_ranks(lockstep=True).fires("drop", "coordinator.0->core.1/wave:receive", node="core.1").wait(5)
     assert _explained(h.ended("of-1", "failed", error="RequestTimeoutError"), Sort.FAILED) == [None]
+    assert _explained(h.observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD) == [None]
+
+
+def _held(method: str, *, lockstep: bool = True, told_before: bool = True, seconds: float = 3.0) -> list[str | None]:
+    """What explains the end of rank 0, whose client was held as it sent this call to rank 1."""
+    h = _two_ranks(lockstep=lockstep).observes("frontend.0", "ask", method=method, ticket=1, args=[])
+    if told_before:
+        h.crosses(f"{REQUESTS}:send", "call")
+    site = "frontend.0->core.1/requests:send"
+    h.crosses(site, "call").fires("stall", site, node="frontend.0", until=Until(seconds=seconds)).wait(seconds)
+    return _explained(h.releases().observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD)
+
+
+def test_a_client_that_is_held_amid_a_call_explains_that_one_is_missed_and_no_other_hold_does() -> None:
+    assert _held("pause_scheduler") == _held("run_steps") == ["a call to those that step together is held (f1)"]
+    assert _held("get_stats") == [None]
+    assert _held("pause_scheduler", lockstep=False) == [None]
+    assert _held("pause_scheduler", told_before=False) == [None]
+    assert _held("pause_scheduler", seconds=0.1) == [None]
+
+
+def test_a_client_that_is_held_between_calls_explains_no_end_of_its_group() -> None:
+    h = _two_ranks(lockstep=True).observes("frontend.0", "ask", method="pause_scheduler", ticket=1, args=[])
+    h.crosses(f"{REQUESTS}:send", "call").crosses("frontend.0->core.1/requests:send", "call")
+    h.observes("frontend.0", "accepted", request="b", internal="b-x", core=1)
+    site = "frontend.0->core.1/requests:send"
+    h.crosses(site, "add b").fires("stall", site, node="frontend.0", nth=2, until=LONG).wait(3.0).releases()
     assert _explained(h.observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD) == [None]

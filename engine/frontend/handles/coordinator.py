@@ -29,4 +29,4 @@ class CoordinatorHandle(Handle):
             yield misread(heard[1].error)
             raise StartupError(f"what {self.name} says cannot be read: {heard[1].error}")
         self.hear(heard[1])
-        raise (yield from self.why_start_failed())
+        raise (yield from self.why_it_failed())

@@ -60,6 +60,11 @@ class Handle:
             text = f"{text}, and what it says cannot be read: {self._told.error}"
         return StartupError(f"{text}: {self._told.reason}" if isinstance(self._told, Leaving) else text)
 
+    def why_it_failed(self) -> Loop[Exception]:
+        """The same where it is one of several: by its name."""
+        error = yield from self.why_start_failed()
+        return error if self.name in str(error) else type(error)(f"{self.name}: {error}")
+
     @property
     def has_given_up(self) -> bool:
         """Whether it was heard to say why it cannot start."""

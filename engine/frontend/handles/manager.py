@@ -183,9 +183,8 @@ class CoreEngineProcManager:
         return (yield from self._named(self.by_node[min(gone)]))
 
     def _named(self, handle: Handle) -> Loop[Exception]:
-        error = yield from handle.why_start_failed()
         is_one_of_several = len(self.all) > 1 or self._node.kind is NodeKind.LAUNCHER
-        return type(error)(f"{handle.name}: {error}") if is_one_of_several and handle.name not in str(error) else error
+        return (yield from handle.why_it_failed() if is_one_of_several else handle.why_start_failed())
 
     def watch(self, now: float) -> None:
         """All are ready."""

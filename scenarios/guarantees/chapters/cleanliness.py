@@ -22,6 +22,7 @@ from scenarios.guarantees.chapters.closing import (
     blames,
     has_a_client,
     has_reason_not_to_start,
+    is_ended_with_another,
     judge_closed,
     judge_hearsay,
     judge_lone_cores,
@@ -42,8 +43,7 @@ _PARENTS = {"core": ("frontend", "launcher"), "worker": ("core",)}
 
 
 def check_no_orphans(history: History) -> Finding:
-    finding = Finding(history)
-    bound = history.bounds.orphan_s
+    finding, bound = Finding(history), history.bounds.orphan_s
     processes = {of_life(p.node, p.life): p for p in history.lab.processes}
     for parent, death in history.ends.items():
         if kind_of(parent) not in ("frontend", "core", "launcher") or history.is_attached(parent):
@@ -116,8 +116,7 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 
 def check_start_ends(history: History) -> Finding:
-    finding = Finding(history)
-    bound = timer_s(history.bounds, history.bounds.startup_s)
+    finding, bound = Finding(history), timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
         node, end, began = startup.node, startup.end, startup.began.at
         hits, engine = struck_by(history, startup)
@@ -275,7 +274,8 @@ def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
 
 def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
     history, ended, node = finding.history, operation.ended_at, operation.node
-    if not operation.pending_at(since) or _never_reached(history, operation, core, since):
+    if not operation.pending_at(since) or _never_reached(history, operation, core, since) or is_ended_with_another(
+            history, operation, core):
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from operator import itemgetter
 
+from engine.messages import Outcome
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.guarantees.base import DAMAGE, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
+from scenarios.guarantees.base import DAMAGE, DEATHS, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
 from scenarios.history.history import (
     FOREVER,
     Death,
@@ -30,12 +31,22 @@ _SHUT = "the engine was shut down"
 
 
 def has_a_client(history: History, node: str, until: float) -> bool:
-    """Whether one is there all the time, who ends what stands still."""
+    """Whether one is there all the time, who ends what stands still. A queue that is played alone has none."""
     engine = history.engine_of(node)
+    if history.play.options.queue:
+        return False
     return any(history.ends.at(client) >= until and not history.faults.frozen_s(client, 0.0, until)
                for client in history.of_kind("frontend")
                if history.has_begun(client, engine)) or (
                    history.ends.at(history.owner(engine)) >= until)
+
+
+def is_ended_with_another(history: History, operation: Operation, core: str) -> bool:
+    """Whether it ended with its core, and somebody else that lives with that was struck dead: that ends them all."""
+    engine = history.engine_of(core)
+    return operation.outcome == Outcome.ENGINE_DEAD and any(
+        r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator") and r.at <= operation.over_at
+        and history.lives_with(engine, r.node) for r in history.faults.receipts)
 
 
 def judge_closed(finding: Finding) -> None:
@@ -177,8 +188,15 @@ def noticed_s(history: History, death: Death, client: str) -> float:
     return SENTINEL_S if known else history.bounds.detection_s
 
 
-def blames(history: History, death: Death, reason: str, client: str = "") -> bool:
-    """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows."""
+def blames(history: History, death: Death, reason: str, client: str = "", at: float = FOREVER) -> bool:
+    """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows. `at`:
+    when that was told. A client that stood still until then finds several gone, and not who was first.
+    """
+    mine = history.engine_of(death.node)
+    if client and history.in_step(mine) and history.faults.frozen_s(client, death.onset, at) and any(
+            base(node) in reason for node in history.nodes if history.lives_with(mine, node)
+            and history.ends.at(node) <= at):
+        return True
     if history.is_apart(history.engine_of(death.node)) and any(
             history.owner_of(node) == history.owner_of(death.node) and base(node) in reason for node in history.nodes):
         return True  # whoever has started them ends all of its own at once

@@ -57,7 +57,7 @@ def _judge_reason(finding: Finding, operation: Operation, death: Death) -> None:
         finding.broke("request {!r} was accepted although {} was gone", operation.request, death.node,
                       at=operation.accepted.at, node=node)
     if operation.outcome == Outcome.ENGINE_DEAD and not blames(
-            history, death, operation.ends[0].data["reason"], node):
+            history, death, operation.ends[0].data["reason"], node, operation.over_at):
         finding.broke("request {!r} was told {!r}, but {} died ({})", operation.request,
                       operation.ends[0].data["reason"], death.node, death.how, at=operation.ended_at, node=node)
 
@@ -105,11 +105,14 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
 
 
 def _can_be_told(history: History, death: Death) -> float:
-    """From when on: a core that stands still tells nobody of a worker, and is given up itself at its bound."""
+    """From when on: a core that stands still tells nobody of a worker, and is given up itself at its bound. Of a
+    launcher clients hear by the core alone, which may stop before it has told.
+    """
     core, bounds = history.engine_of(death.node).core, history.bounds
+    seen_at = death.at + (bounds.detection_s if kind_of(death.node) == "launcher" else 0.0)
     return max(death.at, *(min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s)
                            for stall in history.faults.stalls
-                           if stall.node == core != death.node and stall.at <= death.at < stall.until), 0.0)
+                           if stall.node == core != death.node and stall.at <= seen_at and death.at < stall.until), 0.0)
 
 
 def _judge_late_call(finding: Finding, node: str, late: Record, death: Death) -> None:

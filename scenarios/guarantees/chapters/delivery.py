@@ -103,14 +103,15 @@ def check_unroutable_is_known(history: History) -> Finding:
     for flow in history.flows(Channel.REQUESTS):
         if flow.edge.source.kind != NodeKind.FRONTEND:
             continue
-        windows = _disconnections(history, flow)
+        windows, gone_at = _disconnections(history, flow), history.ends.at(flow.target)
         words = [record for record in told.get(flow.source, ())]
         lost = {id(send) for send in flow.unreceived}
         for position, send in enumerate(flow.sends):
             after = flow.sends[position + 1].number if position + 1 < len(flow.sends) else FOREVER
             known = any(send.number < word.number < after for word in words)
-            if id(send) in lost and not known and any(
-                    begin + history.bounds.detection_s < send.at < end for begin, end in windows):
+            looked_s = send.at - gone_at - history.faults.frozen_s(flow.source, gone_at, send.at)
+            if id(send) in lost and not known and (looked_s > history.bounds.detection_s or any(
+                    begin + history.bounds.detection_s < send.at < end for begin, end in windows)):
                 finding.broke("a frame for {} was dropped in silence while it was not connected", flow.target,
                               at=send.at, node=flow.source)
     for node, records in told.items():
@@ -120,13 +121,11 @@ def check_unroutable_is_known(history: History) -> Finding:
 
 
 def _disconnections(history: History, flow: Flow) -> list[tuple[float, float]]:
+    """While its connection was cut; what it says to who is gone is another matter."""
     here, there = base(flow.source), base(flow.target)
     ways = {f"{one}->{other}/{Channel.REQUESTS.value}:wire" for one, other in ((here, there), (there, here))}
-    windows = [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT and r.site in ways
-               and not (r.fault is not None and r.fault.silent)]
-    if flow.target in history.ends:
-        windows.append((history.ends.at(flow.target), FOREVER))
-    return windows
+    return [(r.at, r.over_at) for r in history.faults.receipts if r.fate == Fate.CUT and r.site in ways
+            and not (r.fault is not None and r.fault.silent)]
 
 
 def _judge_call_told(finding: Finding, node: str, record: Record, utility: str) -> None:

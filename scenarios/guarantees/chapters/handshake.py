@@ -87,7 +87,8 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
     history, node, began, end = finding.history, startup.node, startup.began.at, startup.end
     assert end is not None
     heard = [record for record in history.receives(f"{core}->{node}/{Channel.HANDSHAKE.value}")
-             if _comes(history, record) or (record.nth == 1 and history.faults.met(record) in DAMAGE)]  # it is empty
+             if _comes(history, record) or (record.nth == 1 and history.faults.met(record) in DAMAGE)  # it is empty
+             or (history.faults.met(record) == Fate.CORRUPT and not _is_unread(history, node, record))]
     bounds = history.bounds
     _judge_answer(finding, node, core, end)
     others_first = history.greeted_by(history.engine_of(core))[0] != node
@@ -103,6 +104,11 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
                       bounds.startup_s, at=end.at, node=node)
 
 
+def _is_unread(history: History, node: str, received: Record) -> bool:
+    """Whether it said of what was changed that it cannot be read: other bytes may be another greeting."""
+    return any(record.number > received.number for record in history.by_node("bad-frame").get(node, ()))
+
+
 def _comes(history: History, received: Record) -> bool:
     """Whether it is read as it was sent, perhaps later, perhaps twice: its reader may stand still."""
     fate = history.faults.met(received)
@@ -110,14 +116,16 @@ def _comes(history: History, received: Record) -> bool:
 
 
 def _judge_answer(finding: Finding, frontend: str, core: str, end: Record) -> None:
-    """A core whose HELLO is not answered gives up at its bound, and so does the start."""
+    """A core whose HELLO is not answered gives up at its bound, and so does the start: when its frontend reads that."""
     history, channel = finding.history, Channel.HANDSHAKE.value
     said = history.sends(f"{core}->{frontend}/{channel}")
     answered = any(_comes(history, record) for record in history.receives(f"{frontend}->{core}/{channel}"))
     bound = timer_s(history.bounds, history.bounds.handshake_s)
     if len(said) > 1 and not answered and end.at - said[1].at > bound:
+        faults, since, due = history.faults, said[1].at, said[1].at + history.bounds.handshake_s
+        frozen_s = faults.frozen_s(core, since, due) + faults.frozen_s(core, due, end.at, frontend)
         finding.took("giving up the start, in which {} had no answer to its HELLO,", core, at=end.at, node=frontend,
-                     bound=bound, measured=end.at - said[1].at - history.faults.frozen_s(core, said[1].at, end.at))
+                     bound=bound, measured=end.at - since - frozen_s)
 
 
 def _judge_first_work(finding: Finding, frontend: str) -> None:

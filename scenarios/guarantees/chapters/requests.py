@@ -18,6 +18,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.fitting import BAD_REQUEST, judge_effect, never_fits
+from scenarios.guarantees.readers.missing import missing_s
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
@@ -259,8 +260,7 @@ def _judge_bad(finding: Finding, operation: Operation) -> None:
 
 
 def check_lost_request_is_bounded(history: History) -> Finding:
-    finding = Finding(history)
-    bounds = history.bounds
+    finding, bounds = Finding(history), history.bounds
     losses = [r for r in history.faults.receipts if r.fate in LOSSES | DAMAGE
               and any(f"/{channel.value}:" in r.site for channel in (Channel.REQUESTS, Channel.OUTPUTS))]
     first_loss = losses[0].at if losses else FOREVER
@@ -272,8 +272,8 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                               node=node)
             continue
         waited = operation.ended_at - heard
-        if operation.error == "RequestTimeoutError" and waited < (
-                bounds.output_gap_s if history.faults.at("/outputs:") else bounds.request_s):
+        patience_s = bounds.output_gap_s if history.faults.at("/outputs:") else bounds.request_s
+        if operation.error == "RequestTimeoutError" and missing_s(history, operation) < patience_s:
             finding.broke("request {!r} was given up {:.3f} s after it was heard of", operation.request, waited,
                           at=operation.ended_at, node=node)
         if not finding.took("the silence before the end of {!r}", operation.request, node=node, at=operation.ended_at,

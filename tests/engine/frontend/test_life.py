@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.config import Bounds, EngineConfig, LimitsConfig
+from engine.config import Bounds, DataParallelConfig, EngineConfig, LimitsConfig
 from engine.effects import Close, EndProcesses, Gone, Identity, OpenSocket, RemoveFiles, Send, StartChild
 from engine.errors import ConfigError, EngineDeadError, StartupError, UnroutableError
 from engine.frontend.attachment import Attachment, ClientAddresses, Running
+from engine.frontend.handles.coordinator import CoordinatorHandle
 from engine.frontend.handles.monitor import GRACE_S, LOOK_S
 from engine.frontend.life import ClientLife
 from engine.frontend.session import RequestEnd, Tokens
@@ -25,7 +26,7 @@ from engine.messages import (
 )
 from engine.ports import Unroutable
 from engine.process.recipes import CoreRecipe, Leaving, StartFailure, WorkersBorn
-from engine.topology import core, frontend
+from engine.topology import coordinator, core, frontend
 from engine.wire.adoption import parallel_config
 from engine.wire.codec import encode_outputs
 from engine.wire.handshake import HANDSHAKE, REQUESTS, Greeting
@@ -133,6 +134,13 @@ def test_a_core_that_dies_while_it_starts_is_noticed_at_once_with_its_own_words(
         "error": error.__name__, "reason": text.strip("^$").replace("\\", "")})
 
 
+def test_a_coordinator_that_fails_as_it_starts_is_named() -> None:
+    hand, handle = LifeHand(), CoordinatorHandle(coordinator(), BOUNDS)
+    hand.words.append((coordinator(), StartFailure("RuntimeError", "no port is left")))
+    with pytest.raises(StartupError, match=r"^coordinator\.0: no port is left$"):
+        hand.run(handle.open(CONFIG, FILES, ME, (0,)))
+
+
 def test_a_core_that_never_answers_ends_the_start_at_its_bound() -> None:
     client = Client()
     client.hand.inboxes.clear()
@@ -223,6 +231,19 @@ def test_who_calls_while_the_last_words_are_waited_for_reads_why_the_core_has_le
             client.run(call)
     client.serve(2.0 + GRACE_S)
     assert client.reasons == ["core.0 died (exit code 0): worker.0 failed"]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_whose_core_is_gone_is_let_in_by_another_one_where_they_do_not_step_together(lockstep: bool) -> None:
+    """Also while its last words are waited for, by which the others are known to end."""
+    options = DataParallelConfig(lockstep=lockstep)
+    life = ClientLife(frontend(), msgspec.structs.replace(
+        CONFIG, data_parallel_size=2, data_parallel=options), lambda: "x")
+    for handle in life.cores.values():
+        handle.watch(0.0)
+    assert life.reachable
+    life.cores[1].monitor.on_gone(" (exit code -9)", 1.0)
+    assert life.reachable is not lockstep
 
 
 def test_a_heartbeat_that_stands_still_ends_a_core_that_nothing_else_would_end() -> None:

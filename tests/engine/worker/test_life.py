@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig
-from engine.effects import Call, CreateRing, HoldFiles, MakeWorker, Observe, OpenRing, RemoveFiles
+from engine.effects import Call, CreateRing, HoldFiles, MakeWorker, Observe, OpenRing, RemoveFiles, TellParent
 from engine.errors import ConfigError, QueueCancelledError
 from engine.process.recipes import StartFailure, WorkerReady, WorkerRecipe
 from engine.topology import worker
@@ -34,7 +34,7 @@ class Life:
         return exited.value.args[0]
 
 
-def failing(error: Exception) -> Any:
+def failing(error: BaseException) -> Any:
     def fail(effect: Any) -> Any:
         raise error
 
@@ -50,6 +50,14 @@ def test_one_that_cannot_start_says_why_and_is_gone(step: type, error: Exception
     assert life.exits(life.loop) == 1
     assert life.hand.told_parent == [StartFailure(type(error).__name__, str(error))]
     assert life.hand.observed[-1] == ("bye", {"reason": f"could not start: {error}"})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("planted"), SystemExit(3)])
+def test_one_that_cannot_say_why_it_cannot_start_leaves_in_order(error: BaseException) -> None:
+    life = Life()
+    life.hand.instead |= {MakeWorker: failing(ConfigError("no such model")), TellParent: failing(error)}
+    assert life.exits(life.loop) == 1
+    assert life.hand.observed[-1] == ("bye", {"reason": "could not start: no such model"})
 
 
 def test_it_loads_before_it_says_ready_with_the_handle_of_its_answers(monkeypatch) -> None:

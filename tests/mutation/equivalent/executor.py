@@ -33,13 +33,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_WORKERS, "Workers._watch", "sent-twice", "yield Put(self._told, WorkerDeadError(text))",
                "the main thread ends by the first one"),
     Equivalent(_WORKERS, "Workers.stop", "no-deadline", "(yield Now()) + terminate_s", "who was killed is gone soon"),
-    Equivalent(_WORKER, "worker_life", "sent-twice",
-               "yield TellParent(StartFailure(type(error).__name__, str(error)))",
-               "a parent reads the first word only"),
-    Equivalent(_WORKER, "worker_life", "effects-swapped",
-               'yield TellParent(StartFailure(type(error).__name__, str(error)))\n        '
-               'yield Observe("bye", {"reason": f"could not start: {error}"})',
-               "neither is seen by what the other one does"),
     Equivalent("engine/wire/wiring.py", "overflow_socket", "off-by-one", "0",
                "who sends to all has no one peer", "1", behind="peer="),
     Equivalent(_WORKER, "worker_life", "off-by-one", "1", "any code but 0 is the same to its parent, who knows why",

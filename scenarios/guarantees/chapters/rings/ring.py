@@ -191,7 +191,7 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
         sent = sends[position][-1]
         if _was_given_up(history, flow.source, sent):
             continue
-        waited = end - sent.at - history.faults.frozen_s(flow.target, sent.at, end)
+        waited = end - sent.at - history.faults.frozen_s(flow.target, sent.at, end, flow.source)
         bound = timer_s(history.bounds, history.bounds.rpc_s)
         if waited > bound:
             finding.broke("message {} of {} overflowed and was not read within {:g} s", position, flow.name, bound,

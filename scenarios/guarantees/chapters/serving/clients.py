@@ -9,7 +9,7 @@ from engine.messages import Outcome
 from engine.topology import Mark, NodeKind, mark_site
 from faults.journal import Record
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
-from scenarios.history.history import FOREVER, History, Operation
+from scenarios.history.history import FOREVER, EngineLife, History, Operation
 from scenarios.history.names import base, life_of, of_life
 from scenarios.history.play import Play
 from scenarios.history.receipts import STOPPED_PART
@@ -139,6 +139,13 @@ def _judge_others(finding: Finding, client: str, gone_at: float) -> int:
     return len(theirs)
 
 
+def _heard_by_its_core(history: History, engine: EngineLife, gone_at: float, told_at: float) -> float:
+    """From when on clients can know of a launcher or worker that is gone: by its core, or as that stands still."""
+    bounds = history.bounds
+    return max((min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s) for stall in history.faults.stalls
+                if stall.node == engine.core and stall.at < told_at and stall.until > gone_at), default=gone_at)
+
+
 def check_notice_to_all(history: History) -> Finding:
     finding, bound = Finding(history), history.bounds.detection_s
     for engine in history.engines:
@@ -154,9 +161,10 @@ def check_notice_to_all(history: History) -> Finding:
                     not heard and until < death.at + bound):
                 continue
             at = heard[0][1].at if heard else min(until, history.ended_at)
-            frozen = history.faults.frozen_s(client, death.at, at)
+            since = death.at if death.node == engine.core else _heard_by_its_core(history, engine, death.at, at)
+            frozen = history.faults.frozen_s(client, since, at)
             told += finding.took("word of the end of {} to {}", death.node, client, bound=bound,
-                                 measured=at - death.at - frozen, at=at, node=client)
+                                 measured=at - since - frozen, at=at, node=client)
         if told > 1:
             finding.witness("{} ended, and {} clients were told", death.node, told, at=death.at, node=engine.core)
     return finding

@@ -118,9 +118,10 @@ def _when_gone(history: History, hub: str) -> tuple[float, str]:
     """When it was gone, or had stood still for as long as it may; and how."""
     death = next((death for death in history.ends.deaths if death.node == hub), None)
     first = history.engines_of(hub)[0]
-    follows = death is not None and not death.planned and history.in_step(first) and any(
+    follows = death is not None and not death.planned and history.in_step(first) and (any(
         other.at <= death.at and other.node != hub and history.lives_with(first, other.node)
-        for other in history.ends.deaths)  # it was ended with all others
+        for other in history.ends.deaths) or any(  # it was ended with all others, by who had told of their end
+            record.at <= death.at for record in history.by_node("engine-dead").get(history.owner_of(hub), ())))
     if death is not None and not follows and (death.planned or death.at < history.closes_at(hub)):
         return death.at, death.how
     stalls = [receipt.at for receipt in history.faults.receipts if of_life(base(receipt.node), life_of(hub)) == hub

@@ -165,11 +165,12 @@ class _View:
 
 
 def _in_order(history: History, client: str) -> list[tuple[Record, Operation | None]]:
-    """What it says that it was told, chose and was done with."""
+    """What it says that it was told, chose and was done with. Of an abort it may go before it has told the end."""
     found: list[tuple[Record, Operation | None]] = []
     for o in history.operations:
         if o.node == client and o.accepted is not None:
-            found += [(record, o) for record in (o.accepted, *o.ends[:1])]
+            done = o.ends[:1] or [record for record in (o.abort,) if record is not None]
+            found += [(record, o) for record in (o.accepted, *done)]
     for name in ("view", "engine-dead", "unroutable"):
         found += [(record, None) for record in history.by_node(name).get(client, ())
                   if name != "view" or record.data["counts"] is not None]
@@ -248,7 +249,9 @@ def _by_effect(history: History, client: str) -> list[tuple[float, Record, Opera
         number: float = record.number
         if operation is not None and record is not operation.accepted:
             place = bisect_right(came, record.number)
-            if _is_unsent(record):
+            if record is operation.abort:
+                pass
+            elif _is_unsent(record):
                 number = own["unroutable"].get(operation.request, number)
             elif record.data["outcome"] == Outcome.ABORTED:
                 number = own["abort"].get(operation.request, number)
