@@ -135,6 +135,11 @@ def what_nobody_has_heard_is_sent_again_at_once() -> Builder:
 
 
 @rejects(TURN)
+def what_nobody_has_heard_is_sent_again_too_late() -> Builder:
+    return heard(sends(reports(asked(group())).wait(0.3), start_wave=0), exclude=0)
+
+
+@rejects(TURN)
 def a_report_is_never_sent() -> Builder:
     h = asked(group()).observes(CORE, "start-wave", wave=0)
     return heard(h, exclude=0).wait(5)

@@ -197,6 +197,7 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
     history, options = finding.history, finding.history.play.config.data_parallel
     slack = SLACK_S if history.simulated else history.bounds.detection_s
     place, repeats = 0, [0] * len(said)
+    last_at = 0.0
     for sent in history.crossings.get(f"{rank.core}->{group.hub}/{Channel.REPORT.value}:send", ()):
         word = next((Word(sent.data[name], over) for name, over in (("start_wave", False), ("wave_complete", True))
                      if name in sent.data), None)
@@ -205,16 +206,18 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
         if word is None:
             continue
         if place < len(said) and said[place].word == word and said[place].record.at <= sent.at:
-            place += 1
+            place, last_at = place + 1, sent.at
         elif place and said[place - 1].word == word and not word.over and options.repair:
             before = said[place - 1]
             repeats[place - 1] += 1
             late = before.heard_at + slack < sent.at - history.faults.frozen_s(rank.core, before.heard_at, sent.at)
             often = repeats[place - 1] > (sent.at - before.record.at) / options.changed_s
-            if late or often:
-                finding.broke("{} sent once more {}, {}", rank.core, _named(word),
-                              "though it was heard" if late else "at once", at=sent.at, node=rank.core)
+            waited = sent.at - last_at - history.faults.frozen_s(rank.core, last_at, sent.at)
+            if late or often or waited > 2 * options.changed_s + slack:
+                finding.broke("{} sent once more {}, {}", rank.core, _named(word), "though it was heard" if late else
+                              "at once" if often else f"{waited:.3f} s later", at=sent.at, node=rank.core)
                 return
+            last_at = sent.at
         else:
             finding.broke("{} sent {}, and had not said so", rank.core, _named(word), at=sent.at, node=rank.core)
             return
