@@ -105,16 +105,17 @@ def no_requests(other: int) -> list[Action]:
 
 def no_buffers() -> list[Action]:
     """Requests that have buffers which are not what their body says, though it can be read: longer, too many, one that
-    nobody names, what are no whole numbers, and of no kind that there is.
+    nobody names, what are no whole numbers, of no kind that there is, and named twice.
     """
     return [_said_to_have("longer", [b"\0" * 64], 68), _said_to_have("more", [b"\0" * 4] * 65, 4),
             _said_to_have("unnamed", [b"\0" * 4] * 2, 4), _said_to_have("broken", [b"\0" * 6], 6),
-            _said_to_have("strange", [b"\0" * 4], 4, kind=3)]
+            _said_to_have("strange", [b"\0" * 4], 4, kind=3), _said_to_have("twice", [b"\0" * 4], 4, times=2)]
 
 
-def _said_to_have(name: str, buffers: list[bytes], size: int, kind: int = INTEGERS) -> Action:
-    """A request whose prompt is the first of these buffers, of so many bytes as it says."""
-    prompt = msgspec.msgpack.Ext(kind, struct.pack("<III", 0, size, crc32(buffers[0])))
+def _said_to_have(name: str, buffers: list[bytes], size: int, kind: int = INTEGERS, times: int = 1) -> Action:
+    """A request whose prompt is the first of these buffers, of so many bytes as it says, or as often."""
+    prompt: Any = msgspec.msgpack.Ext(kind, struct.pack("<III", 0, size, crc32(buffers[0])))
+    prompt = prompt if times == 1 else [prompt] * times
     return raw(EngineCoreRequestType.ADD, msgspec.msgpack.encode([name, prompt, {"max_tokens": 2}]), *buffers)
 
 

@@ -25,6 +25,7 @@ _LAST = "it is the last thing that its process does with it"
 
 _ENTERED = '''return f"turn {turn} of {size}, {list(_OPS)[op]} of {count} value{'' if count == 1 else 's'}"'''
 _ONE_FRAME = 'raise ValueError("of a message with several frames to a publisher none may begin with 00 or 01")'
+_NO_NUMBERS = 'raise BadFrameError(f"buffer {index} of {len(buffer)} bytes does not hold whole numbers")'
 _ENDIAN = "both worlds run where the least byte is first"
 
 #: file, function, operator, old, new (None: whatever it is), behind, reason
@@ -76,6 +77,11 @@ _ROWS: tuple[tuple[str, str, str, str, str | None, str, str], ...] = (
     (_SUBSCRIPTIONS, "check_upward", "statement-gone", _ONE_FRAME, None, "", _UPWARD),
     (_SUBSCRIPTIONS, _FIRST, "off-by-one", "14", "15", "", "no array's head and the number behind it are longer"),
     (_SUBSCRIPTIONS, _FIRST, "off-by-one", "0x9f", "160", "", "of that byte, too, the length is none"),
+    (_SEAT, "Seat._guilty", "off-by-one", "min", "max", "",
+     "whoever waits in a turn has had all others in the one before: nobody who lives is two behind"),
+    *((_BUFFERS, "_integers", operator, old, None, "",
+       "what is no whole numbers cannot be put into an array of them, and is named for that")
+      for operator, old in (("branch-never-taken", "len(buffer) % _INTEGER_BYTES"), ("statement-gone", _NO_NUMBERS))),
     (_BUFFERS, "Apart.integers", "branch-never-taken", 'sys.byteorder == "big"', None, "", _ENDIAN),
     (_BUFFERS, "Apart.integers", "statement-gone", "packed.byteswap()", None, "", _ENDIAN),
     (_BUFFERS, "_integers", "branch-never-taken", 'sys.byteorder == "big"', None, "", _ENDIAN),

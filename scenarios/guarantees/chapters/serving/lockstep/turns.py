@@ -43,7 +43,7 @@ class _Follower:
     """Goes through what one rank wrote, with the rules at its side."""
 
     def __init__(self, finding: Finding, group: Group, index: int, rank: Rank) -> None:
-        self._finding, self._rank = finding, rank
+        self._finding, self._group, self._rank = finding, group, rank
         self._rules = Member(index, len(group.ranks), finding.history.play.config.data_parallel, hub=bool(group.hub))
         self._entered = [rank.forwards(place) for place in range(len(rank.places))]
         self._forwards = 0
@@ -103,6 +103,9 @@ class _Follower:
                 if data["wave"] != rules.place[0]:
                     self._finding.witness("{} was asked in wave {} by one that believed in {}", self._rank.core,
                                           rules.place[0], data["wave"], at=record.at, node=self._rank.core)
+                if not self._group.hub and data["wave"] > rules.place[0]:
+                    return f"was asked in wave {data['wave']} by its own client, which it had told of none beyond " \
+                           f"{rules.place[0]}"
                 self._due = rules.asked(data["wave"])
         elif name == "start-heard":
             return self._starts(record)
