@@ -26,6 +26,10 @@ _LAST = "it is the last thing that its process does with it"
 _ENTERED = '''return f"turn {turn} of {size}, {list(_OPS)[op]} of {count} value{'' if count == 1 else 's'}"'''
 _ONE_FRAME = 'raise ValueError("of a message with several frames to a publisher none may begin with 00 or 01")'
 _NO_NUMBERS = 'raise BadFrameError(f"buffer {index} of {len(buffer)} bytes does not hold whole numbers")'
+_LOOKED = "a client looks whether any core is left before it chooses one, and says so itself where none is"
+_DEAD = "a rank that is dead is never chosen, whatever is in flight there"
+_ONCE = "a core leaves by its first failure"
+_INSTANT = "time runs on: at the very instant of a bound it has come and has not"
 _ENDIAN = "both worlds run where the least byte is first"
 
 #: file, function, operator, old, new (None: whatever it is), behind, reason
@@ -53,10 +57,10 @@ _ROWS: tuple[tuple[str, str, str, str, str | None, str, str], ...] = (
      "it is read in a turn, and set where that begins"),
     (_SEAT, "Seat.enter", "statement-gone", "self._word[1] = _ns(now)", None, "", _SAID_AGAIN),
     (_SEAT, "Seat.size", "statement-gone", "return len(self.names)", None, "", _ONE_KIND),
-    (_SEAT, "Seat.enter", "branch-never-taken", "self._failure", None, "", "a core leaves by its first failure"),
+    (_SEAT, "Seat.enter", "branch-never-taken", "self._failure", None, "", _ONCE),
     (_SEAT, "Seat.enter", "statement-gone",
      'raise CollectiveError(f"group {self._group} is broken: {self._failure}")', None, "",
-     "a core leaves by its first failure"),
+     _ONCE),
     (_SEAT, "Seat.come_out", "off-by-one", "0", "1", "self._word[1] = ", _OUTSIDE),
     (_SEAT, "Seat.come_out", "statement-gone", "self._word[1] = 0", None, "", _OUTSIDE),
     (_SEAT, "Seat.close", "statement-gone", 'self._word = memoryview(bytearray(16)).cast("Q")', None, "", _LAST),
@@ -77,6 +81,16 @@ _ROWS: tuple[tuple[str, str, str, str, str | None, str, str], ...] = (
     (_SUBSCRIPTIONS, "check_upward", "statement-gone", _ONE_FRAME, None, "", _UPWARD),
     (_SUBSCRIPTIONS, _FIRST, "off-by-one", "14", "15", "", "no array's head and the number behind it are longer"),
     (_SUBSCRIPTIONS, _FIRST, "off-by-one", "0x9f", "160", "", "of that byte, too, the length is none"),
+    (_BALANCE, "Balance._lowest", "branch-never-taken", "not living", None, "", _LOOKED),
+    (_BALANCE, "Balance._lowest", "statement-gone", 'raise EngineDeadError("all data-parallel ranks are dead")', None, "",
+     _LOOKED),
+    (_BALANCE, "Balance.died", "off-by-one", "0", "1", "", _DEAD),
+    (_BALANCE, "Balance.died", "statement-gone", "self.in_flight[rank] = 0", None, "", _DEAD),
+    (_SEAT, "Seat.give_up", "statement-gone", "self._failure = self._failure or str(why) or type(why).__name__", None, "",
+     _ONCE),
+    (_SEAT, "Seat.give_up", "condition-turned", "self._failure or str(why) or type(why).__name__", None, "", _ONCE),
+    (_SEAT, "Seat.trouble", "off-by-one", "now >= deadline", "now > deadline", "", _INSTANT),
+    (_SEAT, "Seat.trouble", "off-by-one", "now >= dead[rank] + GRACE_S", "now > dead[rank] + GRACE_S", "", _INSTANT),
     (_SEAT, "Seat._guilty", "off-by-one", "min", "max", "",
      "whoever waits in a turn has had all others in the one before: nobody who lives is two behind"),
     *((_BUFFERS, "_integers", operator, old, None, "",
