@@ -28,6 +28,10 @@ CALM = (tokens_match_reference, served_in_turn)
 #: A call takes so long, while counts are told again and again.
 SLOW = tuple(delay("frontend.0->core.1/requests", nth=nth, match={"type": "UTILITY", "method": "get_stats"},
                    until=until(seconds=0.4)) for nth in (1, 2, 3))
+CALL = {"type": "UTILITY", "method": "get_stats"}
+#: Both cores take their time over a step each.
+WORK = tuple(hang(f"core.{core}", at=marked(f"core.{core}", Mark.STEP), nth=4, until=until(seconds=0.3))
+             for core in (0, 1))
 #: What the first core has to do is not told.
 UNTOLD = drop("core.0->coordinator.0/report", nth=1, times=60)
 
@@ -58,6 +62,12 @@ def one_keeps_a_core_busy() -> Workload:
     return requests.then(add(*range(4))).but(1, requests.then(add(4), behind=("r4", ENDED)).then(add(5, 6)))
 
 
+def one_has_requests() -> Workload:
+    """Two at the first core, three at the second, by the first client; the other one asks when it has been told."""
+    requests = for_ranks(recorded("eight-mixed"), {0: 0, 1: 0, 2: 1, 3: 1, 4: 1})
+    return requests.then(add(*range(5))).but(1, requests.then(utility("get_stats"), steps=0).then(add(5, 6, 7)))
+
+
 def by(score: str) -> dict[str, Any]:
     return {"workload": rests(), "config": lab_config(data_parallel={"score": score, "unchanged_s": 0.1})}
 
@@ -86,6 +96,11 @@ globals().update(family(__name__, (
     Case("test_canary_old_score_forgets_a_burst",
          "By the old score each count that comes has the client forget what it has sent: it sends all to one core.",
          plan(*SLOW, UNTOLD), (*CALM, dp_rank_as_asked), play=by("old"), broken=(dp_burst_spreads,)),
+    Case("test_one_of_two_clients_has_requests_at_both_cores",
+         "The other one sends some in a burst, and counts those that it has sent since it was told.",
+         plan(*WORK, delay("frontend.1->core.1/requests", match=CALL, until=until(seconds=0.15))),
+         (tokens_match_reference, dp_chosen_in_turn), play={
+             "topology": data_parallel(2, tp=1, clients=2, coordinated=True), "workload": one_has_requests()}),
     Case("test_one_of_two_clients_keeps_a_core_busy",
          "The other one knows of it by its counts alone, and asks the core that rests.",
          plan(*BUSY), (*CALM, dp_counts_used), play={

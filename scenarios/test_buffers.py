@@ -16,6 +16,7 @@ from scenarios.guarantees.all import (
     client_routed,
     ends_once,
     frames_intact,
+    large_apart,
     lost_request_is_bounded,
     nothing_left_behind,
     served_in_turn,
@@ -36,6 +37,10 @@ PAIR_OF_BUFFERS = recorded("eight-mixed").then(add(0, 1, 2), utility("ping", TWO
     add(3, 4, 5), utility("ping", TWO), steps=2).then(add(6, 7))
 #: Of so many numbers that they travel without a copy.
 LARGE = list(range(17_000))
+NUMBERS = list(range(20))
+KINDS = [NUMBERS, ["text"] * 20, {"some": NUMBERS, "more": [NUMBERS, {"of": NUMBERS}]}, [1 << 40] * 20,
+         [[[[[[[NUMBERS, [NUMBERS]]]]]]]], [*NUMBERS, "text"], NUMBERS[:16], NUMBERS[:15]]
+MANY = [NUMBERS] * 70
 THE_CALL = {"type": "UTILITY", "method": "ping"}
 ITS_ANSWER = {"utility_output.result": [[], []]}
 A_PROMPT = {"type": "ADD"}
@@ -55,6 +60,14 @@ globals().update(family(__name__, (
     Case("test_calls_and_answers_have_buffers",
          "What a call is given, and what it answers, has two buffers: they come back as they were.",
          Plan(), (*CALM, calls_answered), play={"workload": PAIR_OF_BUFFERS}),
+    Case("test_call_has_values_of_all_kinds",
+         "Texts, maps, numbers too large for a buffer, and lists in lists: what is large among them travels beside it.",
+         Plan(), (*CALM, calls_answered, large_apart), play={
+             "workload": recorded("eight-mixed").then(add(*range(8)), utility("ping", KINDS), steps=3).then()}),
+    Case("test_call_has_more_buffers_than_a_message_may_have",
+         "What is beyond stays in the body.",
+         Plan(), (*CALM, calls_answered, large_apart), play={
+             "workload": recorded("eight-mixed").then(add(*range(8)), utility("ping", MANY), steps=3).then()}),
     Case("test_buffers_travel_without_a_copy",
          "Numbers of 68 KB each way, many at once: each buffer lives until the socket has sent it.",
          Plan(), (frames_intact, tokens_match_reference, nothing_left_behind),

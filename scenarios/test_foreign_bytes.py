@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import data_parallel, tensor_parallel
-from faults.plan import plan, truncate
+from faults.plan import duplicate, plan, truncate
 from scenarios.guarantees.all import (
     bad_frame_isolated,
     blocks_conserved,
@@ -13,11 +13,13 @@ from scenarios.guarantees.all import (
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_lockstep import CONFIG, ENDED, waves
-from scenarios.workloads import add, recorded
+from scenarios.workloads import Workload, add, recorded
 from scenarios.workloads.intruders import (
     TO_COORDINATOR,
+    TO_COORDINATOR_OF_TODAY,
     amid,
     another_core_of_this_index,
+    no_buffers,
     no_requests,
     to_client,
     to_outputs_of_another,
@@ -29,14 +31,22 @@ LOCKSTEP = {"topology": data_parallel(2, lockstep=True), "workload": waves(), "c
 OLD = {**LOCKSTEP, "config": lab_config(bounds={"collective_s": 0.8}, data_parallel={"wave_protocol": "old"})}
 TWO = data_parallel(1, tp=1, clients=2)
 
+
+def rude(*, other: int) -> Workload:
+    """Of a client that speaks as the other one, too."""
+    return recorded("eight-even").then(add(0, 1, 2, 3), *no_requests(other), behind=("r0", ENDED)).then(
+        add(4, 5, 6, 7))
+
+
+
 globals().update(family(__name__, (
     Case("test_strangers_at_a_coordinator", "All three of its sockets, of cores that step together.", plan(), PROMISED,
-         play={"options": amid(*TO_COORDINATOR), **LOCKSTEP}),
+         play={"options": amid(*TO_COORDINATOR_OF_TODAY), **LOCKSTEP}),
     Case("test_strangers_at_a_coordinator_of_the_old_protocol", "The same where it hears of first requests.", plan(),
          PROMISED, play={"options": amid(*TO_COORDINATOR), **OLD}),
     Case("test_strangers_at_a_coordinator_of_counts", "The same where it carries counts alone, to two clients.", plan(),
          PROMISED, play={"topology": data_parallel(2, tp=1, clients=2, coordinated=True),
-                         "options": amid(*TO_COORDINATOR)}),
+                         "options": amid(*TO_COORDINATOR_OF_TODAY)}),
     Case("test_strangers_at_a_client", "Where its cores' outputs come, and where they can be sent to.", plan(),
          PROMISED, play={"options": amid(*to_client("outputs", "requests"), *to_owner(early=False))}),
     Case("test_strangers_at_a_client_of_two_cores", "The outputs of one come where another's do.", plan(), PROMISED,
@@ -54,10 +64,15 @@ globals().update(family(__name__, (
       for what in ("hello", "ready")),
     Case("test_frames_that_are_no_requests_of_two_clients", "Either sends them: neither is hurt by them.", plan(),
          (bad_frame_isolated, tokens_match_reference, blocks_conserved),
-         play={"topology": TWO, "workload": recorded("eight-even").then(
-             add(0, 1, 2, 3), *no_requests(), behind=("r0", ENDED)).then(add(4, 5, 6, 7))}),
+         play={"topology": TWO, "workload": rude(other=1).but(1, rude(other=0))}),
+    Case("test_buffers_that_are_not_what_a_request_says_of_them", "It is refused by name, and others are served.",
+         plan(), (bad_frame_isolated, tokens_match_reference, blocks_conserved), play={
+             "workload": recorded("eight-even").then(add(0, 1, 2, 3), *no_buffers(), steps=3).then(add(4, 5, 6, 7))}),
     Case("test_what_a_coordinator_says_is_damaged", "A client and a core drop what they cannot read.",
          plan(truncate("coordinator.0->frontend.0/stats", nth=3), truncate("coordinator.0->core.1/wave", nth=1),
               truncate("coordinator.0->core.1/wave", nth=3)), (bad_frame_isolated, tokens_match_reference),
          play=LOCKSTEP),
+    Case("test_ready_of_a_coordinator_is_damaged_when_it_comes_again", "Who is ready drops what it cannot read.",
+         plan(duplicate("core.1->coordinator.0/wave", nth=1), truncate("coordinator.0->core.0/wave", nth=2)),
+         (bad_frame_isolated, tokens_match_reference), play=LOCKSTEP),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config()))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.topology import data_parallel
-from faults.plan import Plan, delay, drop, duplicate, hang, plan, until
+from engine.topology import Mark, data_parallel
+from faults.plan import Plan, delay, drop, duplicate, hang, marked, plan, until
 from scenarios.guarantees.all import (
     dp_collectives_equal,
     dp_coordinator_in_turn,
@@ -77,6 +77,16 @@ globals().update(family(__name__, (
          play={
              "topology": data_parallel(2, lockstep=True, clients=2),
              "workload": recorded("eight-mixed").then(add(0)).but(1, recorded("eight-mixed").then(add(1)))}),
+    Case("test_old_ranks_at_rest_are_told_to_pause",
+         "They do at once, and go on when they are told to.",
+         Plan(), (tokens_match_reference, dp_collectives_equal),
+         play=by(OLD, awake().then(utility("pause_scheduler"), steps=0).then(
+             utility("resume_scheduler"), steps=0).then(add(0)))),
+    Case("test_old_rank_reports_what_its_client_has_not",
+         "A client is behind, and takes no request for the first one: its rank says so, and once where steps are slow.",
+         plan(STILL, *(hang("core.0", at=marked("core.0", Mark.DUMMY), nth=nth, until=until(seconds=0.05))
+                       for nth in range(1, 9))),
+         (tokens_match_reference, dp_collectives_equal, dp_rank_in_turn), play=by(OLD, three_and_one())),
     Case("test_old_start_to_a_rank_is_lost",
          "START does not reach a rank: it is said again.",
          plan(drop(TO_SECOND, nth=1, match=START)), WOKEN),

@@ -10,6 +10,7 @@ from scenarios.guarantees.all import (
     death_is_told,
     dp_collectives_equal,
     dp_death_ends_group,
+    dp_handshakes_agree,
     dp_offline_ends,
     dp_quiet_when_idle,
     ends_once,
@@ -51,6 +52,7 @@ def in_turn() -> Workload:
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind,
         dp_collectives_equal, abort_is_final)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind, dp_death_ends_group)
+REFUSED = (start_ends, nothing_left_behind, dp_handshakes_agree)
 DUMMY = marked("core.1", Mark.DUMMY)
 
 globals().update(family(__name__, (
@@ -125,6 +127,18 @@ globals().update(family(__name__, (
     Case("test_offline_rank_never_comes",
          "A rank dies before it has come to where all meet: the others say whom they miss.",
          plan(kill("core.1", at=marked("core.1", Mark.BORN))), (start_ends, nothing_left_behind)),
+    Case("test_offline_ranks_are_configured_otherwise",
+         "The second rank has another interval between all-reduces: nobody starts, and all are told so.",
+         Plan(), REFUSED, play={"options": Options(differs={"sync_interval": 7})}),
+    Case("test_offline_rank_believes_in_more_ranks",
+         "The second rank believes in one more.",
+         Plan(), REFUSED, play={"options": Options(differs={"data_parallel_size": 3})}),
+    Case("test_offline_rank_is_one_that_there_is_none_of",
+         "The second rank comes as the third of three, to one that knows of two.",
+         Plan(), REFUSED, play={"options": Options(differs={"data_parallel_size": 3, "data_parallel_rank": 2})}),
+    Case("test_two_offline_ranks_come_as_the_same",
+         "The second rank comes as the first one: both are named, and nobody starts.",
+         Plan(), REFUSED, play={"options": Options(differs={"data_parallel_rank": 0})}),
     Case("test_first_offline_rank_never_comes",
          "The same of the rank that all others come to.",
          plan(kill("core.0", at=marked("core.0", Mark.BORN))), (start_ends, nothing_left_behind)),

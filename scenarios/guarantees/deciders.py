@@ -39,6 +39,7 @@ DECIDERS: dict[str, Decider] = {
     "edge-fifo": Decider("sends and receives in their order", (_L,)),
     "unroutable-is-known": Decider("sends without a receive, cuts, and what the caller got", (_L, _P, _C)),
     "frames-intact": Decider("digests at both ends", (_L,), "what a decoder makes of whole bytes"),
+    "large-apart": Decider("how many frames each request has as it crosses; what its caller asked", (_L, _C)),
     "handshake-order": Decider("handshake messages before the first request; both sides' `ready`", (_L, _I)),
     "bad-frame-isolated": Decider("frames that were sent or hit, ends, deaths; the word of who dropped one",
                                   (_P, _C, _B, _I)),
@@ -108,6 +109,8 @@ DECIDERS: dict[str, Decider] = {
                                   (_L, _I), "a core that says that it has a request"),
     "dp-rank-in-turn": Decider("what each rank says that it was told, does and reports; forwards and reports as "
                                "they cross", (_I, _L), "a rank that says that it was told what it was not"),
+    "dp-first-told": Decider("what a client says that it was told, has sent and tells; its words as they cross",
+                             (_C, _L), "a client that believes what it was not told"),
     "dp-missing-is-named": Decider("when each core came to an all-reduce; whom it says that it waited for", (_I, _P)),
     "dp-offline-ends": Decider("who came to the forwards of each wave; what clients asked, and were told", (_L, _C)),
     "ring-exact-prefix": Decider("digests at both ends, positions", (_L,)),

@@ -25,6 +25,7 @@ from scenarios.guarantees.chapters import (
 from scenarios.guarantees.chapters.events import blocks, kv, publishing, ranks
 from scenarios.guarantees.chapters.rings import groups, missing, queue, ring, ring_waits, rpc
 from scenarios.guarantees.chapters.serving import (
+    apart,
     birth,
     clients,
     coordinator,
@@ -38,7 +39,7 @@ from scenarios.guarantees.chapters.serving import (
     steps,
     threads,
 )
-from scenarios.guarantees.chapters.serving.lockstep import pauses, turns, waves
+from scenarios.guarantees.chapters.serving.lockstep import first, pauses, turns, waves
 from scenarios.guarantees.readers import promises as kv_readers
 from scenarios.law import law
 
@@ -48,10 +49,10 @@ GROUP = "ringtwin.guarantees"
 #: id -> Guarantee. A promise that is not here is not judged; ids are frozen, plans and reports refer to them.
 GUARANTEES: dict[str, Guarantee] = {
     guarantee.id: guarantee
-    for chapter in (law, delivery, handshake, bad_frames, requests, text, steps, priority, flight, promised, pauses,
-                    threads, stages, cores, load, clients, coordinator, modes, waves, turns, missing, ring, ring_waits,
-                    queue, rpc, groups, death, cleanliness, birth, holdings, blocks, kv, kv_readers, publishing, ranks,
-                    overload, programs)
+    for chapter in (law, delivery, apart, handshake, bad_frames, requests, text, steps, priority, flight, promised,
+                    pauses, threads, stages, cores, load, clients, coordinator, modes, waves, turns, first, missing,
+                    ring, ring_waits, queue, rpc, groups, death, cleanliness, birth, holdings, blocks, kv, kv_readers,
+                    publishing, ranks, overload, programs)
     for guarantee in chapter.GUARANTEES
 }
 

@@ -142,10 +142,13 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> list[list[bytes]]:
-        """Messages that its workload sends, and no client of its own."""
+        """Messages that its workload sends, and no client of its own; of several clients each sends its own."""
+        shares = {share["client"]: share["phases"] for share in reversed(self.workload.get("shares", ()))}
+        clients = self.topology.deployments[0].clients if shares else ()
+        asked = [shares.get(client.index, self.workload.get("phases", ())) for client in clients]
         return [[bytes.fromhex(frame) for frame in action.get("args", ())]
-                for phase in self.workload.get("phases", ()) for action in phase.get("actions", ())
-                if action["kind"] == "raw"]
+                for phases in asked or [self.workload.get("phases", ())]
+                for phase in phases for action in phase.get("actions", ()) if action["kind"] == "raw"]
 
     @property
     def raw_messages(self) -> int:

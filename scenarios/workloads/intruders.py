@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
-from engine.messages import ENGINE_CORE_DEAD, EngineCoreOutputs, SchedulerStats, UtilityOutput
+from engine.messages import (
+    ENGINE_CORE_DEAD,
+    EngineCoreOutputs,
+    EngineCoreRequestType,
+    SchedulerStats,
+    UtilityOutput,
+)
+from engine.wire.buffers import INTEGERS
 from engine.wire.codec import Utility, encode_outputs, encode_utility
 from engine.wire.wiring import identity_of
 from scenarios.history.play import Intruder, Options
@@ -55,6 +64,8 @@ TO_COORDINATOR = [
         idle=[report(engine_index=1), report(engine_index=1, scheduler_stats=AT_REST),
               report(engine_index=1, scheduler_stats=AT_REST)]),
 ]
+#: The same where no client tells of first requests.
+TO_COORDINATOR_OF_TODAY = [*TO_COORDINATOR, Intruder(at="stats", kind="XSUB", bad=[[b"\x93\x00\x00\x00"]])]
 _UNASKED = report(engine_index=0, utility_output=UtilityOutput(1 << 40, None, 1))
 
 
@@ -84,10 +95,28 @@ def to_outputs_of_another() -> Intruder:
     return Intruder(at="outputs.1", kind="PUSH", bad=[*GARBAGE, report(engine_index=0)], idle=[report(engine_index=1)])
 
 
-def no_requests() -> list[Action]:
-    """The same by a client of the core itself: behind a type that every core knows, and without one."""
+def no_requests(other: int) -> list[Action]:
+    """The same by a client of the core itself: behind a type that every core knows, and without one; and as if it were
+    another one, which there is or not.
+    """
     return [*(raw(b"\x00", *frames) for frames in SMALL), *(raw(*frames) for frames in SMALL),
-            raw(*encode_utility(Utility(7, 1, "ping", [1])))]
+            *(raw(*encode_utility(Utility(client, 1 << 40, "ping", [1]))) for client in (7, other))]
+
+
+def no_buffers() -> list[Action]:
+    """Requests that have buffers which are not what their body says, though it can be read: longer, too many, one that
+    nobody names, what are no whole numbers, of no kind that there is, and named twice.
+    """
+    return [_said_to_have("longer", [b"\0" * 64], 68), _said_to_have("more", [b"\0" * 4] * 65, 4),
+            _said_to_have("unnamed", [b"\0" * 4] * 2, 4), _said_to_have("broken", [b"\0" * 6], 6),
+            _said_to_have("strange", [b"\0" * 4], 4, kind=3), _said_to_have("twice", [b"\0" * 4], 4, times=2)]
+
+
+def _said_to_have(name: str, buffers: list[bytes], size: int, kind: int = INTEGERS, times: int = 1) -> Action:
+    """A request whose prompt is the first of these buffers, of so many bytes as it says, or as often."""
+    prompt: Any = msgspec.msgpack.Ext(kind, struct.pack("<III", 0, size, crc32(buffers[0])))
+    prompt = prompt if times == 1 else [prompt] * times
+    return raw(EngineCoreRequestType.ADD, msgspec.msgpack.encode([name, prompt, {"max_tokens": 2}]), *buffers)
 
 
 def amid(*intruders: Intruder) -> Options:

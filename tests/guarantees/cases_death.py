@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from engine.config import LimitsConfig
+from engine.topology import headless
 from faults.plan import Until
 from scenarios.history.play import Beside, Options
 from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history, two_engines
@@ -543,6 +544,25 @@ def a_core_waits_for_a_step_although_its_client_is_gone() -> Builder:
 @rejects("no-orphans")
 def a_core_whose_client_is_gone_ends_without_having_begun_to_leave() -> Builder:
     return _frontend_killed().observes("core.0", "parent-gone").wait(.3).ends("core.0", "worker.0", "worker.1")
+
+
+def _headless_core(leaves_after_s: float) -> Builder:
+    """Its head is killed, and so goes the head's own core."""
+    h = history(tp=1, topology=headless(2, 1), data_parallel_size=2)
+    h.observes("core.1", "ready", num_gpu_blocks=8, parallel_config={})
+    h.fires("kill", "core.0->frontend.0/outputs:receive").ends("frontend.0", exitcode=-9).wait(.05).ends("core.0")
+    h.wait(leaves_after_s).observes("core.1", "dying", reason="frontend.0 is gone", queued=0)
+    return h.ends("core.1", "launcher.1")
+
+
+@accepts("no-orphans")
+def a_headless_core_leaves_when_its_head_is_gone() -> Builder:
+    return _headless_core(.01)
+
+
+@rejects("no-orphans")
+def a_headless_core_stays_without_a_head() -> Builder:
+    return _headless_core(1.0)
 
 
 def _stopped_worker(ended_after: float, *, client: bool = True) -> Builder:

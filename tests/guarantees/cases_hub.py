@@ -117,4 +117,26 @@ def nobody_tells_it_anything() -> Builder:
 
 @silent(TURN)
 def what_it_is_told_comes_late_and_it_may_know_it_by_then() -> Builder:
-    return starts(counts(hub(), 0, 3, 0, fate="delay"), 5)
+    return starts(counts(hub(), 0, 3, 0, fate="reorder"), 5)
+
+
+def late() -> Builder:
+    """The end of a wave is told, held back, and let go when the next one runs."""
+    at = f"core.0->{HUB}/report:receive"
+    h = wakes(woken(), 1).crosses(at, wave_complete=0, fate="delay").fires("delay", at, node=HUB)
+    return tells(starts(wakes(h, 1, 1), 1, 1), None, 1, running=True).wait(0.05).releases()
+
+
+@accepts(TURN)
+def the_end_of_a_wave_comes_when_the_next_one_runs() -> Builder:
+    return starts(tells(late().wait(0.94), NOBODY, 1, running=True), 1)
+
+
+@rejects(TURN)
+def a_wave_ends_by_the_late_word_of_another_one() -> Builder:
+    return tells(late(), None, 1, running=False)
+
+
+@rejects(TURN)
+def it_goes_by_what_is_still_to_come() -> Builder:
+    return tells(woken().crosses(f"core.0->{HUB}/report:receive", wave_complete=0, fate="delay"), None, 1)

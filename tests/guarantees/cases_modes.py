@@ -1,6 +1,6 @@
 """Histories of cores that the head of their group has not started."""
 
-from engine.topology import external, headless
+from engine.topology import external, headless, offline
 from scenarios.history.play import Options
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -110,3 +110,49 @@ def the_head_is_not_told_what_differs() -> Builder:
 @silent(AGREE)
 def nothing_befalls_its_handshakes() -> Builder:
     return works(is_ready(greets(starts(), HEAD, OWN), HEAD, OWN))
+
+
+def meets(*, differs: dict[str, object] | None = None, count: int = 2) -> Builder:
+    """Ranks that nobody starts together."""
+    h = history(tp=1, topology=offline(count), data_parallel_size=count)
+    h.play_values["options"] = Options(differs=differs or {})
+    for rank in range(count):
+        h.observes(f"frontend.{rank}", "starting")
+    return h
+
+
+def never_comes() -> Builder:
+    return meets(count=3).fires("kill", "core.1/mark:born").wait(1.0)
+
+
+@accepts(AGREE)
+def all_ranks_are_told_what_differs() -> Builder:
+    h = meets(differs={"sync_interval": 7})
+    return gives_up(h, HEAD, OWN, reason="sync_interval is 4 of core.0 and 7 of core.1")
+
+
+@accepts(AGREE)
+def all_other_ranks_are_told_who_never_came() -> Builder:
+    return gives_up(never_comes(), HEAD, "frontend.2", reason="core.1 (rank 1) of 3 did not come within 5 s")
+
+
+@accepts(AGREE)
+def all_ranks_are_told_who_is_none_of_them() -> Builder:
+    h = meets(differs={"data_parallel_size": 3, "data_parallel_rank": 2})
+    return gives_up(h, HEAD, OWN, reason="core.1 came as rank 2, of 2")
+
+
+@rejects(AGREE)
+def one_rank_is_not_told_what_differs() -> Builder:
+    h = meets(differs={"sync_interval": 7})
+    return gives_up(gives_up(h, HEAD, reason="sync_interval is 4 of core.0"), OWN, reason="core.0 did not come")
+
+
+@rejects(AGREE)
+def somebody_else_is_said_not_to_have_come() -> Builder:
+    return gives_up(never_comes(), HEAD, reason="core.1 (rank 1) and core.2 (rank 2) of 3 did not come within 5 s")
+
+
+@rejects(AGREE)
+def ranks_that_differ_are_ready() -> Builder:
+    return is_ready(meets(differs={"sync_interval": 7}), HEAD, OWN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import DataParallelConfig
-from engine.topology import data_parallel
+from engine.topology import data_parallel, offline
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
@@ -132,6 +132,16 @@ def what_was_heard_is_sent_again() -> Builder:
 @rejects(TURN)
 def what_nobody_has_heard_is_sent_again_at_once() -> Builder:
     return heard(sends(reports(asked(group())), start_wave=0), exclude=0)
+
+
+@rejects(TURN)
+def what_nobody_has_heard_is_sent_again_too_late() -> Builder:
+    return heard(sends(reports(asked(group())).wait(0.3), start_wave=0), exclude=0)
+
+
+@rejects(TURN)
+def a_client_believes_in_a_wave_that_its_core_has_not_told_of() -> Builder:
+    return asked(history(tp=1, topology=offline(2), data_parallel_size=2), 1)
 
 
 @rejects(TURN)

@@ -343,8 +343,12 @@ def three() -> Builder:
     return history(tp=1, topology=data_parallel(3, lockstep=True), data_parallel_size=3)
 
 
-def gives_up(h: Builder, core: int, *blamed: str) -> Builder:
-    return h.observes(f"core.{core}", "consensus-failed", blamed=list(blamed), reason="why")
+LATE, DIED = "did not enter within 5 s", "died before it entered"
+
+
+def gives_up(h: Builder, core: int, *blamed: str, why: str = LATE, title: str = "sum, turn 2 of dp") -> Builder:
+    reason = f"{title}: {' and '.join(blamed)} {why}"
+    return h.observes(f"core.{core}", "consensus-failed", blamed=list(blamed), reason=reason)
 
 
 @accepts(MISSING)
@@ -354,8 +358,36 @@ def who_does_not_come_is_named() -> Builder:
 
 @accepts(MISSING)
 def who_is_gone_is_named_at_once() -> Builder:
+    h = enters(three(), 0, 2).fires("kill", "core.1/consensus:enter", node="core.1")
+    return gives_up(gives_up(h, 0, "core.1", why=DIED), 2, "core.1", why=DIED)
+
+
+@accepts(MISSING)
+def who_gave_up_is_named_by_the_other_one() -> Builder:
+    h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
+    return gives_up(h, 2, "core.0", why="gave up")
+
+
+@rejects(MISSING)
+def another_turn_is_spoken_of() -> Builder:
+    return gives_up(enters(two(), 0).wait(5.05), 0, "core.1", title="sum, turn 1 of dp")
+
+
+@rejects(MISSING)
+def who_lives_is_said_to_have_died() -> Builder:
+    return gives_up(enters(two(), 0).wait(5.05), 0, "core.1", why=DIED)
+
+
+@rejects(MISSING)
+def who_had_come_is_said_to_have_died_before() -> Builder:
+    h = enters(two()).fires("kill", "core.0/consensus:enter", node="core.1")
+    return gives_up(h, 0, "core.1", why=DIED)
+
+
+@rejects(MISSING)
+def who_has_died_is_waited_for() -> Builder:
     h = enters(three(), 0, 2).fires("kill", "core.1/consensus:enter", node="core.1").wait(.05)
-    return gives_up(gives_up(h, 0, "core.1"), 2, "core.1")
+    return gives_up(gives_up(h, 0, "core.1", why=DIED), 2, "core.1", why=DIED)
 
 
 @rejects(MISSING)

@@ -5,11 +5,13 @@ import pytest
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.verdicts import Verdict
 from tests.guarantees import (  # noqa: F401  each module adds its histories to the table
+    cases_apart,
     cases_birth,
     cases_clients,
     cases_coordinator,
     cases_cores,
     cases_death,
+    cases_first,
     cases_flight,
     cases_holdings,
     cases_hub,

@@ -77,4 +77,19 @@ ALL_AS_SELDOM = Mutant(
     breaks=these("dp-coordinator-in-turn/soon"),
     edits=(Edit(BOARD, "(self._changed_s if self._changed else self._unchanged_s)", "self._unchanged_s"),))
 
+LINK = "engine/frontend/link.py"
+
+TOLD_TWICE = Mutant(
+    id="first-request-told-twice", scenario="test_old_one_request_wakes_all_ranks",
+    bug="A client tells of each first request twice, since nobody says that it was heard.",
+    breaks=these("dp-first-told/once"),
+    edits=(Edit(LINK, "                yield Send(STATS, encode_first_request(",
+                "                for _ in range(2):\n                    yield Send(STATS, encode_first_request("),))
+
+TOLD_TODAY = Mutant(
+    id="first-request-told-today", scenario="test_notices_to_a_client_are_lost_and_late",
+    bug="A client tells of first requests, whatever the protocol of its group is.",
+    breaks=these("dp-first-told/today"),
+    edits=(Edit(LINK, ' and config.data_parallel.wave_protocol == "old"\n', "\n"),))
+
 COORDINATOR_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -88,4 +88,18 @@ BUFFERS_AS_THEY_COME = Mutant(
     edits=(Edit("engine/wire/buffers.py", "        if crc32(buffer) != checksum:\n            raise BadFrameError("
                 "f\"buffer {index} is not the one that the body names\")\n", ""),))
 
+BUFFERS = "engine/wire/buffers.py"
+
+ALL_APART = Mutant(
+    id="all-apart", scenario="test_prompts_travel_beside_their_requests",
+    bug="Whatever numbers a message has are a frame of their own.",
+    breaks=these("large-apart/small"),
+    edits=(Edit(BUFFERS, "if len(values) * _INTEGER_BYTES < self._threshold or len(self", "if len(self"),))
+
+NOT_WITHIN = Mutant(
+    id="not-within", scenario="test_call_has_values_of_all_kinds",
+    bug="What is large within a list or a map stays there.",
+    breaks=these("large-apart/large"),
+    edits=(Edit(BUFFERS, "_DEPTH = 8\n", "_DEPTH = 1\n"),))
+
 DELIVERY_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

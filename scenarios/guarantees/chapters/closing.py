@@ -180,6 +180,15 @@ def judge_lone_cores(finding: Finding) -> None:
         if kind_of(core) == "core" and since < until < FOREVER:
             finding.took("the time in which {} went on without its client", core, bound=history.bounds.detection_s,
                          measured=until - since - history.faults.frozen_s(core, since, until), at=until, node=core)
+    for engine in history.engines:
+        head = history.greeted_by(engine)[0]
+        if history.play.topology.is_headless(engine.engine) and engine.core in history.by_node("ready") and \
+                history.ends.at(head) < min(history.ends.at(engine.core), history.closing_at(engine)):
+            since, said = history.ends.at(head), history.by_node("dying").get(engine.core, [])
+            until = min([history.ended_at, history.ends.at(engine.core), *(record.at for record in said)])
+            finding.took("the time in which {} went on without its head", engine.core, at=until, node=engine.core,
+                         bound=history.bounds.detection_s, measured=until - since - history.faults.frozen_s(
+                             engine.core, since, until))
 
 
 def noticed_s(history: History, death: Death, client: str) -> float:

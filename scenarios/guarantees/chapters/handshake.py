@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DEATHS, ROUNDING_S, STALLS, Envelope, Finding, Guarantee, Where, timer_s
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
@@ -41,10 +43,24 @@ def check_handshake_order(history: History) -> Finding:
             _judge_hello(finding, startup, engine.core)
         if not startup.ready and not startup.end.data.get("error"):
             finding.broke("start-up failed without a named error", at=startup.end.at, node=node)
+        elif not startup.ready and _is_of_nobody(history, node, startup.end.data):
+            finding.broke("start-up of {} failed ({}), and who of several did it was not named", node,
+                          startup.end.data.get("reason"), at=startup.end.at, node=node)
         elif hits:
             finding.witness("a handshake message met {} and start-up ended: {}", hits[0].fate,
                             "ready" if startup.ready else startup.end.data["error"], at=startup.end.at, node=node)
     return finding
+
+
+def _is_of_nobody(history: History, node: str, told: dict[str, Any]) -> bool:
+    """Of one core that a client has alone its words are enough; of several it is said which."""
+    reason, mine = str(told.get("reason", "")), history.engines_of(node)
+    if not history.play.says_why or told.get("error") != "StartupError":
+        return False
+    if len(mine) > 1:
+        return not any(f"{kind.value}." in reason for kind in (NodeKind.CORE, NodeKind.COORDINATOR))
+    return reason.startswith(f"{base(mine[0].core)}: ") and not (
+        history.play.topology.launchers or history.coordinated(mine[0]))
 
 
 def _judge_sayings(finding: Finding, core: str, frontend: str) -> None:

@@ -65,7 +65,7 @@ def _await_all(process: SimProcess, thread: SimThread, effect: Introduce, regist
     if register.refusal:
         raise CollectiveError(register.refusal)
     process.attend(thread)
-    return thread.ask_again(_await_all, (process, thread, effect, register, since), min(effect.deadline, now + LOOK_S))
+    return thread.ask_again(_await_all, (process, thread, effect, register, since), _next_look(now, effect.deadline))
 
 
 def _join(process: SimProcess, thread: SimThread, effect: JoinGroup) -> Any:
@@ -106,7 +106,12 @@ def _look(process: SimProcess, thread: SimThread, place: Place, op: str, deadlin
         raise trouble
     seat.waits(now)
     process.attend(thread)
-    return thread.ask_again(_look, (process, thread, place, op, deadline), min(deadline, now + LOOK_S))
+    return thread.ask_again(_look, (process, thread, place, op, deadline), _next_look(now, deadline))
+
+
+def _next_look(now: float, deadline: float) -> float:
+    """Whoever still waits behind its deadline looks again all the same, for ever."""
+    return min(deadline, now + LOOK_S) if now < deadline else now + LOOK_S
 
 
 def _leave(process: SimProcess, thread: SimThread, effect: LeaveGroup) -> None:

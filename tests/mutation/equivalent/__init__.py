@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from tests.mutation.equivalent import core, executor, frontend, ipc, kv_events, kv_subscriber, shells, waits
+from tests.mutation.equivalent import core, executor, frontend, ipc, kv_events, kv_subscriber, shells, together, waits
 from tests.mutation.equivalent.base import Equivalent
 from tests.mutation.operators import Mutant, source_of
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     *core.EQUIVALENT, *executor.EQUIVALENT, *frontend.EQUIVALENT, *ipc.EQUIVALENT, *kv_events.EQUIVALENT,
-    *kv_subscriber.SUBSCRIBER, *shells.SHELLS, *waits.WAITS)
+    *kv_subscriber.SUBSCRIBER, *shells.SHELLS, *together.TOGETHER, *waits.WAITS)
 _ROOT = Path(__file__).parents[3]
 _BY_PLACE: dict[tuple[str | None, ...], list[Equivalent]] = defaultdict(list)
 for _one in EQUIVALENT:

@@ -39,7 +39,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/io/loops.py", "input_loop", "effects-swapped",
                'yield Observe("client-cut", {"client": index})\n                yield Put(INPUT, ClientGone(index))',
                _NO_ORDER),
-    Equivalent("engine/core/io/loops.py", "output_loop", "sent-twice", "yield Send(REPORTS, again)", _AGAIN),
     Equivalent("engine/core/io/loops.py", "_started", "sent-twice", "yield Put(INPUT, started)", _AGAIN),
     Equivalent("engine/core/io/loops.py", "Unheard.due", "off-by-one", "now < self._at + self.every_s",
                "at the very instant it is time, and the next look is soon"),

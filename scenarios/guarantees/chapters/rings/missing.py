@@ -5,11 +5,14 @@ from __future__ import annotations
 from engine.topology import NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep, is_offline
-from scenarios.history.history import FOREVER, EngineLife, History, Record
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.history.names import base
 from scenarios.history.operations import Absence
 
 CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel engine core; what an operator has to be told"
+
+#: In the twin, where a turn takes no time but its own.
+_AT_ONCE_S = 0.005
 
 
 def check_missing_is_named(history: History) -> Finding:
@@ -17,6 +20,7 @@ def check_missing_is_named(history: History) -> Finding:
     for group in groups(history):
         for rank in group.ranks:
             _judge(finding, group, rank)
+            _judge_prompt(finding, group, rank)
             _judge_open(finding, rank)
     return finding
 
@@ -31,6 +35,11 @@ def _judge(finding: Finding, group: Group, rank: Rank) -> None:
         absent = {other.core: since for other in group.ranks if other is not rank
                   if (since := _absent_since(history, other, len(turns), failed.at)) < FOREVER}
         blamed = failed.data["blamed"]
+        title = f"{turns[-1].data['operation']}, turn {len(turns) + 1} of {turns[-1].data['group']}: "
+        if not failed.data["reason"].startswith((title, "group ")):
+            finding.broke("{} left {}by {}", rank.core, title, failed.data["reason"], at=failed.at, node=rank.core)
+            return
+        _judge_words(finding, group, rank, failed, len(turns))
         if innocent := [name for name in blamed if name not in absent]:
             finding.broke("{} left an all-reduce because of {}, which waited in it itself", rank.core,
                           " and ".join(innocent), at=failed.at, node=rank.core)
@@ -44,6 +53,48 @@ def _judge(finding: Finding, group: Group, rank: Rank) -> None:
                             bound=bounds.detection_s, at=failed.at, node=rank.core, measured=failed.at - knows_at):
                 finding.witness("{} waited in vain, and named {}", rank.core, " and ".join(blamed), at=failed.at,
                                 node=rank.core)
+
+
+#: How it may say that others did not come: whether these had entered, whether these had died, and gave up.
+_WAYS = {" died before it entered": (False, True, None), " died in it": (True, True, None),
+         " did not enter": (False, None, False), " gave up": (None, None, True)}
+
+
+def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, turns: int) -> None:
+    """What it says of those that it names is so."""
+    history = finding.history
+    for part in failed.data["reason"].partition(": ")[2].partition(" within ")[0].split(", and "):
+        way = next((way for way in _WAYS if part.endswith(way)), None)
+        for other in group.ranks if way else ():
+            if other.core not in part.removesuffix(way or "").split(" and "):
+                continue
+            left = [record for name in ("dying", "consensus-failed")
+                    for record in history.by_node(name).get(other.core, ())]
+            is_so = (_came(other, failed.at) >= turns, history.ends.at(other.core) <= failed.at,
+                     any(record.at <= failed.at for record in left))
+            if any(said not in (None, so) for said, so in zip(_WAYS[way or ""], is_so, strict=True)):
+                finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
+
+
+def _came(rank: Rank, until: float) -> int:
+    """To so many all-reduces: who was struck where it enters did not, or came later."""
+    return sum(entered.at < until and entered.data.get("fate") in (None, Fate.HANG) for entered in rank.all_reduces)
+
+
+def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
+    """Who waits for one that has died before it came leaves at once: in the twin, where its own end is not as fast."""
+    history = finding.history
+    answers = sorted(record.at for record in (*rank.sums, *history.by_node("consensus-failed").get(rank.core, ()),
+                                              *history.by_node("dying").get(rank.core, ())))
+    for place, entered in enumerate(rank.all_reduces if history.simulated else ()):
+        until = next((at for at in answers if at >= entered.at), history.ends.at(rank.core))
+        for other in group.ranks:
+            died_at = history.ends.at(other.core)
+            late = min(until, history.ended_at) - max(died_at, entered.at)
+            if other is not rank and _came(other, FOREVER) <= place and died_at < until:
+                finding.took("leaving an all-reduce to which {} could not come any more, in {},", other.core, rank.core,
+                             bound=_AT_ONCE_S, at=until, node=rank.core, measured=late - history.faults.frozen_s(
+                                 rank.core, max(died_at, entered.at), until))
 
 
 def _absent_since(history: History, other: Rank, turns: int, at: float) -> float:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from engine.topology import Channel, Mark, NodeKind, mark_site
+from faults.journal import Kind
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
@@ -262,19 +265,29 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
 
 
 def _turns(history: History, hub: str, ready: Record) -> Iterator[Record]:
-    """What it says, and what it is told, in its own order, until it leaves, or is told otherwise than it was sent."""
+    """What it says, and what it is told, in its own order, until it leaves, or is told otherwise than it was sent.
+
+    What comes late it was told when that was let go.
+    """
     edges = {f"{base(peer)}->{base(hub)}/{channel}:receive" for peer, channel in (
         *((engine.core, Channel.REPORT.value) for engine in history.engines_of(hub)),
         *((client, Channel.STATS.value) for client in history.of_kind(NodeKind.FRONTEND)))}
+    held: dict[tuple[str, int], Record] = {}
     for record in history.records(hub):
         if record.site == "dying":
             return
-        if record.number < ready.number or (record.site not in _SAID and record.site not in edges):
-            continue
         fate = record.data.get("fate")
-        if fate in ORDERINGS | DAMAGE | {Fate.DUPLICATE}:
+        if record.kind is Kind.RELEASE:
+            late = held.pop((record.data.get("site", ""), record.data.get("nth", 0)), None)
+            if late is not None:
+                yield msgspec.structs.replace(late, at=record.at, number=record.number)
+        elif record.number < ready.number or (record.site not in _SAID and record.site not in edges):
+            continue
+        elif fate == Fate.DELAY:
+            held[record.site, record.nth] = record
+        elif fate in ORDERINGS | DAMAGE | {Fate.DUPLICATE}:
             return
-        if fate not in LOSSES:
+        elif fate not in LOSSES:
             yield record
 
 

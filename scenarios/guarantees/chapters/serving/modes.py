@@ -18,12 +18,17 @@ _OF_THE_MODEL = frozenset({"tensor_parallel_size", "pipeline_parallel_size"})
 _OF_THE_GROUP = frozenset({"load_balancing", "sync_interval", "wave_protocol"})
 
 
+#: What offline ranks must have in common.
+_OF_ALL = _OF_THE_MODEL | _ADOPTED | frozenset({"sync_interval", "wave_protocol"})
+
+
 def is_spread(play: Play) -> bool:
-    return any(play.topology.is_spread(engine.index) for engine in play.topology.engines)
+    return bool(play.topology.offline) or any(play.topology.is_spread(engine.index) for engine in play.topology.engines)
 
 
 def check_handshakes_agree(history: History) -> Finding:
     finding = Finding(history)
+    _judge_offline(finding)
     for engine in history.engines:
         greeted = history.greeted_by(engine)
         if not history.play.topology.is_spread(engine.engine) or greeted[0] == history.owner(engine):
@@ -107,13 +112,39 @@ def _judge_contradiction(finding: Finding, engine: EngineLife, greeted: tuple[st
                             at=startup.end.at, node=startup.node)
 
 
+def _judge_offline(finding: Finding) -> None:
+    """Of ranks that nobody starts together: who differs from the others, or never comes, is named to all of them."""
+    history, differs = finding.history, finding.history.play.options.differs
+    for one in history.play.topology.offline:
+        ranks = [engine for engine in history.engines if engine.engine in one.engines]
+        if any(engine.core in history.by_node("ready") for engine in ranks):
+            if wrong := differs.keys() & _OF_ALL:
+                finding.broke("ranks are ready, and {} of them differs", " and ".join(sorted(wrong)))
+            continue
+        gone = [engine.core for engine in ranks if engine.core in history.ends and history.ends[engine.core].planned]
+        named = [ranks[-1].core] if "data_parallel_rank" in differs else sorted(differs.keys() & _OF_ALL) or gone
+        for startup in history.startups:
+            others = [name for name in named if name not in {engine.core for engine in history.engines_of(startup.node)}
+                      or differs]
+            said = "" if startup.end is None else str(startup.end.data.get("reason", ""))
+            if len(others) != 1 or startup.end is None or startup.ready:
+                continue
+            if others[0] not in said or (len(ranks) > 2 and any(
+                    engine.core in said for engine in ranks if engine.core != others[0])):
+                finding.broke("{} was told {!r}, and it was {} that kept all from starting", startup.node, said,
+                              others[0], at=startup.end.at, node=startup.node)
+            else:
+                finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
+
+
 GUARANTEES = (
     Guarantee(
         id="dp-handshakes-agree", chapter=CHAPTER, source="vLLM V1 data-parallel engine core",
         check=check_handshakes_agree, applies=is_spread,
         sentence="A core that the head of its group has not started serves nobody before it, and the core's own "
                  "client, where it has one, have answered its greetings and got its READY; it goes by what the head "
-                 "says for all; and where any other setting differs it serves nobody, and both are told which.",
+                 "says for all; and where any other setting differs it serves nobody, and both are told which. Ranks "
+                 "that nobody starts together are all told what differs, and who never came.",
         wrong={
             "serves": "serves its own client when that has answered, whatever the head says",
             "adopts": "goes by its own settings where the head has said others for all",

@@ -43,7 +43,7 @@ class _Follower:
     """Goes through what one rank wrote, with the rules at its side."""
 
     def __init__(self, finding: Finding, group: Group, index: int, rank: Rank) -> None:
-        self._finding, self._rank = finding, rank
+        self._finding, self._group, self._rank = finding, group, rank
         self._rules = Member(index, len(group.ranks), finding.history.play.config.data_parallel, hub=bool(group.hub))
         self._entered = [rank.forwards(place) for place in range(len(rank.places))]
         self._forwards = 0
@@ -103,6 +103,9 @@ class _Follower:
                 if data["wave"] != rules.place[0]:
                     self._finding.witness("{} was asked in wave {} by one that believed in {}", self._rank.core,
                                           rules.place[0], data["wave"], at=record.at, node=self._rank.core)
+                if not self._group.hub and data["wave"] > rules.place[0]:
+                    return f"was asked in wave {data['wave']} by its own client, which it had told of none beyond " \
+                           f"{rules.place[0]}"
                 self._due = rules.asked(data["wave"])
         elif name == "start-heard":
             return self._starts(record)
@@ -197,6 +200,7 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
     history, options = finding.history, finding.history.play.config.data_parallel
     slack = SLACK_S if history.simulated else history.bounds.detection_s
     place, repeats = 0, [0] * len(said)
+    last_at = 0.0
     for sent in history.crossings.get(f"{rank.core}->{group.hub}/{Channel.REPORT.value}:send", ()):
         word = next((Word(sent.data[name], over) for name, over in (("start_wave", False), ("wave_complete", True))
                      if name in sent.data), None)
@@ -205,16 +209,18 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
         if word is None:
             continue
         if place < len(said) and said[place].word == word and said[place].record.at <= sent.at:
-            place += 1
+            place, last_at = place + 1, sent.at
         elif place and said[place - 1].word == word and not word.over and options.repair:
             before = said[place - 1]
             repeats[place - 1] += 1
             late = before.heard_at + slack < sent.at - history.faults.frozen_s(rank.core, before.heard_at, sent.at)
             often = repeats[place - 1] > (sent.at - before.record.at) / options.changed_s
-            if late or often:
-                finding.broke("{} sent once more {}, {}", rank.core, _named(word),
-                              "though it was heard" if late else "at once", at=sent.at, node=rank.core)
+            waited = sent.at - last_at - history.faults.frozen_s(rank.core, last_at, sent.at)
+            if late or often or waited > 2 * options.changed_s + slack:
+                finding.broke("{} sent once more {}, {}", rank.core, _named(word), "though it was heard" if late else
+                              "at once" if often else f"{waited:.3f} s later", at=sent.at, node=rank.core)
                 return
+            last_at = sent.at
         else:
             finding.broke("{} sent {}, and had not said so", rank.core, _named(word), at=sent.at, node=rank.core)
             return
