@@ -120,7 +120,7 @@ class Node(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         engine = f"{self.engine}." if self.engine else ""
-        return f"{self.kind.value}.{engine}{self.index}" + (f"@{self.life}" if self.life else "")
+        return f"{self.kind}.{engine}{self.index}" + (f"@{self.life}" if self.life else "")
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -169,7 +169,7 @@ class Edge(msgspec.Struct, frozen=True, order=True):
     channel: Channel
 
     def __str__(self) -> str:
-        return f"{self.source}->{self.target}/{self.channel.value}"
+        return f"{self.source}->{self.target}/{self.channel}"
 
     @staticmethod
     def parse(name: str) -> Edge:
@@ -186,7 +186,7 @@ def at(place: Edge | Node | str, operation: str) -> str:
 
 
 def mark_site(node: Node | str, mark: Mark) -> str:
-    return f"{node}/mark:{mark.value}"
+    return f"{node}/mark:{mark}"
 
 
 # -- an engine by itself ------------------------------------------------------------------------------------------

@@ -180,10 +180,22 @@ def told_in_pipe(message: Any) -> bytes:
     return bytes(message[4:])
 
 
+class _Tagged(msgspec.Struct):
+    """Of a word nothing but which it is: a recipe is large, and the rest of it is passed over."""
+
+    type: Any = None
+
+
+_TAGGED = msgspec.msgpack.Decoder(_Tagged)
+
+
 def _said_at_birth(frames: Sequence[Any]) -> dict[str, Any] | None:
     """Which word it is, or of which kind the recipe."""
-    found = _unpacked(told_in_pipe(frames[0]))
-    return {"word": found["type"]} if isinstance(found, dict) and isinstance(found.get("type"), str) else None
+    try:
+        word = _TAGGED.decode(told_in_pipe(frames[0])).type
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return {"word": word} if isinstance(word, str) else None
 
 
 def _unpacked(frame: Any) -> Any:

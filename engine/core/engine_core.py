@@ -142,18 +142,18 @@ class EngineCore:
 
     def _step(self) -> Loop[None]:
         """Fill the queue by one step; use the oldest where it is full, or nothing can be scheduled before."""
-        if self._may_schedule() and not self.in_flight.is_full and (yield from self._tried(self._submit())) and \
-                not self.in_flight.is_full:
-            return
-        yield from self._use_oldest()
-
-    def _tried(self, part: Loop[Any]) -> Loop[Any]:
-        """Of a part of a step. What there was to do is on record where it fails."""
         try:
-            return (yield from part)
+            if self._may_schedule() and not self.in_flight.is_full and (yield from self._submit()) and \
+                    not self.in_flight.is_full:
+                return
+            yield from self._use()
         except Exception as error:
-            yield Observe("step-failed", failed_step(error, self.in_flight, self.scheduler))
+            yield self._failed(error)
             raise
+
+    def _failed(self, error: Exception) -> Observe:
+        """Of a step. What there was to do is on record."""
+        return Observe("step-failed", failed_step(error, self.in_flight, self.scheduler))
 
     def _submit(self) -> Loop[bool]:
         """-> whether there was anything to do that need not wait for a step in flight"""
@@ -173,11 +173,12 @@ class EngineCore:
             self._allowance -= 1
 
     def _use_all(self) -> Loop[None]:
-        while self.in_flight:
-            yield from self._use_oldest()
-
-    def _use_oldest(self) -> Loop[None]:
-        yield from self._tried(self._use())
+        try:
+            while self.in_flight:
+                yield from self._use()
+        except Exception as error:
+            yield self._failed(error)
+            raise
 
     def _use(self) -> Loop[None]:
         scheduled, result = yield from self.in_flight.oldest()

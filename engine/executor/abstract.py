@@ -93,19 +93,21 @@ class Executor(ABC):
         -> the list of all ranks' results, or the one of `output_rank`; with `non_block` a `PendingCall` whose
         result `wait` gives. `timeout` in seconds. A failure on any rank raises RpcError at once.
         """
-        timeout_s = self.bounds.rpc_s if timeout is None else timeout
-        call = yield from self.submit(method, args, kwargs or {}, output_rank, timeout_s)
-        return call if non_block else (yield from self.wait(call))
+        call = self.submit(method, args, kwargs or {}, output_rank, self.bounds.rpc_s if timeout is None else timeout)
+        return call if non_block else self._waited_for(call)  # loops are handed on as they are: each of them costs
+
+    def _waited_for(self, submitted: Loop[PendingCall]) -> Loop[Any]:
+        return (yield from self.wait((yield from submitted)))
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Loop[Any]:
         """The first phase of a step. -> None, or the `ModelRunnerOutput` of a step without tokens; or the call."""
-        return (yield from self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,),
-                                               non_block=non_block, output_rank=self._output_rank))
+        return self.collective_rpc("execute_model", self.bounds.step_s, (scheduler_output,), non_block=non_block,
+                                   output_rank=self._output_rank)
 
     def sample_tokens(self, grammar_output: None, non_block: bool = False) -> Loop[Any]:
         """The second phase. -> the step's `ModelRunnerOutput`, None where its execute failed; or the call."""
-        return (yield from self.collective_rpc("sample_tokens", self.bounds.step_s, (grammar_output,),
-                                               non_block=non_block, output_rank=self._output_rank))
+        return self.collective_rpc("sample_tokens", self.bounds.step_s, (grammar_output,), non_block=non_block,
+                                   output_rank=self._output_rank)
 
     def execute_dummy_batch(self, at: tuple[int, int]) -> Loop[None]:
         """A forward of nobody's tokens, at this wave and step: what the ranks of other engines wait for is there."""

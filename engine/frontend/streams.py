@@ -87,23 +87,21 @@ class Streams:
         self._utilities[call_id] = done
 
     def _deliver(self, delivery: Delivery) -> Loop[None]:
-        if isinstance(delivery, UtilityResult):
+        if isinstance(delivery, Tokens):
+            request_id = delivery.request_id
+            progress = self._outputs.on_tokens(request_id, delivery.token_ids, delivery.num_cached_tokens)
+            if progress is None:  # what came before these completed a stop string
+                return
+            if progress.stop_string is not None:
+                yield from self._life.stop(request_id, progress.stop_string)
+            else:
+                self._streams[request_id].put(progress.output)
+        elif isinstance(delivery, UtilityResult):
             done = self._utilities.pop(delivery.call_id, None)
             if done is not None:  # else its call was interrupted
                 done(delivery)
-        elif isinstance(delivery, Tokens):
-            yield from self._deliver_tokens(delivery)
         else:
             self._deliver_end(delivery)
-
-    def _deliver_tokens(self, tokens: Tokens) -> Loop[None]:
-        progress = self._outputs.on_tokens(tokens.request_id, tokens.token_ids, tokens.num_cached_tokens)
-        if progress is None:  # what came before these completed a stop string
-            return
-        if progress.stop_string is not None:
-            yield from self._life.stop(tokens.request_id, progress.stop_string)
-        else:
-            self._streams[tokens.request_id].put(progress.output)
 
     def _deliver_end(self, end: RequestEnd) -> None:
         stream = self._streams[end.request_id]

@@ -121,7 +121,7 @@ def _has_large(obj: Any, depth: int = _LOOK_DEPTH) -> bool:
         return len(obj) >= OUT_OF_BAND_BYTES
     if depth and len(obj) <= _LOOK_ITEMS:
         for item in obj.values() if kind is dict else obj:
-            if type(item) in _LOOKED_INTO and _has_large(item, depth - 1):
+            if type(item) in _LOOKED_INTO and item and _has_large(item, depth - 1):
                 return True
     return False
 

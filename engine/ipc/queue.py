@@ -122,7 +122,7 @@ class QueueWriter:
         self._begun = None
         if overflow:
             yield from self._send_payload()
-        self.stats.bytes += sum(map(len, parts))
+        self.stats.bytes += bytes_of(parts)
         self.stats.overflows += overflow
         yield RingBell(self.bell)
 
@@ -364,9 +364,9 @@ class QueueReader:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 
 
-def bytes_of(message: Any) -> int:
+def bytes_of(made: Any) -> int:
     """Of what `take` has made of a chunk: its buffers, or (object, bytes)."""
-    return int(message[1]) if type(message) is tuple else sum(map(len, message))
+    return int(made[1]) if type(made) is tuple else len(made[0]) if len(made) == 1 else sum(map(len, made))
 
 
 def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],

@@ -166,7 +166,8 @@ class Service:
 
     def _at_once(self, budget: int) -> int:
         """How many tokens of one request a step may compute."""
-        return min(budget, self.limits.at_once or budget)
+        most = self.limits.at_once
+        return most if most and most < budget else budget
 
     def _goes_on(self, guest: Guest, entry: Known, needed: int) -> None:
         _, tokens, blocks, computed = entry

@@ -123,7 +123,9 @@ class Caller:
             if self._decode is not None:
                 told |= self._text_of(output, offset)
             yield Observe("tokens", told)
-            yield from self._do(self._driver.heard(heard.name, len(tokens)))
+            commands = self._driver.heard(heard.name, len(tokens))
+            if commands:
+                yield from self._do(commands)
 
     def _text_of(self, output: RequestOutput, offset: int) -> dict[str, Any]:
         """What is shown, and what all tokens up to each of the new ones decode to at once."""

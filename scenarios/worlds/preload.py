@@ -1,5 +1,9 @@
-"""Imported by the fork server: whatever a process of a play would otherwise import in its first second."""
+"""Imported by the fork server: what a process of a play would otherwise import, or find out, in its first second."""
 
+import multiprocessing.popen_fork
+import multiprocessing.popen_forkserver
+
+import msgspec
 import torch
 
 torch.set_num_threads(1)  # a thread pool would not survive the fork
@@ -18,6 +22,20 @@ import engine.worker.life  # noqa: E402
 import engine.worker.worker  # noqa: E402
 import faults.real.ports  # noqa: E402
 import scenarios.worlds.caller  # noqa: E402
-import scenarios.worlds.listener  # noqa: E402, F401
+import scenarios.worlds.launching  # noqa: E402
+import scenarios.worlds.listener  # noqa: E402
 
-__all__ = ["engine", "faults", "safetensors", "scenarios", "torch", "zmq"]
+#: What is read with its type. How to read a type is found out once, where it is first asked for: each of the forked
+#: would do so again.
+TYPES = (
+    scenarios.worlds.caller.CallerRecipe, scenarios.worlds.launching.LauncherRecipe,
+    scenarios.worlds.listener.ListenerRecipe, faults.real.ports.PortsArgument, faults.real.board.Contents,
+    engine.process.children.Bootstrap, engine.process.recipes.Recipe, engine.process.recipes.Word,
+    engine.wire.handshake.Greeting, engine.messages.EngineHandshakeMetadata, engine.model_config.ModelConfig,
+    engine.frontend.attachment.Attachment, engine.ipc.handle.Handle,
+    engine.process.consensus.effects.Card, engine.process.consensus.effects.Member | None,
+    engine.process.consensus.register.Answer)
+for kind in TYPES:
+    msgspec.msgpack.Decoder(kind)
+
+__all__ = ["engine", "faults", "multiprocessing", "safetensors", "scenarios", "torch", "zmq"]

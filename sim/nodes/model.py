@@ -198,20 +198,21 @@ class ModelStandIn:
         -> what follows, where all that is known of it is computed then; and what the next stage is told of them
         """
         request, slots, stage = self._known[request_id], self._slots, self._stage
-        start, end = request.computed, request.computed + count
-        if count < 1 or end > len(request.tokens) or end > len(request.blocks) * slots.block_size:
+        start, known, blocks = request.computed, len(request.tokens), request.blocks
+        end = start + count
+        if count < 1 or end > known or end > len(blocks) * slots.block_size:
             raise RuntimeError(
                 f"request {request_id!r}: {count} tokens from {start} on are scheduled, but rank {self._rank} knows "
-                f"{len(request.tokens)} tokens and {len(request.blocks)} blocks of {slots.block_size}")
-        request.computed, is_last = end, end == len(request.tokens)
+                f"{known} tokens and {len(blocks)} blocks of {slots.block_size}")
+        request.computed, is_last = end, end == known
         if not stage.tells:  # others hold the same
             return [request.next_token] if is_last else [], () if stage.is_last else [0] * count
         words = request.words_until(end) if given is None or stage.is_last else request.reads(start, given)
         new = words[start:] if given is None else given
-        slots.write(request.blocks, start, new)
+        slots.write(blocks, start, new)
         if not is_last:
             return [], new
-        is_right = slots.hold(request.blocks, words)
+        is_right = slots.hold(blocks, words)
         if not stage.is_last:  # what is read wrong here goes on as something else
             return [request.next_token], new if is_right else [*new[:-1], new[-1] + 1]
         is_right = is_right and request.is_as_recorded and (given is None or list(given) == words[start:])
@@ -252,7 +253,7 @@ class ModelStandIn:
             self._untold.append((computed.step, known))
         elif not self._stage.is_first:
             for request in known:
-                request.tokens.append(0)  # it only counts them
+                request.says(0)  # it only counts them
 
     def _hear_samples(self, step: SchedulerOutput) -> Loop[None]:
         """Of steps that the last stage is done with, and of those that this step goes on from."""

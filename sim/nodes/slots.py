@@ -7,7 +7,7 @@ else: so does the stand-in, because the words that it finds are not those of its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 
 from engine.messages import CachedRequestData, NewRequestData
 
@@ -18,40 +18,48 @@ class Slots:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._blocks: dict[int, list[int]] = {}
+        self._ends: dict[int, int] = {}  # the last word of each block that is full
 
     def write(self, blocks: Sequence[int], start: int, words: Sequence[int]) -> None:
         """The words of the tokens from `start` on."""
-        size, first = self.block_size, 0
-        while first < len(words):
+        size, count, first = self.block_size, len(words), 0
+        while first < count:
             index, offset = divmod(start + first, size)
-            last = first + size - offset
-            content = self._blocks.setdefault(blocks[index], [])
-            if len(content) < offset:
-                content += [0] * (offset - len(content))  # a hole: nobody wrote there
-            content[offset:] = words[first:last]
-            first = last
+            block = blocks[index]
+            content = self._blocks.setdefault(block, [])
+            have = len(content)
+            if have == offset and count == 1:  # nearly always
+                content.append(words[0])
+                first = 1
+            else:
+                if have < offset:
+                    content += [0] * (offset - have)  # a hole: nobody wrote there
+                last = first + size - offset
+                content[offset:] = words[first:last]
+                first = last
+            if len(content) == size:
+                self._ends[block] = content[-1]
+            elif have == size:
+                del self._ends[block]
 
     def hold(self, blocks: Sequence[int], words: Sequence[int]) -> bool:
-        """Whether these blocks hold all these words, from the first token on."""
-        size, found, last = self.block_size, self._blocks, len(words) - 1
-        for index in range(last // size):
-            content = found.get(blocks[index], [])
-            if len(content) < size or content[-1] != words[(index + 1) * size - 1]:
-                return False
-        content, place = found.get(blocks[last // size], []), last % size
+        """Whether these blocks hold all these words, from the first token on. Each word stands for all before it."""
+        size, last = self.block_size, len(words) - 1
+        full, place = divmod(last, size)
+        if full and list(map(self._ends.get, blocks[:full])) != words[size - 1:last:size]:
+            return False
+        content = self._blocks.get(blocks[full], ())
         return len(content) > place and content[place] == words[last]
 
 
 class Known:
     """A request as a worker knows it: its tokens, its blocks, and what follows its prompt."""
 
-    __slots__ = ("blocks", "computed", "continuation", "is_as_recorded", "last_token", "num_prompt_tokens", "tokens",
-                 "words")
+    __slots__ = ("_follow", "blocks", "computed", "is_as_recorded", "next_token", "tokens", "words")
 
     def __init__(self, new: NewRequestData, continuation: Sequence[int], last_token: int) -> None:
-        self.continuation = continuation
-        self.last_token = last_token
-        self.num_prompt_tokens = new.num_prompt_tokens
+        self._follow = chain(continuation, repeat(last_token))
+        self.next_token = next(self._follow)  # behind all that are known
         self.is_as_recorded = True  # what has been said behind its prompt
         self.tokens = list(new.token_ids[:new.num_prompt_tokens])
         self.words: list[int] = []
@@ -68,7 +76,9 @@ class Known:
 
     def says(self, token: int) -> None:
         """One more token is known of it."""
-        self.is_as_recorded &= token == self.next_token
+        if token != self.next_token:
+            self.is_as_recorded = False
+        self.next_token = next(self._follow)
         self.tokens.append(token)
 
     def reads(self, start: int, words: Sequence[int]) -> list[int]:
@@ -77,14 +87,12 @@ class Known:
         self.words = [*before, *words]
         return self.words
 
-    @property
-    def next_token(self) -> int:
-        place = len(self.tokens) - self.num_prompt_tokens
-        return self.continuation[place] if place < len(self.continuation) else self.last_token
-
     def words_until(self, end: int) -> list[int]:
         """One for each of its first tokens."""
         words = self.words
+        if words and len(words) + 1 == end:  # nearly always
+            words.append(_word(words[-1], self.tokens[end - 1]))
+            return words
         if len(words) < end:
             rest = self.tokens[len(words):end]
             words += list(accumulate(rest, _word, initial=words[-1] if words else 0))[1:]

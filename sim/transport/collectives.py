@@ -73,8 +73,10 @@ class CollectiveGroup:
         inside[rank] = part
         if len(inside) == self._size:
             error = self._disagreement(number, inside)
-            kernel.after(self._cost_s, *((self._all_come_out, number) if error is None else
-                                         (self._all_fail, number, error)))
+            if error is None:
+                kernel.after(self._cost_s, self._all_come_out, number)
+            else:
+                kernel.after(self._cost_s, self._all_fail, number, error)
             return
         until = kernel.time._now + self.timeout_s
         self._waits[rank] = number, until
@@ -103,10 +105,10 @@ class CollectiveGroup:
     def _disagreement(self, number: int, inside: dict[str, Part]) -> CollectiveError | None:
         """What they are told if nobody brought what the others wait for. Gloo does not look at what they enter."""
         first, *others = inside.values()
-        operation = first.data["operation"]
-        if self._shared and any(other.data["operation"] != operation for other in others):
-            entered = ", ".join(f"{rank} enters {part.data['operation']}" for rank, part in inside.items())
-            return CollectiveError(f"{self.name} collective {number}: the ranks do not agree: {entered}")
+        for other in others if self._shared else ():
+            if other.data["operation"] != first.data["operation"]:
+                entered = ", ".join(f"{rank} enters {part.data['operation']}" for rank, part in inside.items())
+                return CollectiveError(f"{self.name} collective {number}: the ranks do not agree: {entered}")
         if first.at is not None:
             try:
                 check(self.ranks, [contribution(*(inside[rank].at or (0, 0))) for rank in self.ranks])

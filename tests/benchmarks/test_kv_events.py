@@ -37,6 +37,7 @@ TURNS = int(os.environ.get("RINGTWIN_TURNS", "1"))
 BATCHES = 20_000
 WINDOW = 10_000
 BOUND_S = 60.0
+DECODED_TURNS, DECODED = 101, 50
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,12 @@ def modules() -> dict[str, Any]:
 
 
 #: A reader in a process of its own: with the publisher's interpreter it would share a lock, and be what is measured.
-#: It says the first number, and each one that ends a turn, each with how many batches came so far. A fast one takes
-#: single frames without pyzmq's conveniences, or it would be slower than what is measured; a raw one receives whole
-#: messages as programs do, a decoding one reads them, too.
+#: It says the first number, and each one that ends a turn, each with how many batches came so far and how long its
+#: thread, and all its threads together, were at work. A fast one takes single frames without pyzmq's conveniences, or
+#: it would be slower than what is measured; a raw one receives whole messages as programs do, a decoding one reads
+#: them, too.
 READER = """
-import sys, msgspec, zmq
+import sys, time, msgspec, zmq
 socket = zmq.Context().socket(zmq.SUB)
 socket.setsockopt(zmq.RCVHWM, 0)
 socket.setsockopt(zmq.SUBSCRIBE, b"")
@@ -72,7 +74,7 @@ while True:
             decode(payload)
     count += 1
     if count == 1 or (number + 1) % turn == 0:
-        print(number, count, flush=True)
+        print(number, count, time.thread_time(), time.process_time(), flush=True)
 """
 
 #: Asks for everything at each line that it is told, and says how many batches, of four frames each, came in how many
@@ -160,16 +162,28 @@ class Stand:
             assert time.monotonic() < end
             self.publisher.publish(batch)
             sent += 1
-        self._first = self._said()[0]
+        self._first, _, *self._at_work_s = self._said()
         for _ in range(-sent % turn):
             self.publisher.publish(batch)
         self.turn_ends()
 
-    def turn_ends(self) -> None:
-        """The reader got the last batch of a turn, and every one before it."""
-        number, count = self._said()
+    def turn_ends(self) -> tuple[float, float]:
+        """The reader got the last batch of a turn, and every one before it. -> seconds that its thread, and all of its
+        process, were at work meanwhile
+        """
+        thread_s, process_s = self._at_work_s
+        number, count, *self._at_work_s = self._said()
         assert (number + 1) % self.turn == 0
         assert count == number - self._first + 1, "batches were lost"
+        return self._at_work_s[0] - thread_s, self._at_work_s[1] - process_s
+
+    def payload(self, events: int) -> bytes:
+        """A batch as it travels."""
+        reader = self.reader()
+        self.publisher.publish(self.batch(events))
+        payload = reader.recv_multipart()[2]
+        reader.close(0)
+        return bytes(payload)
 
     def asker(self) -> None:
         """A process that asks for replays, and has had a first one."""
@@ -185,8 +199,9 @@ class Stand:
         assert int(count) == WINDOW
         return float(took_s)
 
-    def _said(self) -> list[int]:
-        return [int(word) for word in self.child.stdout.readline().split()]
+    def _said(self) -> tuple[int, int, float, float]:
+        number, count, thread_s, process_s = self.child.stdout.readline().split()
+        return int(number), int(count), float(thread_s), float(process_s)
 
     def close(self) -> None:
         if self.child is not None:
@@ -223,19 +238,42 @@ def test_batches_per_second_reach_a_reader(modules, stand, events: int, aim: flo
     """From the first `publish` to the last batch of a turn in a reader of another process."""
     turn = BATCHES if events < 100 else BATCHES // 10
     taking_part = {**modules, "floor": Floor}
-    rates: dict[str, list[float]] = {name: [] for name in taking_part}
+    rates, busy, sends, reads = ({name: list[float]() for name in taking_part} for _ in range(4))
     stands = {name: stand(module) for name, module in taking_part.items()}
     for one in stands.values():
         one.other_reader(kind, turn)
     for _ in range(TURNS):
         for name, one in stands.items():
             batch, publish = one.batch(events), one.publisher.publish
-            began = time.perf_counter()
+            began, at_work_s = time.perf_counter(), time.process_time()
             for _ in range(turn):
                 publish(batch)
-            one.turn_ends()
-            rates[name].append(turn / (time.perf_counter() - began))
+            thread_s, process_s = one.turn_ends()
+            took_s = time.perf_counter() - began
+            rates[name].append(turn / took_s)
+            busy[name].append(100 * thread_s / took_s)
+            sends[name].append((time.process_time() - at_work_s) / turn * 1e6)
+            reads[name].append(process_s / turn * 1e6)
     _say(f"batches of {events} events, {kind} reader", "batches/s", rates, aim=f"at least {aim} times")
+    _say("  the reader's thread was at work", "%", busy, aim="none: of 100 it alone is the bound")
+    _say("  a batch costs the processors where it is published", "µs", sends, aim="none")
+    _say("  and where it is read", "µs", reads, aim="none: half of the sum is the least on two cores")
+    if kind == "decoding":
+        payloads = {name: one.payload(events) for name, one in stands.items()}
+        _say("  a payload has", "bytes", {name: [len(payload)] for name, payload in payloads.items()}, aim="none")
+        _say("  and is decoded in", "µs", _decoded_us(payloads), aim="none")
+
+
+def _decoded_us(payloads: dict[str, bytes]) -> dict[str, list[float]]:
+    """As the reader does it, in turns."""
+    decode, found = msgspec.msgpack.Decoder().decode, {name: list[float]() for name in payloads}
+    for _ in range(DECODED_TURNS):
+        for name, payload in payloads.items():
+            began = time.perf_counter()
+            for _ in range(DECODED):
+                decode(payload)
+            found[name].append((time.perf_counter() - began) / DECODED * 1e6)
+    return found
 
 
 def test_a_call_of_publish_costs(modules, stand) -> None:

@@ -37,19 +37,16 @@ class AskedLife:
     def __init__(self, life: ClientLife, inputs: InputProcessor) -> None:
         self._life = self.life = life
         self._streams = Streams(life, inputs)
-        self._news: deque[tuple[Heard, Stream] | tuple[Command, UtilityResult]] = deque()
+        #: What has come, in its order; of a stream that has not been looked at since, one entry under that stream.
+        self._news: dict[object, tuple[Heard, Stream] | tuple[Command, UtilityResult]] = {}
 
     def add(self, name: str, prompt: Prompt, params: SamplingParams, priority: int = 0,
             rank: int | None = None) -> Loop[str]:
         stream = yield from self._streams.start(name, prompt, params, priority, rank)
-        stream.changed = partial(self._changed, (Heard(name, stream.internal_id), stream))
+        stream.changed = partial(self._news.setdefault, stream, (Heard(name, stream.internal_id), stream))
         if stream.ended:  # it was not sent
             stream.changed()
         return stream.internal_id
-
-    def _changed(self, news: tuple[Heard, Stream]) -> None:
-        if news not in self._news:
-            self._news.append(news)
 
     def abort(self, name: str) -> Loop[None]:
         yield from self._life.abort(name)
@@ -59,7 +56,7 @@ class AskedLife:
 
     def call(self, command: Command) -> Loop[None]:
         yield from self._streams.utility(
-            command.method, command.args, lambda result: self._news.append((command, result)))
+            command.method, command.args, lambda result: self._news.update({object(): (command, result)}))
 
     def check_health(self) -> Loop[None]:
         yield from self._life.check_health()
@@ -71,7 +68,7 @@ class AskedLife:
     def tell(self, caller: Caller) -> Loop[None]:
         """Hand on what has come."""
         while self._news:
-            whose, what = self._news.popleft()
+            whose, what = self._news.pop(next(iter(self._news)))
             if isinstance(what, Stream):
                 yield from _listen(caller, whose, what)
                 if what.ended and (whose, what) in self._news:  # it came meanwhile, and was told with the rest

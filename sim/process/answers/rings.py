@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,18 +44,17 @@ def _operate_again(process: SimProcess, thread: SimThread, effect: Attempt, memo
 def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing) -> Any:
     ports = process.ports
     channel = ports.rings[effect.ring].channel
-    data = {"position": effect.position, "bytes": sum(map(len, effect.parts)), "overflow": effect.overflow}
-    digest = _digest_of(effect.parts) if process.recording else ""
+    parts = effect.parts
+    data = {"position": effect.position, "bytes": len(parts[0]) if len(parts) == 1 else sum(map(len, parts)),
+            "overflow": effect.overflow}
+    digest = "" if not process.recording else (
+        _known_digest(parts[0]) if len(parts) == 1 and type(parts[0]) is bytes else digest_of(parts))
     met = None
     for site in ports.ring_sites(effect.ring, effect.operation):
-        fault, nth = process.note(site, thread.name, digest, data, channel, effect.parts)
+        fault, nth = process.note(site, thread.name, digest, data, channel, parts)
         if fault is not None:
             met = [*(met or ()), (fault, site, nth)]
     return thread.befall_all(met) if met else None
-
-
-def _digest_of(parts: Sequence[Any]) -> str:
-    return _known_digest(parts[0]) if len(parts) == 1 and type(parts[0]) is bytes else digest_of(parts)
 
 
 @lru_cache(maxsize=64)

@@ -74,7 +74,9 @@ def _enter_next(process: SimProcess, thread: SimThread, part: Part) -> Any:
     fault, nth = process.note(site, thread.name, "", part.data)
     if fault is not None and thread.befall(fault, site, nth):
         return thread.go_on_with(_enter_now, process, thread, part)
-    return _enter_now(process, thread, part)
+    part.left -= 1  # as `_enter_now` does it
+    part.group.enter(process.name, part)
+    return thread.go_on_with(_enter_next, process, thread, part)
 
 
 def _enter_now(process: SimProcess, thread: SimThread, part: Part) -> Any:

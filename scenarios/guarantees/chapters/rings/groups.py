@@ -53,8 +53,8 @@ def _judge_early(finding: Finding, ranks: list[str], group: dict[str, list[Recor
             finding.broke("{} left collective {}, and {} had not entered it", node, early, " and ".join(behind),
                           at=times[early + 1], node=node)
             return
-    kept = any(sum(map(_is_own, group.get(node, ()))) > len(times) for node, times in came.items())
-    if kept and any(len(times) > len(whole) for times in came.values()):
+    if any(len(times) > len(whole) for times in came.values()) and any(
+            sum(map(_is_own, group.get(node, ()))) > len(times) for node, times in came.items()):
         finding.witness("a rank never came into collective {}, and who was there did not go on", len(whole))
 
 
