@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Engine, Mark, side_by_side, tensor_parallel
-from faults.plan import delay, drop, kill, marked, plan, stall, truncate, until
+from faults.plan import delay, drop, kill, marked, plan, raises, stall, terminate, truncate, until
 from scenarios.guarantees.all import (
     handshake_order,
     nothing_left_behind,
@@ -12,6 +12,7 @@ from scenarios.guarantees.all import (
     two_on_one_host,
 )
 from scenarios.history.play import Options
+from scenarios.lab.catalogue import only
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
 
@@ -23,6 +24,16 @@ def test_worker_dies_while_loading(world):
     run = world.play(
         topology=tensor_parallel(2), workload=recorded("pair"),
         plan=plan(kill("worker.1", at=marked("worker.1", Mark.LOADING))))
+    run.holds(start_ends, nothing_left_behind)
+
+
+@only("engine", reason="the twin rings no bell that nobody waits for")
+def test_core_is_asked_to_leave_as_it_leaves(world):
+    """A worker cannot load, and the core is asked to leave while it ends the other one: it goes on with that."""
+    run = world.play(
+        topology=tensor_parallel(2), workload=recorded("pair"),
+        plan=plan(raises("worker.1", at=marked("worker.1", Mark.LOADING)),
+                  terminate("core.0", at="core.0/rpc:doorbell")))
     run.holds(start_ends, nothing_left_behind)
 
 

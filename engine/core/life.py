@@ -112,6 +112,7 @@ class CoreLife:
             self._serving = True
             reason = yield from engine.busy_loop()
         except (Exception, SystemExit) as error:
+            yield OnTerminate(INPUT, Terminate())  # it leaves already: to be asked to must not break that off
             died = self._left_by or (yield from self._who_died(error))
             reason = died + reason_of(error)
             if not self._serving:
