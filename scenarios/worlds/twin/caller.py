@@ -71,8 +71,8 @@ class AskedLife:
             whose, what = self._news.pop(next(iter(self._news)))
             if isinstance(what, Stream):
                 yield from _listen(caller, whose, what)
-                if what.ended and (whose, what) in self._news:  # it came meanwhile, and was told with the rest
-                    self._news.remove((whose, what))
+                if what.ended:  # what came of it meanwhile was told with the rest
+                    self._news.pop(what, None)
             else:
                 failure = what.error or (ValueError(what.failure) if what.failure else None)
                 yield from caller.answered(whose, what.result, failure)
