@@ -21,7 +21,7 @@ from engine.messages import Outcome
 from faults.journal import JournalFile
 from scenarios.guarantees.base import DEATHS, STALLS, Finding, Guarantee
 from scenarios.guarantees.registry import GUARANTEES, guarantee
-from scenarios.guarantees.theirs import THEIRS, beyond
+from scenarios.guarantees.theirs import beyond, is_promised
 from scenarios.history.history import FOREVER, History, Receipt, kind_of
 from scenarios.history.play import Lab, Play
 from scenarios.history.verdicts import Cell, Evidence, FaultReceipt, Judgement, Verdict
@@ -53,7 +53,7 @@ def _asked(play: Play, only: Iterable[str] | None) -> list[Guarantee]:
     wanted = {*play.promises, *play.expected}
     names = set(only) if only is not None else None
     if not play.is_ours:
-        promised = {entry.id for entry in GUARANTEES.values() if entry.is_law or entry.id in THEIRS[play.world]}
+        promised = {entry.id for entry in GUARANTEES.values() if entry.is_law or is_promised(entry.id, play.world)}
         names = promised if names is None else names & promised
     return [entry for entry in GUARANTEES.values()
             if (names is None or entry.id in names) and (entry.id in wanted or entry.applies(play))]

@@ -20,7 +20,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     folder: str  # of the run: its board, its journals
     arguments: dict[str, Any]  # of vLLM's AsyncEngineArgs
     environment: dict[str, str]
-    vocabulary: int
     await_death_s: float = 0.0
     request_s: float  # how long a caller waits for the end of a call
     log: str  # the file that takes what its processes print

@@ -94,7 +94,7 @@ class VllmBench(RealBench):
         caller = self._host.start(Recipe(
             index=client.index, life=life, workload=workload_for(workload, client, self._play.topology),
             folder=str(self._folder.absolute()), arguments=arguments_of(self._play.config, self._play.topology),
-            environment=environment_of(self._play.config, str(self._sockets)), vocabulary=VOCABULARY,
+            environment=environment_of(self._play.config, str(self._sockets)),
             await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log))
         self._family.adopt(caller.pid)
         self._actors.append(caller)
