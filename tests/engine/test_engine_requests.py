@@ -21,13 +21,6 @@ from tests.engine.engine_lab import (
 )
 
 
-async def first(stream):
-    """A stream whose request has begun to answer."""
-    async for _ in stream:
-        return stream
-    raise AssertionError("no output")
-
-
 async def last(stream):
     return [output async for output in stream][-1]
 
@@ -222,7 +215,7 @@ GARBAGE = [
 def test_bytes_that_are_no_request_hurt_nobody() -> None:
     async def main():
         with async_llm(config()) as llm:
-            stream = await first(llm.start("good", SIXTY_FOUR[0].prompt_token_ids, SIXTY_FOUR[0].params))
+            stream = llm.start("good", SIXTY_FOUR[0].prompt_token_ids, SIXTY_FOUR[0].params)
             for frames in GARBAGE:
                 llm.client.send_raw(frames)
             assert (await last(stream)).token_ids == SIXTY_FOUR[0].reference_token_ids
