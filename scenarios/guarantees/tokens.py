@@ -50,7 +50,20 @@ def check_tokens_in_order(history: History) -> Finding:
     for hit in hits:
         if any(o.deliveries and o.began_at < hit.at for o in history.operations):
             finding.witness("an output frame met {} in the middle of a stream", hit.fate, at=hit.at, node=hit.node)
+    _witness_of_cuts(finding)
     return finding
+
+
+def _witness_of_cuts(finding: Finding) -> None:
+    """An output was lost with its connection while a stream was open that had begun."""
+    history = finding.history
+    for flow in history.flows(Channel.OUTPUTS):
+        if any(hit.site.startswith(f"{flow.name}:") for hit in history.faults.hit(Fate.CUT)):
+            lost = next((send for send in flow.unreceived if any(
+                o.deliveries and o.deliveries[0].at < send.at < o.over_at for o in history.operations)), None)
+            if lost is not None:
+                finding.witness("an output was lost with its connection in the middle of a stream", at=lost.at,
+                                node=flow.source)
 
 
 def _frames_meanwhile(history: History, operation: Operation) -> int:

@@ -87,6 +87,23 @@ def a_lost_output_ends_its_stream_with_an_error() -> Builder:
         "core.0", "request", request="a-0", action="abort").observes("core.0", "freed", request="a-0")
 
 
+def _outputs_are_cut() -> Builder:
+    """With a connection, after a token that came."""
+    h = history().started().called("a").carries(OUTPUTS, "x").streams("a", [7])
+    return h.fires("cut", f"{OUTPUTS}:wire", node="core.0").wait(0.1)
+
+
+@accepts("tokens-in-order")
+def an_output_is_lost_with_its_connection() -> Builder:
+    return _outputs_are_cut().sends(OUTPUTS, "y").wait(0.6).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@silent("tokens-in-order")
+def a_connection_is_cut_and_no_output_is_lost() -> Builder:
+    return _outputs_are_cut().carries(OUTPUTS, "y").streams("a", [8], offset=1).ended("a")
+
+
 @rejects("tokens-in-order")
 def a_lost_output_leaves_a_hole() -> Builder:
     return history().started().called("a").streams("a", [7]).streams("a", [9], offset=2).ended("a")
