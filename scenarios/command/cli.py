@@ -15,8 +15,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,16 @@ from engine.config import CacheConfig, DataParallelConfig, EngineConfig, Schedul
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
 from faults.plan import CALLS_OF_A_START, Plan, PlanError, load_plan, plan_to_json, to_two_phases
-from scenarios.command import checks, conclusion, replaying
+from scenarios.command import checks, conclusion
 from scenarios.command.claim import claimed
+from scenarios.command.playing import replaying
+from scenarios.command.playing.run import run_all
 from scenarios.command.screen import Screen
 from scenarios.guarantees.registry import load_installed
 from scenarios.history.play import Play
-from scenarios.lab.catalogue import Scenario, catalogue, selected, worth_naming
-from scenarios.lab.player import ScenarioResult, Settings, Worlds, play, replay
+from scenarios.lab.catalogue import catalogue, selected, worth_naming
+from scenarios.lab.player import ScenarioResult, Settings, Worlds, replay
 from scenarios.lab.settings import MODEL, lab_config
-from scenarios.worlds.base import World
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
 from scenarios.worlds.vllm.environment import VARIABLE
 
@@ -89,13 +89,16 @@ def cli() -> None:
                    "has built.")
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
+@click.option("--jobs", type=click.IntRange(1), default=None,
+              help="How many are played at once. Default: one a core, and one in all on GPUs or of vLLM.")
 @click.option("--seed", type=int, default=0, show_default=True,
               help="Of plays in which something is drawn by lot: the same seed draws the same.")
 @out_option
 @json_option
 def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None,
         dp: int | None, lockstep: bool, coordinator: bool, clients: int | None, device: str,
-        vllm_python: Path | None, model: Path | None, seed: int, out: Path, json_file: Path | None) -> int:
+        vllm_python: Path | None, model: Path | None, jobs: int | None, seed: int, out: Path,
+        json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html.
 
     What cannot be played by so many ranks, stages, engines or clients is left out, and says why.
@@ -113,32 +116,10 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
         checks.enough_shared_memory(lab_config().ring, asked.grid.size, engines=max(2, dp or 1))
         checks.enough_gpus(asked.grid.size * (dp or 1), device)
     checks.writable(out)
+    settings = Settings(out=out, tp=tp, pp=pp, dp=dp, lockstep=lockstep, coordinator=coordinator, clients=clients,
+                        seed=seed, device=device)
     with claimed(out):
-        return _run(chosen, names, Settings(out=out, tp=tp, pp=pp, dp=dp, lockstep=lockstep, coordinator=coordinator,
-                                            clients=clients, seed=seed, device=device), model, json_file)
-
-
-def _run(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
-         json_file: Path | None) -> int:
-    worlds = Worlds(settings)
-    stage: Callable[[World], Any] = lambda opened: opened  # noqa: E731
-    results: list[ScenarioResult] = []
-    asked = len(chosen) * len(names)
-    try:
-        with closing(worlds), Screen(asked, quiet=json_file == Path("-")) as screen:
-            if model is not None:
-                from scenarios.command.model import on_model
-
-                stage = on_model(model, settings.out, screen)
-            for scenario in chosen:
-                for name in names:
-                    screen.playing(scenario.name, name)
-                    results.append(play(scenario, stage(worlds.open(name, scenario))))
-                    screen.played(results[-1], *conclusion.verdict_of(results[-1]))
-    except (KeyboardInterrupt, _Terminated):
-        conclusion.conclude_early(results, asked, settings.out)
-        raise
-    return conclusion.conclude(results, settings.out, json_file)
+        return run_all(chosen, names, settings, model, json_file, jobs)
 
 
 @cli.command("replay")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from engine.topology import tensor_parallel
 from faults.plan import kill, plan
 from scenarios.guarantees.all import ends_once, tokens_in_order
@@ -35,6 +38,11 @@ def test_unknown(world):
 def test_raises(world):
     """The scenario itself is wrong."""
     raise ZeroDivisionError("planted")
+
+
+def test_ends_its_process(world):
+    """Whoever plays it is gone."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_plays_nothing(world):

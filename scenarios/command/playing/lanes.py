@@ -1,0 +1,168 @@
+"""Plays several at once: each lane is a process with worlds of its own, which plays what it is given next.
+
+Promises
+- What a lane played is the same as if this process had; results come as they are done, each with its number.
+- A lane that ends unasked is a failure of the harness for what it was playing, named, and the others go on.
+- At the end there is no lane: who plays is broken off as by Ctrl-C, and clears up behind itself. A lane whose parent
+  was killed is killed, too, and the next start finds what both have left.
+- Ctrl-C is the parent's alone: a terminal sends it to lanes, too, and they leave it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+import msgspec
+
+from scenarios.history.run import Run, load_run
+from scenarios.lab import home
+from scenarios.lab.catalogue import Scenario
+from scenarios.lab.player import ScenarioResult, Settings, Worlds, failed, play
+
+#: A lane that was told to end, and has processes of a play to end before, is gone within this.
+CLOSE_S = 20.0
+_PR_SET_PDEATHSIG = 1
+#: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
+Told = tuple[ScenarioResult, str, list[str]]
+
+
+class Task(NamedTuple):
+    scenario: Scenario
+    world: str
+
+
+class Lanes:
+    """A context manager. `count` lanes at most: no more than there are tasks."""
+
+    def __init__(self, tasks: Sequence[Task], settings: Settings, count: int,
+                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
+        self._tasks, self._settings = tasks, settings
+        self._lanes: list[_Lane] = []
+        for _ in range(min(count, len(tasks))):
+            self._lanes.append(_Lane(tasks, settings, verdict_of, [lane.connection for lane in self._lanes]))
+        self._next = 0
+
+    def __enter__(self) -> Lanes:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for lane in self._lanes:
+            lane.leave(at_once=any(error))
+        for lane in self._lanes:
+            lane.join()
+
+    def played(self, began: Callable[[Task], None]) -> Iterator[tuple[int, Told]]:
+        """-> the number of each task, and what came of it, in the order in which they are done"""
+        for lane in self._lanes:
+            self._give(lane, began)
+        while busy := [lane for lane in self._lanes if lane.task is not None]:
+            ready = wait([lane.connection for lane in busy])
+            for lane in busy:
+                if lane.connection in ready:
+                    number = lane.task
+                    assert number is not None
+                    told = lane.told() or self._failed(number, lane.why())
+                    yield number, told
+                    self._give(lane, began)
+        for number in range(self._next, len(self._tasks)):
+            yield number, self._failed(number, "no process was left to play it")
+
+    def _give(self, lane: _Lane, began: Callable[[Task], None]) -> None:
+        lane.task = None
+        if self._next < len(self._tasks) and lane.give(self._next):
+            began(self._tasks[self._next])
+            self._next += 1
+
+    def _failed(self, number: int, why: str) -> Told:
+        scenario, name = self._tasks[number]
+        worlds = Worlds(self._settings)
+        runs = failed([], why, worlds.open(name, scenario))
+        return ScenarioResult(scenario=scenario.name, world=name, runs=runs, failure=why), "harness failed", [why]
+
+
+class _Lane:
+    """The parent's end of one."""
+
+    def __init__(self, tasks: Sequence[Task], settings: Settings,
+                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]], others: list[Connection]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self.task: int | None = None
+        self._process = context.Process(target=_main, args=(theirs, [self.connection, *others], os.getpid(), tasks,
+                                                            settings, verdict_of))
+        self._process.start()
+        theirs.close()
+
+    def give(self, number: int) -> bool:
+        """-> whether it is there to play it"""
+        try:
+            self.connection.send(number)
+        except OSError:
+            return False
+        self.task = number
+        return True
+
+    def told(self) -> Told | None:
+        """None: it has ended."""
+        try:
+            result, paths, word, why = self.connection.recv()
+        except (EOFError, OSError):
+            return None
+        runs = [one if isinstance(one, Run) else load_run(one) for one in paths]
+        return msgspec.structs.replace(result, runs=runs), word, why
+
+    def why(self) -> str:
+        self._process.join(CLOSE_S)
+        return f"the process that played it ended with {self._process.exitcode}"
+
+    def leave(self, *, at_once: bool) -> None:
+        self.connection.close()
+        if at_once and self._process.is_alive() and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def join(self) -> None:
+        self._process.join(CLOSE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+            home.sweep_labs()
+
+
+def _main(connection: Connection, others: list[Connection], parent: int, tasks: Sequence[Task], settings: Settings,
+          verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    for one in others:
+        one.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worlds = Worlds(settings)
+    with contextlib.suppress(BaseException):  # whatever ends it: it has cleared up, and its parent sees it gone
+        try:
+            while (number := _asked(connection)) is not None:
+                task = tasks[number]
+                result = play(task.scenario, worlds.open(task.world, task.scenario))
+                connection.send((msgspec.structs.replace(result, runs=[]), list(map(_sent, result.runs)),
+                                 *verdict_of(result)))
+        finally:
+            worlds.close()
+            home.end()
+
+
+def _asked(connection: Connection) -> int | None:
+    try:
+        return int(connection.recv())
+    except (EOFError, OSError):
+        return None
+
+
+def _sent(run: Run) -> Any:
+    """Where it lies, if it can be read there: journals are long."""
+    return run.path if run.judgement is not None else run

@@ -1,0 +1,73 @@
+"""`ringtwin run`: plays what was chosen, one after the other or several at once, and concludes.
+
+Interrupted, it keeps what was played whole: a report of that, which says what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from scenarios.command import conclusion
+from scenarios.command.playing.lanes import Lanes, Task, Told
+from scenarios.command.screen import Screen
+from scenarios.lab.catalogue import Scenario
+from scenarios.lab.player import ScenarioResult, Settings, Worlds, play
+from scenarios.worlds import fork_server
+from scenarios.worlds.base import World
+
+#: The number of each task that is done, and what came of it.
+Played = Generator[tuple[int, Told], None, None]
+#: Of real processes more than that at once are in each other's way, on whatever machine.
+JOBS_MOST = 8
+
+
+def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
+            json_file: Path | None, jobs: int | None) -> int:
+    """-> exit code. `jobs`: how many at once, None for as many as is usual here."""
+    tasks = [Task(scenario, name) for scenario in chosen for name in names]
+    found: dict[int, ScenarioResult] = {}
+    jobs = 1 if model is not None else jobs or usual_jobs(names, settings.device)
+    try:
+        with Screen(len(tasks), quiet=json_file == Path("-")) as screen:
+            played = _at_once(tasks, settings, jobs, screen) if min(jobs, len(tasks)) > 1 else \
+                _in_turn(tasks, settings, model, screen)
+            with closing(played):
+                for number, (result, word, why) in played:
+                    found[number] = result
+                    screen.played(result, word, why)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C and its like
+            conclusion.conclude_early(_in_order(found), len(tasks), settings.out)
+        raise
+    return conclusion.conclude(_in_order(found), settings.out, json_file)
+
+
+def usual_jobs(names: Sequence[str], device: str) -> int:
+    """One a core; but the memory of a GPU, and vLLM, is for one play at a time."""
+    return 1 if "vllm" in names or fork_server.has_gpu(device) else min(JOBS_MOST, len(os.sched_getaffinity(0)))
+
+
+def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, screen: Screen) -> Played:
+    stage: Callable[[World], Any] = lambda opened: opened  # noqa: E731
+    if model is not None:
+        from scenarios.command.playing.model import on_model
+
+        stage = on_model(model, settings.out, screen)
+    with closing(Worlds(settings)) as worlds:
+        for number, (scenario, name) in enumerate(tasks):
+            screen.playing(scenario.name, name)
+            result = play(scenario, stage(worlds.open(name, scenario)))
+            yield number, (result, *conclusion.verdict_of(result))
+
+
+def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Screen) -> Played:
+    with Lanes(tasks, settings, jobs, conclusion.verdict_of) as lanes:
+        yield from lanes.played(lambda task: screen.playing(task.scenario.name, task.world))
+
+
+def _in_order(found: dict[int, ScenarioResult]) -> list[ScenarioResult]:
+    return [found[number] for number in sorted(found)]
