@@ -27,8 +27,9 @@ LOOK_S = 0.003
 #: Utilities of our core that vLLM's client has by another name, or that a caller of it cannot ask for.
 _CALLS: dict[str, Callable[[Any, list[Any]], Coroutine[Any, Any, Any]]] = {
     "reset_prefix_cache": lambda llm, args: llm.reset_prefix_cache(),
-    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0]),
+    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0], args[1], tuple(args[2:])),
     "is_paused": lambda llm, args: llm.is_paused(),
+    "pause_generation": lambda llm, args: llm.pause_generation(mode=args[0]),
 }
 #: Fields of our parameters that vLLM has under the same names.
 _PARAMS = ("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop_token_ids", "ignore_eos")
@@ -52,6 +53,7 @@ class AskedVllm:
         self._llm, self._gate = llm, gate
         self.life = Life(llm)
         self.tasks: set[asyncio.Task[None]] = set()
+        self.calls: set[asyncio.Task[None]] = set()  # those of the workload that are open
         self.told: Any = None  # the CallerProcess
         self._orders: asyncio.Queue[tuple[Coroutine[Any, Any, None], asyncio.Event]] = asyncio.Queue()
         self._sending: dict[str, tuple[Heard, asyncio.Event]] = {}  # by the id that vLLM is given
@@ -167,6 +169,9 @@ class AskedVllm:
 
     async def _utility(self, command: Command, sent: asyncio.Event) -> None:
         result, failure = None, None
+        if command.method in _CALLS and (task := asyncio.current_task()) is not None:
+            self.calls.add(task)
+            task.add_done_callback(self.calls.discard)
         try:
             result = await self._asked(command, sent)
         except TheirDeadError as error:
