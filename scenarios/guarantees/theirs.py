@@ -15,7 +15,6 @@ _CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
 _TESTS = "tests/v1"
 
 
-
 class Theirs(msgspec.Struct, frozen=True):
     """Where it is promised. `outside`: faults that it does not speak of there, beside those that it never does."""
 
@@ -36,6 +35,9 @@ _VLLM = {
     "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
                   f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
+    "calls-answered": "vllm/v1/engine/core.py, _invoke_utility_method: what a call fails by is handed to who asked; "
+                      "vllm/v1/executor/abstract.py, collective_rpc: the results of each worker, and TimeoutError; "
+                      "vllm/v1/engine/exceptions.py, EngineDeadError: raised where the core dies",
     "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
 }
 
