@@ -38,6 +38,10 @@ _VLLM = {
     "calls-answered": "vllm/v1/engine/core.py, _invoke_utility_method: what a call fails by is handed to who asked; "
                       "vllm/v1/executor/abstract.py, collective_rpc: the results of each worker, and TimeoutError; "
                       "vllm/v1/engine/exceptions.py, EngineDeadError: raised where the core dies",
+    "bad-request-isolated": f"{_ASYNC}, generate: what fails by one request is raised to its caller, recoverable "
+                            "(vllm/v1/engine/exceptions.py, EngineGenerateError); vllm/v1/engine/core.py, "
+                            "_handle_request_preproc_error: an error that is the request's own; "
+                            "vllm/config/scheduler.py, max_num_queued_reqs: how many may be in flight",
     "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
 }
 

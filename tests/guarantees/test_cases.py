@@ -27,6 +27,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_load,
     cases_modes,
     cases_names,
+    cases_odd,
     cases_offline,
     cases_pairs,
     cases_passed,
