@@ -23,12 +23,12 @@ _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
              "limits": ("max_requests",), "sockets": (), "kv_events": (), "data_parallel": ()}
 #: Calls of a workload that vLLM's client has, too.
-CALLS = frozenset({"reset_prefix_cache", "is_paused", "collective_rpc", "pause_generation"})
+CALLS = frozenset({"reset_prefix_cache", "is_paused", "collective_rpc", "pause_generation", "shutdown"})
 _WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init",
           "model")
 #: What a caller asks our engine for, and nobody vLLM.
 _OPTIONS = ("late_subscriber", "kill_all_then_restart", "rude_subscriber", "noisy_publisher", "client_returns",
-            "intruders", "synchronous", "polling", "long_runtime_dir", "differs", "queue", "program", "plain",
+            "intruders", "polling", "long_runtime_dir", "differs", "queue", "program", "plain",
             "without_epochs", "impossible_events")
 
 

@@ -31,6 +31,7 @@ _CALLS: dict[str, Callable[[Any, list[Any]], Coroutine[Any, Any, Any]]] = {
     "collective_rpc": lambda llm, args: llm.collective_rpc(args[0], args[1], tuple(args[2:])),
     "is_paused": lambda llm, args: llm.is_paused(),
     "pause_generation": lambda llm, args: llm.pause_generation(mode=args[0]),
+    "shutdown": lambda llm, args: asyncio.to_thread(llm.shutdown, 0),
 }
 
 
@@ -201,6 +202,8 @@ class AskedVllm:
                 await asyncio.sleep(LOOK_S)
             return None
         elif method in _CALLS:
+            if method == "shutdown":
+                self.told.closing()
             return await self._sent(_CALLS[method](self._llm, args), sent)
         else:
             raise RequestError(method, "vLLM's client has no such call")

@@ -20,7 +20,7 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
-from scenarios.worlds.vllm.recipe import Recipe
+from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.gate import Gate
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
@@ -60,10 +60,6 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     await CallerProcess(llm, recipe, connection, seat).run()
 
 
-#: So many times the bound of a request a caller waits for any word at all.
-PATIENCE = 1.2
-
-
 class CallerProcess:
     """Plays the caller's part on an event loop, as often as the lab says GO."""
 
@@ -75,7 +71,7 @@ class CallerProcess:
         self._caller = Caller(recipe.workload, self._asked, None)
         self._open: dict[str, list[Heard]] = {}
         self._changed = asyncio.Event()
-        self._left = False
+        self._left = self._closing = False
         self._heard_at, self._patience_s = 0.0, PATIENCE * recipe.request_s  # when it was last told anything
         self._failure: BaseException | None = None
 
@@ -89,7 +85,7 @@ class CallerProcess:
                 self._connection.send_bytes(DONE)
         finally:
             loop.remove_reader(self._connection.fileno())
-            self._seat.observe("closing", kept={}, errors=[])
+            self.closing()
             self._llm.shutdown()
             self._seat.mark(Mark.DYING)
             self._seat.observe("closed", kept={}, errors=[])
@@ -174,6 +170,12 @@ class CallerProcess:
         self._changed.set()
 
     # -- what it is told (see `asked`)
+
+    def closing(self) -> None:
+        """It begins to shut its engine down."""
+        if not self._closing:
+            self._closing = True
+            self._seat.observe("closing", kept={}, errors=[])
 
     def accepted(self, heard: Heard, internal: str, core: int) -> None:
         """`internal`: vLLM's own id inside."""
