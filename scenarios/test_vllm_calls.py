@@ -43,6 +43,11 @@ def _amid(call: Action, *then: int) -> dict[str, object]:
     return {"workload": workload.then(add(*then)) if then else workload}
 
 
+def _during(call: Action) -> dict[str, object]:
+    """This call while a request runs that has begun to answer."""
+    return {"workload": msgspec.structs.replace(EIGHT, free=True).then(add(6), behind=("r6", 3)).then(call)}
+
+
 def _beside(call: Action) -> dict[str, object]:
     """All requests and this call at once, and nobody counts steps."""
     return {"workload": msgspec.structs.replace(EIGHT, free=True).then(add(*ALL), call)}
@@ -50,9 +55,6 @@ def _beside(call: Action) -> dict[str, object]:
 
 #: Two steps, of two calls each, and then the one that was asked for.
 _THEN = 5
-#: A pause that waits for a request which runs.
-_DURING = {"workload": msgspec.structs.replace(EIGHT, free=True).then(add(6), behind=("r6", 3)).then(
-    utility("pause_generation", "wait"))}
 
 globals().update(family(__name__, (
     Case("test_vllm_call_fails_alone", "All workers fail a call: its caller is told why, and requests are served.",
@@ -67,10 +69,10 @@ globals().update(family(__name__, (
     Case("test_vllm_call_is_open_when_its_worker_dies", "A worker is killed while it executes a call: all are told.",
          plan(kill("worker.1", at="worker.1/mark:executing", nth=_THEN)), (ends_once, calls_answered, health_is_true),
          only=THERE, play=_amid(rpc("told", 1))),
-    Case("test_vllm_pause_is_open_at_a_death", "A pause waits for what runs when a process is killed: the requests are "
-         "told, and who waits for the pause hears nothing.",
-         lambda victim: plan(kill(victim, at="core.0/mark:scheduled", nth=25)), (ends_once, health_is_true),
-         each=("core.0", "worker.1"), only=THERE, play=_DURING, broken=(calls_answered,)),
+    Case("test_vllm_pause_is_open_when_a_worker_dies", "A pause waits for what runs when a worker is killed: the "
+         "request is told, and who waits for the pause hears nothing.",
+         plan(kill("worker.1", at="core.0/mark:scheduled", nth=25)), (ends_once, health_is_true), only=THERE,
+         play=_during(utility("pause_generation", "wait")), broken=(calls_answered,)),
     Case("test_vllm_call_is_late", "A worker stands still for longer than a call may take: its caller is told so, and "
          "the next call is given the answer to that one.",
          plan(stall("worker.1", at="worker.1/mark:executing", until=Until(seconds=0.6))), (), only=THERE,
@@ -84,4 +86,7 @@ globals().update(family(__name__, (
     Case("test_vllm_answer_cannot_be_sent", "What the workers answer cannot be sent: neither that call nor any request "
          "beside it hears anything more.", Plan(), (), only=THERE, play=_beside(rpc("odd")),
          broken=(calls_answered, ends_once)),
+    Case("test_vllm_is_closed_amid_a_request", "The engine is shut down while a request runs, without a time to finish "
+         "it: the core ends it, and who waits for it hears nothing.", Plan(), (), only=THERE,
+         play=_during(utility("shutdown")), broken=(ends_once,)),
 ), topology=tensor_parallel(2), workload=EIGHT))

@@ -37,7 +37,7 @@ def cause_of(history: History, incident: Incident) -> str | None:
 def _among_others(history: History, incident: Incident) -> str | None:
     """What other engines do that ours does not: they abort at once what a core has that is asked to leave, and kill
     what has not left in time when they are closed."""
-    if incident.sort is Sort.DEATH and incident.at >= history.closing_at(history.engine_of(incident.node)):
+    if incident.sort in (Sort.DEATH, Sort.DEAD) and incident.at >= history.closing_at(history.engine_of(incident.node)):
         return "its engine is closed"
     if incident.sort is Sort.FAILED and incident.operation is not None and _is_odd(history, incident.operation):
         return "it was asked for with a value of another kind"

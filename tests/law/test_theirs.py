@@ -51,6 +51,14 @@ def test_what_is_killed_before_has_none() -> None:
     assert h.observes("frontend.0", "closing", kept={}, errors=[]).judged(LAW).verdict is Verdict.BROKEN
 
 
+@pytest.mark.parametrize(("closed", "verdict"), [(True, Verdict.HELD), (False, Verdict.BROKEN)])
+def test_who_has_closed_its_engine_may_be_told_that_it_is_dead(closed: bool, verdict: Verdict) -> None:
+    h = called(theirs().started()).ended("r0").wait(.01)
+    if closed:
+        h.observes("frontend.0", "closing", kept={}, errors=[])
+    assert h.wait(.01).observes("frontend.0", "health", healthy=False, reason="dead").judged(LAW).verdict is verdict
+
+
 @pytest.mark.parametrize(("asked", "verdict"), [({"kinds": {"seed": "a text"}}, Verdict.HELD), (None, Verdict.BROKEN)],
                          ids=["oddly", "as documented"])
 def test_what_is_asked_for_oddly_may_fail(asked: object, verdict: Verdict) -> None:
