@@ -86,7 +86,7 @@ globals().update(family(__name__, (
     Case("test_vllm_answer_cannot_be_sent", "What the workers answer cannot be sent: neither that call nor any request "
          "beside it hears anything more.", Plan(), (), only=THERE, play=_beside(rpc("odd")),
          broken=(calls_answered, ends_once)),
-    Case("test_vllm_is_closed_amid_a_request", "The engine is shut down while a request runs, without a time to finish "
-         "it: the core ends it, and who waits for it hears nothing.", Plan(), (), only=THERE,
+    Case("test_vllm_is_closed_amid_a_request", "The engine is shut down while a request runs: its core ends it "
+         "and says so, and who waits for it hears nothing.", Plan(), (), only=THERE,
          play=_during(utility("shutdown")), broken=(ends_once,)),
 ), topology=tensor_parallel(2), workload=EIGHT))

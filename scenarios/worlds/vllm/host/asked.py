@@ -31,8 +31,13 @@ _CALLS: dict[str, Callable[[Any, list[Any]], Coroutine[Any, Any, Any]]] = {
     "collective_rpc": lambda llm, args: llm.collective_rpc(args[0], args[1], tuple(args[2:])),
     "is_paused": lambda llm, args: llm.is_paused(),
     "pause_generation": lambda llm, args: llm.pause_generation(mode=args[0]),
-    "shutdown": lambda llm, args: asyncio.to_thread(llm.shutdown, 0),
+    "shutdown": lambda llm, args: _shut_down(llm),
 }
+
+
+async def _shut_down(llm: Any) -> None:
+    """As a program's own last act: it waits, and its event loop with it."""
+    llm.shutdown()
 
 
 class Life:

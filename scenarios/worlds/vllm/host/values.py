@@ -30,10 +30,10 @@ KINDS: dict[str, Any] = {
     "an empty list": [], "a table by numbers": {1: 2}, "a table of objects": {"a": Odd()},
     "a table of fractions of tokens": {1.5: 1.0}, "a table of texts": {4: "x"},
 }
-#: Fields of the prompt, and arguments of `generate`; all others are parameters.
+#: Fields of the prompt, and arguments of `generate`; all others are parameters. Its id is what the lab knows it by.
 _OF_PROMPT = frozenset({"prompt_token_ids", "cache_salt"})
-_OF_CALL = frozenset({"priority", "session_id", "data_parallel_rank", "trace_headers", "lora_request", "request_id",
-                      "reasoning_ended", "kv_hints"})
+_OF_CALL = frozenset({"priority", "session_id", "data_parallel_rank", "trace_headers", "lora_request", "reasoning_ended",
+                      "kv_hints"})
 
 
 class Given(NamedTuple):

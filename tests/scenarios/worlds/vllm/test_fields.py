@@ -31,9 +31,8 @@ HEARD = {
     "allowed_token_ids": ("an empty list", "a list beyond the vocabulary"),
     "prompt_token_ids": ("an empty list", "a list of texts", "a list beyond the vocabulary", "a number", "nothing",
                          "a list of a negative number"),
-    "cache_salt": ("half a character", "a long text"), "priority": ("beyond 64 bits",),
+    "cache_salt": ("half a character", "a long text", "an empty list"), "priority": ("beyond 64 bits",),
     "data_parallel_rank": ("a negative number", "a number", "a text"), "lora_request": ("a text",),
-    "request_id": ("half a character", "a long text"),
 }
 #: The core reads no message any more.
 DEAF = {
@@ -41,9 +40,9 @@ DEAF = {
     "min_tokens": ("a truth",), "ignore_eos": ("a text", "a number", "nothing"), "n": ("a truth",),
     "stop_token_ids": ("a list of truths",), "allowed_token_ids": ("a list of truths",),
     "logit_bias": ("a table of texts",), "extra_args": ("a table by numbers",),
-    "prompt_token_ids": ("a list of fractions", "a list of truths"), "cache_salt": ("a number", "an empty list"),
+    "prompt_token_ids": ("a list of fractions", "a list of truths"), "cache_salt": ("a number",),
     "priority": ("a text", "a fraction", "nothing"), "session_id": ("a number",), "kv_hints": ("a text",),
-    "reasoning_ended": ("a text", "a number"), "request_id": ("a number",),
+    "reasoning_ended": ("a text", "a number"),
 }
 EVERY_ONE = [(field, kind, deaf) for deaf, table in ((False, HEARD), (True, DEAF)) for field, kinds in table.items()
              for kind in kinds]
