@@ -32,8 +32,7 @@ KINDS: dict[str, Any] = {
 }
 #: Fields of the prompt, and arguments of `generate`; all others are parameters. Its id is what the lab knows it by.
 _OF_PROMPT = frozenset({"prompt_token_ids", "cache_salt"})
-_OF_CALL = frozenset({"priority", "session_id", "data_parallel_rank", "trace_headers", "lora_request", "reasoning_ended",
-                      "kv_hints"})
+_OF_CALL = frozenset({"priority", "session_id", "data_parallel_rank", "lora_request", "reasoning_ended", "kv_hints"})
 
 
 class Given(NamedTuple):
