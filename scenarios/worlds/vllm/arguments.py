@@ -20,6 +20,10 @@ BOUNDS: dict[str, float] = {"startup_s": 20.0, "step_s": 2.0, "rpc_s": 2.0, "sta
                             "detection_s": 1.0, "cleanup_s": 3.0, "terminate_s": 6.0, "orphan_s": 6.0, "drain_s": 2.0}
 
 
+#: vLLM has engines step together where a model has experts. The stand-in's has none: it says that it had.
+_IN_STEP = {"hf_overrides": {"num_experts": 2}}
+
+
 def with_bounds(config: EngineConfig) -> EngineConfig:
     """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
     startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
@@ -40,8 +44,10 @@ def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
         "enable_prefix_caching": cache.enable_prefix_caching,
         "max_num_seqs": scheduler.max_num_seqs, "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_model_len": longest(config), "async_scheduling": is_async,
-        "generation_config": "vllm", "scheduling_policy": scheduler.policy, "distributed_executor_backend": "mp",
+        "generation_config": "vllm", "scheduling_policy": scheduler.policy,
+        "distributed_executor_backend": "mp" if engine.workers else "uni",
         "scheduler_cls": f"{SCHEDULER}.{'CountedAsyncScheduler' if is_async else 'CountedScheduler'}",
+        **(_IN_STEP if topology.steps_with(engine.index) else {}),
     }
 
 

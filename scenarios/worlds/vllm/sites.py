@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
-from engine.topology import Mark, NodeKind, Topology
+from engine.topology import Mark, NodeKind, Topology, mark_site
 from faults.plan import PROCESS_FATES, Fault, Plan
 from faults.sites import home_of
 from scenarios.history.names import kind_of
@@ -12,11 +12,13 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.base import NotHereError
 
+#: Of a worker; of a core, where it is its own only rank.
+OF_A_RANK = (Mark.LOADING, Mark.READY, Mark.EXECUTING, Mark.COPYING)
 #: Crash points that the stand-in passes: in a caller of `AsyncLLM`, in the core's scheduler, in a worker.
 MARKS = {
     NodeKind.FRONTEND: (Mark.BORN, Mark.DYING),
-    NodeKind.CORE: (Mark.BORN, Mark.STEP, Mark.SCHEDULED, Mark.EXECUTED),
-    NodeKind.WORKER: (Mark.BORN, Mark.LOADING, Mark.READY, Mark.EXECUTING, Mark.COPYING, Mark.DUMMY),
+    NodeKind.CORE: (Mark.BORN, Mark.STEP, Mark.SCHEDULED, Mark.EXECUTED, *OF_A_RANK, Mark.DUMMY),
+    NodeKind.WORKER: (Mark.BORN, *OF_A_RANK),
 }
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
@@ -44,14 +46,17 @@ def check(plan: Plan, options: Options) -> None:
             raise NotHereError(f"{fault.until.site}: {why}")
 
 
-def check_topology(topology: Topology) -> None:
+def check_topology(topology: Topology, plan: Plan = Plan()) -> None:  # noqa: B008
     """Raises NotHereError."""
-    if len(topology.engines) > 1 or topology.coordinators or topology.launchers:
-        raise NotHereError("one engine of vLLM's is played, with one client")
+    ranks = {str(engine.core): {mark_site(engine.core, mark) for mark in (*OF_A_RANK, Mark.DUMMY)}
+             for engine in topology.engines if engine.workers}
+    for fault in plan.faults:
+        if fault.site in ranks.get(home_of(fault.site)[0], ()):
+            raise NotHereError(f"{fault.site}: a core that has workers does not pass it")
+    if len(topology.clients) > 1 or topology.launchers or topology.offline:
+        raise NotHereError("engines of vLLM's are played with one client, which starts them")
     if any(engine.subscribers for engine in topology.engines):
         raise NotHereError("subscribers of vLLM's events are not played")
-    if topology.engines[0].tp * topology.engines[0].pp == 1:
-        raise NotHereError("a single rank of vLLM's is a part of its core, and is not played")
 
 
 def check_config(config: EngineConfig, workload: Workload) -> None:

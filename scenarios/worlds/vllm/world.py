@@ -49,7 +49,7 @@ class VllmWorld(World):
         if self.scenario in DIFFERENT:
             raise NotHereError(DIFFERENT[self.scenario])
         check(plan, options or Options())
-        check_topology(topology)
+        check_topology(topology, plan)
         check_config(config or lab_config(), workload)
         config = with_bounds(config or lab_config())
         return super().play(topology=topology, plan=plan, config=config, options=options,

@@ -21,7 +21,7 @@ from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
 from scenarios.worlds.vllm.recipe import Recipe
-from scenarios.worlds.vllm.stand_in.gate import Gate
+from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
 
@@ -66,7 +66,8 @@ class CallerProcess:
     def __init__(self, llm: Any, recipe: Recipe, connection: Connection, seat: Seat) -> None:
         self._llm, self._recipe, self._connection, self._seat = llm, recipe, connection, seat
         self._orders: asyncio.Queue[bytes] = asyncio.Queue()
-        self._asked = AskedVllm(llm, Gate(recipe.folder, 0))
+        cores = recipe.arguments["data_parallel_size"]
+        self._asked = AskedVllm(llm, Gates([Gate(recipe.folder, index) for index in range(cores)]))
         self._asked.told = self
         self._caller = Caller(recipe.workload, self._asked, None)
         self._open: dict[str, list[Heard]] = {}
