@@ -36,7 +36,11 @@ _VLLM = {
     "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
                   f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
-    "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
+    "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an "
+                  "error; vllm/envs.py, VLLM_ENGINE_READY_TIMEOUT_S: so long a client waits for its engines to be ready",
+    "dp-burst-spreads": f"{_CLIENT}, DPLBAsyncMPClient: what a client has sent counts at once, so a burst is spread",
+    "nothing-without-cause": "vllm/v1/engine/__init__.py, FinishReason: a request ends as aborted where its client has "
+                             "aborted it",
 }
 
 THEIRS: dict[str, dict[str, Theirs]] = {"vllm": {

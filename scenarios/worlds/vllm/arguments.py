@@ -20,15 +20,22 @@ BOUNDS: dict[str, float] = {"startup_s": 20.0, "step_s": 2.0, "rpc_s": 2.0, "sta
                             "detection_s": 1.0, "cleanup_s": 3.0, "terminate_s": 6.0, "orphan_s": 6.0, "drain_s": 2.0}
 
 
-#: vLLM has engines step together where a model has experts. The stand-in's has none: it says that it had.
-_IN_STEP = {"hf_overrides": {"num_experts": 2}}
+#: A client of several engines that do not step together tells nobody of the death of one before the others have left,
+#: or were killed because they did not leave in this time.
+OTHERS_LEAVE_S = 5.0
 
 
-def with_bounds(config: EngineConfig) -> EngineConfig:
-    """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
-    startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
+def with_bounds(config: EngineConfig, topology: Topology = Topology()) -> EngineConfig:  # noqa: B008
+    """What is documented of vLLM, or was configured, instead of our engine's own bounds. A start may be given less."""
+    startup_s = SPAWNED_S if config.start_method == "spawn" else min(BOUNDS["startup_s"], config.bounds.startup_s)
+    others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 and not topology.stepping else 0.0
     return msgspec.structs.replace(config, bounds=msgspec.structs.replace(
-        config.bounds, **{**BOUNDS, "startup_s": startup_s}))
+        config.bounds, **{**BOUNDS, "startup_s": startup_s, "detection_s": BOUNDS["detection_s"] + others_s}))
+
+
+def _in_step(config: EngineConfig) -> dict[str, Any]:
+    """vLLM has engines step together where a model has experts. The stand-in's has none: it says that it had."""
+    return {"hf_overrides": {"num_experts": 2}, "dp_sync_interval": config.data_parallel.sync_interval}
 
 
 def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
         "generation_config": "vllm", "scheduling_policy": scheduler.policy,
         "distributed_executor_backend": "mp" if engine.workers else "uni",
         "scheduler_cls": f"{SCHEDULER}.{'CountedAsyncScheduler' if is_async else 'CountedScheduler'}",
-        **(_IN_STEP if topology.steps_with(engine.index) else {}),
+        **(_in_step(config) if topology.steps_with(engine.index) else {}),
     }
 
 

@@ -25,7 +25,7 @@ _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
              "limits": (), "sockets": (), "kv_events": (), "data_parallel": ()}
 #: Calls of a workload that vLLM's client has, too.
-CALLS = frozenset({"reset_prefix_cache", "is_paused"})
+CALLS = frozenset({"reset_prefix_cache", "is_paused", "pause_scheduler", "resume_scheduler"})
 _WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init",
           "model")
 #: What a caller asks our engine for, and nobody vLLM.

@@ -51,7 +51,7 @@ class VllmWorld(World):
         check(plan, options or Options())
         check_topology(topology, plan)
         check_config(config or lab_config(), workload)
-        config = with_bounds(config or lab_config())
+        config = with_bounds(config or lab_config(), topology)
         return super().play(topology=topology, plan=plan, config=config, options=options,
                             workload=with_references(workload.played(), VOCABULARY, longest(config)))
 

@@ -6,6 +6,7 @@ It speaks only through the library's public methods. What it is told is on recor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,6 +24,9 @@ from scenarios.worlds.vllm.host.asked import AskedVllm
 from scenarios.worlds.vllm.recipe import Recipe
 from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
+
+#: A caller that hears nothing for so many times the bound of a request gives up, and closes its engine.
+PATIENCE = 2.0
 
 
 def prepare() -> str:
@@ -73,6 +77,7 @@ class CallerProcess:
         self._open: dict[str, list[Heard]] = {}
         self._changed = asyncio.Event()
         self._left = False
+        self._heard_at = 0.0  # when anything was
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -96,15 +101,25 @@ class CallerProcess:
         self._caller = Caller(self._recipe.workload, self._asked, None)
         probe = asyncio.create_task(self._probe_health())
         self._tell(self._caller.begin())
-        while not (self._caller.finished or self._left):
-            if self._failure is not None:
-                raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
+        await self._until_done()
         if self._recipe.await_death_s:
             await self._until_dead()
         probe.cancel()
         await self._look_back()
+
+    async def _until_done(self) -> None:
+        """Or until nothing was heard for so long that nobody would wait any more: what is open then, hangs."""
+        clock = self._seat.crossings.clock
+        self._heard_at = clock.monotonic()
+        while not (self._caller.finished or self._left):
+            if self._failure is not None:
+                raise self._failure
+            left_s = self._heard_at + PATIENCE * self._recipe.request_s - clock.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
     async def _look_back(self) -> None:
         """As `Caller.look_back`, of an engine whose answers are awaited."""
@@ -162,6 +177,7 @@ class CallerProcess:
 
     def accepted(self, heard: Heard, internal: str, core: int) -> None:
         """`internal`: vLLM's own id inside."""
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._open.setdefault(heard.name, []).append(heard)
         self._seat.observe("accepted", request=heard.name, internal=heard.internal, core=core)
 
@@ -169,14 +185,17 @@ class CallerProcess:
         return self._open.get(name, [])
 
     def hear(self, heard: Heard, output: RequestOutput) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.hear(heard, output))
 
     def ended(self, heard: Heard, failure: Exception | None) -> None:
         if heard in self._open.get(heard.name, ()):
             self._open[heard.name].remove(heard)
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.ended(heard, failure))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.answered(command, result, failure))
 
     def consumed(self, task: asyncio.Task[None]) -> None:
