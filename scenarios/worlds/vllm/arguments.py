@@ -55,7 +55,17 @@ def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
         "distributed_executor_backend": "mp" if engine.workers else "uni",
         "scheduler_cls": f"{SCHEDULER}.{'CountedAsyncScheduler' if is_async else 'CountedScheduler'}",
         **(_in_step(config) if topology.steps_with(engine.index) else {}),
+        **(_with_events(config) if config.kv_events.enable_kv_cache_events else {}),
     }
+
+
+def _with_events(config: EngineConfig) -> dict[str, Any]:
+    """Of its `KVEventsConfig`: where, and how much is kept."""
+    events = config.kv_events
+    return {"kv_events_config": {
+        "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events.endpoint, "topic": events.topic,
+        "replay_endpoint": events.replay_endpoint if events.replay else None, "hwm": events.hwm,
+        "buffer_steps": events.buffer_steps, "max_queue_size": events.max_queue_size}}
 
 
 def longest(config: EngineConfig) -> int:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from vllm import AsyncEngineArgs
+from vllm.config import KVEventsConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from engine.effects import Loop, Now, Observe
@@ -54,6 +55,8 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     seat.observe("starting")
     try:
         arguments = {**recipe.arguments, "additional_config": {KEY: {"folder": recipe.folder}}}
+        if "kv_events_config" in arguments:
+            arguments["kv_events_config"] = KVEventsConfig(**arguments["kv_events_config"])
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
