@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.topology import Topology, data_parallel
-from faults.plan import Fault, Plan, hang, kill, plan, stall, terminate, until
+from faults.plan import Fault, Plan, hang, kill, plan, terminate, until
 from scenarios.guarantees.all import (
     death_is_told,
     dp_burst_spreads,
@@ -107,10 +107,6 @@ globals().update(family(__name__, (
     Case("test_vllm_rank_is_killed_at_start", "An engine is killed while another one starts: the start ends.",
          lambda victim: plan(kill(victim, at="core.0/mark:loading")), (start_ends,), each=("core.1", "coordinator.0"),
          only=THERE, play=_in(IN_STEP)),
-    Case("test_vllm_coordinator_is_stopped_at_start", "The coordinator stands still at the start: the client waits "
-         "for its engines longer than the time that it was given for that.",
-         plan(stall("coordinator.0", at="core.0/mark:loading")), (), only=THERE, broken=(start_ends,),
-         play=_in(IN_STEP, config=lab_config(bounds={"startup_s": 5.0}))),
     Case("test_vllm_rank_is_asked_to_leave", "An engine of two gets SIGTERM amid requests: each ends.",
          lambda value: _hit(terminate, value), (ends_once,), each=("core.1 in decode",), only=THERE, play=_in(DENSE)),
 ), topology=DENSE, workload=ALL))

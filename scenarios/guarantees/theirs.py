@@ -36,8 +36,7 @@ _VLLM = {
     "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
                   f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
-    "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an "
-                  "error; vllm/envs.py, VLLM_ENGINE_READY_TIMEOUT_S: so long a client waits for engines to be ready",
+    "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
     "kv-seq": f"{_EVENTS}, EventPublisher: batches in order, by numbers that go on by one",
     "kv-gap-seen": f"{_EVENTS}, EventPublisher: numbers tell a subscriber which batches it has missed",
     "kv-replay-complete": f"{_EVENTS}, ZmqEventPublisher: who asks from a number gets all batches from there that are "

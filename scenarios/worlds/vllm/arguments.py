@@ -26,8 +26,8 @@ OTHERS_LEAVE_S = 5.0
 
 
 def with_bounds(config: EngineConfig, topology: Topology = Topology()) -> EngineConfig:  # noqa: B008
-    """What is documented of vLLM, or was configured, instead of our engine's own bounds. A start may be given less."""
-    startup_s = SPAWNED_S if config.start_method == "spawn" else min(BOUNDS["startup_s"], config.bounds.startup_s)
+    """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
+    startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
     others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 and not topology.stepping else 0.0
     return msgspec.structs.replace(config, bounds=msgspec.structs.replace(
         config.bounds, **{**BOUNDS, "startup_s": startup_s, "detection_s": BOUNDS["detection_s"] + others_s}))

@@ -96,7 +96,7 @@ def test_what_is_within_reach_is_taken() -> None:
     check_config(lab_config(cache={"num_gpu_blocks": 20}, scheduler={"async_scheduling": True}), recorded("pair"))
 
 
-@pytest.mark.parametrize("options", [Options(kill_all_then_restart=True), Options(late_subscriber=True)], ids=str)
+@pytest.mark.parametrize("options", [Options(kill_all_then_restart=True), Options(noisy_publisher=True)], ids=str)
 def test_options_that_nobody_plays_there_are_refused(options: Options) -> None:
     with pytest.raises(NotHereError):
         check(plan(), options)
@@ -125,8 +125,8 @@ def test_marks_of_a_rank_are_passed_by_a_core_that_has_no_workers() -> None:
         check_topology(data_parallel(2, tp=2), struck)
 
 
-@pytest.mark.parametrize("topology", [offline(2), data_parallel(2, clients=2), tensor_parallel(2, subscribers=1)],
-                         ids=["offline", "two clients", "a subscriber"])
+@pytest.mark.parametrize("topology", [offline(2), data_parallel(2, clients=2), data_parallel(2, subscribers=1)],
+                         ids=["offline", "two clients", "subscribers of ranks"])
 def test_topologies_that_are_not_played_yet_are_refused(topology: object) -> None:
     with pytest.raises(NotHereError):
         check_topology(topology)  # type: ignore[arg-type]
@@ -155,6 +155,30 @@ def test_vllm_is_asked_for_what_the_lab_is_configured_for() -> None:
     assert int(there["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == config.bounds.step_s
     spawned = with_bounds(lab_config(start_method="spawn"))
     assert spawned.bounds.startup_s > config.bounds.startup_s
+
+
+def test_what_befalls_the_lab_s_own_subscriber_is_within_reach() -> None:
+    edge = "core.0->subscriber.0/kv"
+    check(plan(drop(edge, nth=2), kill("subscriber.0", at=f"{edge}:receive", nth=3)), Options(late_subscriber=True))
+    check_topology(tensor_parallel(2, subscribers=1))
+    with pytest.raises(NotHereError):
+        check(plan(stall("core.0", at=f"{edge}:send")), Options())
+
+
+def test_vllm_is_told_where_its_events_go() -> None:
+    events = {"enable_kv_cache_events": True, "endpoint": "ipc:///there/kv", "replay_endpoint": "ipc:///there/replay"}
+    one = tensor_parallel(2, subscribers=1)
+    assert "kv_events_config" not in arguments_of(lab_config(), one)
+    told = arguments_of(lab_config(kv_events={**events, "buffer_steps": 3}), one)["kv_events_config"]
+    assert (told["endpoint"], told["replay_endpoint"], told["buffer_steps"]) == (*list(events.values())[1:], 3)
+    assert arguments_of(lab_config(kv_events={**events, "replay": False}), one)["kv_events_config"][
+        "replay_endpoint"] is None
+
+
+def test_a_client_of_several_engines_is_told_of_a_death_when_the_others_have_left() -> None:
+    told = [with_bounds(lab_config(), one).bounds.detection_s for one in (
+        tensor_parallel(2), data_parallel(2), data_parallel(2, lockstep=True))]
+    assert told[1] > told[0] == told[2]
 
 
 def test_nobody_plays_it_who_has_not_asked_for_it_by_name() -> None:
