@@ -6,7 +6,7 @@ Messages are lost at the subscriber, which is the lab's; all that is sent is vLL
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
-from faults.plan import Plan, drop, hang, kill, plan, until
+from faults.plan import Plan, drop, hang, plan, until
 from scenarios.guarantees.all import (
     kv_gap_seen,
     kv_gap_too_old,
@@ -38,8 +38,6 @@ globals().update(family(__name__, (
     Case("test_vllm_subscriber_is_slow", "It stands still for a while, and one batch does not come.",
          plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(seconds=0.5)), drop(KV, nth=7)), HEALED,
          only=THERE),
-    Case("test_vllm_subscriber_is_killed", "It is killed, and its next life asks for all.",
-         plan(kill("subscriber.0", at=f"{KV}:receive", nth=6)), (kv_mirror_true, kv_gap_seen), only=THERE),
     Case("test_vllm_events_of_a_small_cache", "Blocks are evicted and requests preempted: events tell of all of it.",
          plan(drop(KV, nth=5)), (*HEALED, tokens_match_reference), only=THERE,
          play={"config": lab_config(kv_events=EVENTS, **SMALL)}),
