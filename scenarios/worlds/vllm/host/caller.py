@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from vllm import AsyncEngineArgs
+from vllm.config import KVEventsConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from engine.effects import Loop, Now, Observe
@@ -22,7 +23,7 @@ from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
 from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
-from scenarios.worlds.vllm.stand_in.gate import Gate
+from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
 
@@ -51,6 +52,8 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     seat.observe("starting")
     try:
         arguments = {**recipe.arguments, "additional_config": {KEY: {"folder": recipe.folder}}}
+        if "kv_events_config" in arguments:
+            arguments["kv_events_config"] = KVEventsConfig(**arguments["kv_events_config"])
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
@@ -58,7 +61,8 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
         connection.send_bytes(FAILED + b" " + why.encode()[:4000])
         return
     seat.observe("ready", num_gpu_blocks=llm.vllm_config.cache_config.num_gpu_blocks or 0, parallel_config={})
-    await CallerProcess(AskedVllm(llm, Gate(recipe.folder, 0)), llm.shutdown, recipe, connection, seat).run()
+    gates = Gates([Gate(recipe.folder, index) for index in range(arguments["data_parallel_size"])])
+    await CallerProcess(AskedVllm(llm, gates), llm.shutdown, recipe, connection, seat).run()
 
 
 class CallerProcess:
@@ -181,6 +185,7 @@ class CallerProcess:
 
     def accepted(self, heard: Heard, internal: str, core: int) -> None:
         """`internal`: vLLM's own id inside."""
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._open.setdefault(heard.name, []).append(heard)
         self._seat.observe("accepted", request=heard.name, internal=heard.internal, core=core)
 
