@@ -68,6 +68,8 @@ def _entry(run: Run, base: Path | None) -> dict[str, Any]:
     }
     if run.play.choice:
         entry["choice"] = run.play.choice
+    if run.play.options.edits:
+        entry["edits"] = list(run.play.options.edits)
     if run.failure:
         entry["failure"] = run.failure
     return entry

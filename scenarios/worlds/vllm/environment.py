@@ -24,6 +24,8 @@ ringtwin = scenarios.worlds.vllm.stand_in:platform
 [vllm.general_plugins]
 ringtwin = scenarios.worlds.vllm.stand_in:register
 """
+#: Where the package lies, without importing it.
+_PLACE = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('vllm').origin).parent.parent)"
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys
 print(json.dumps({"python": sys.version.split()[0], "version": m.version("vllm") if u.find_spec("vllm") else "",
@@ -55,6 +57,12 @@ def version_of(python: Path) -> str:
     """Without importing it. Empty where there is none. Raises OSError, SubprocessError, ValueError."""
     told = subprocess.run([str(python), "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True)
     return str(json.loads(told.stdout)["version"])
+
+
+def installed(python: Path) -> Path:
+    """The folder in which this interpreter's vLLM lies. Raises OSError, SubprocessError."""
+    told = subprocess.run([str(python), "-c", _PLACE], capture_output=True, text=True, timeout=30, check=True)
+    return Path(told.stdout.strip())
 
 
 def make_path(folder: Path) -> Path:
