@@ -27,7 +27,7 @@ from scenarios.worlds.engine import RealBench
 from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.edits.copy import make_copy
 from scenarios.worlds.vllm.edits.registry import edits_of
-from scenarios.worlds.vllm.environment import installed, interpreter, make_path
+from scenarios.worlds.vllm.environment import installed, interpreter, make_path, versions_of
 from scenarios.worlds.vllm.family import Family, name_of
 from scenarios.worlds.vllm.link import Caller, Host
 from scenarios.worlds.vllm.recipe import Recipe
@@ -45,6 +45,7 @@ class VllmWorld(World):
     def __init__(self, out: Path, **rest: Any) -> None:
         super().__init__(out, **rest)
         self._hosts: dict[tuple[str, ...], Host] = {}  # by the names of the edits that it has
+        self._versions: dict[str, str] = {}  # of what plays: the lab's own are another interpreter's
         self.edits: tuple[str, ...] = ()  # of each play, beside those that it asks for
 
     def play(self, *, topology: Any, workload: Workload, plan: Plan = Plan(),  # noqa: B008
@@ -61,8 +62,10 @@ class VllmWorld(World):
                             workload=with_references(workload.played(), VOCABULARY, longest(config)))
 
     def _play(self, play: Play) -> list[Path]:
+        host = self._brought_up(play.options.edits)
+        play = msgspec.structs.replace(play, versions={**self._versions, "ringtwin": play.versions.get("ringtwin", "")})
         folder = self.folder(play)
-        bench = VllmBench(play, folder, self._brought_up(play.options.edits))
+        bench = VllmBench(play, folder, host)
         try:
             seen = bench.run()
         finally:
@@ -76,6 +79,7 @@ class VllmWorld(World):
             python = interpreter()
             if python is None:
                 raise PlanError("no interpreter with vLLM is named")
+            self._versions = self._versions or versions_of(python)
             changes = edits_of(edits)
             for old in [name for name in self._hosts if name]:
                 self._hosts.pop(old).close()

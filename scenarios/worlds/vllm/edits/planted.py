@@ -29,10 +29,6 @@ PLANTED = {
         "The client's monitor of cores does nothing.",
         (Edit(_CLIENT, "MPClient.start_engine_core_monitor", does("return None")),),
         "test_vllm_is_killed[core.0 in decode]", "death-is-told"),
-    "worker-unwatched": Planted(
-        "The core's monitor of workers does nothing.",
-        (Edit(_EXECUTOR, "MultiprocExecutor.start_worker_monitor", does("return None")),),
-        "test_vllm_is_killed_at_rest[worker.1]", "no-orphans"),
     "parent-unwatched": Planted(
         "A worker does not look at the pipe that tells of its core's end.",
         (Edit(_EXECUTOR, "WorkerProc.monitor_death_pipe", does("return None")),),
