@@ -94,6 +94,47 @@ def passes(argument: str, value: str) -> Change:
     return _walked(of)
 
 
+def rescues(called: str, handler: str) -> Change:
+    """Each statement that calls this, named as it is called: where it raises, what is done then."""
+    class Rescue(ast.NodeTransformer):
+        count = 0
+
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) and _calls(node, called):
+                self.count += 1
+                caught = ast.ExceptHandler(ast.Name("Exception"), "_error", ast.parse(handler).body)
+                return ast.Try([node], [caught], [], [])
+            return super().generic_visit(node)
+
+    def change(function: Function) -> int:
+        rescue = Rescue()
+        rescue.visit(function)
+        return rescue.count
+
+    return change
+
+
+def _calls(node: ast.AST, called: str) -> bool:
+    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == called for one in ast.walk(node))
+
+
+def called_by(name: str, instead: str) -> Change:
+    """Another function for the one that is called by this name, which is handed the object that it is called of."""
+    def of(node: ast.AST) -> int:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == name:
+            node.args.insert(0, node.func.value)
+            node.func = ast.Name(instead)
+            return 1
+        return 0
+
+    return _walked(of)
+
+
+def both(*changes: Change) -> Change:
+    """All of these, in this order; each has to find something."""
+    return lambda function: min(change(function) for change in changes)
+
+
 def _walked(of: Callable[[ast.AST], int]) -> Change:
     return lambda function: sum(of(node) for node in ast.walk(function))
 

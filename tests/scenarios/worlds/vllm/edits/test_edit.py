@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 from scenarios.worlds.vllm.edits.copy import make_copy
-from scenarios.worlds.vllm.edits.edit import Change, Edit, EditError, begins, does, edited, passes, reads
+from scenarios.worlds.vllm.edits.edit import (
+    Change,
+    Edit,
+    EditError,
+    begins,
+    both,
+    called_by,
+    does,
+    edited,
+    passes,
+    reads,
+    rescues,
+)
 from scenarios.worlds.vllm.edits.registry import EDITS, edits_of
 
 SOURCE = '''
@@ -55,7 +67,19 @@ def test_an_attribute_and_an_argument_are_other_ones() -> None:
     assert of(passes("timeout", "None"))["Core"]().stop() == {"how": "default", "timeout": None}
 
 
+def test_what_raises_is_rescued_and_what_is_called_is_another() -> None:
+    module = of(rescues("ask", "return ['rescued', str(_error)]"))
+    assert module["Core"]().stop() == {"how": "default", "timeout": 5}
+    module["ask"] = None
+    assert module["Core"]().stop()[0] == "rescued"
+    other = of(both(called_by("said.append", "twice"), begins("def twice(of, word):\n    of += [word, word]")))
+    other["Core"]().stop()
+    assert other["said"] == ["stopping", "stopping"]
+
+
 @pytest.mark.parametrize(("function", "change", "why"), [
+    ("Core.stop", rescues("tell", "pass"), "nothing that the edit would change"),
+    ("Core.stop", both(does("tell()"), rescues("ask", "pass")), "nothing that the edit would change"),
     ("Core.start", does("pass"), "no function Core.start"), ("Other.stop", does("pass"), "no function Other.stop"),
     ("Core.stop", reads("DEFALT", "IGNORED"), "nothing that the edit would change"),
     ("Core.rest", passes("timeout", "None"), "nothing that the edit would change")], ids=str)
