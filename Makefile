@@ -68,6 +68,12 @@ sim: $(VENV_SIM)/.ready
 
 vllm: $(VENV)/.ready $(VENV_VLLM)/.ready
 	RINGTWIN_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(VENV)/bin/ringtwin run --world vllm --out $(OUT)/vllm $(ARGS)
+	@# What it could play of our engine's scenarios is played with that, too, so that the report has them side by side.
+	$(VENV)/bin/python -c "import json; print(*dict.fromkeys(one['name'] for one in json.load(open('$(OUT)/vllm/results.json'))['scenarios'] \
+	  if not one['name'].startswith('test_vllm_')), sep='\n')" | tr '\n' '\0' | sed -z '/^$$/d; s/^/--scenario=/' | \
+	  xargs -0 --no-run-if-empty $(VENV)/bin/ringtwin run --out $(OUT)/vllm/beside
+	$(VENV)/bin/ringtwin report $(OUT)/vllm/runs $$(ls -d $(OUT)/vllm/beside/runs 2>/dev/null) -o $(OUT)/vllm/report/index.html \
+	  --json $(OUT)/vllm/results.json
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .

@@ -25,6 +25,7 @@ from reports.matrix import GLYPHS, matrix
 from reports.measured import Score, measured
 from reports.provenance import line_of, origin_of, rows_of
 from reports.results import SCHEMA, agreement, counts
+from reports.views.beside import besides
 from reports.views.causes import Cause, causes
 from reports.views.packing import block, packed
 from reports.views.scenarios import ScenarioView, scenario_view
@@ -69,6 +70,7 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         opened=_opened(views), evidence=Markup(block({v.anchor: packed(evidence.render(s=v)) for v in views})),  # noqa: S704
         strip=strip(detections_of(scenarios, lambda run: anchors[id(run)]), min(bounds, default=None)),
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
+        besides=besides(runs),
         measured=measured(), channels=CHANNELS, places=places_of(runs), blind=blind_of(scenarios, judged),
         worlds=[known(name) for name in in_order(run.play.world for run in runs)],
         css=inline("style.css"), script=inline("page.js"))

@@ -33,6 +33,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     seeds: list[int]
     versions: dict[str, list[str]]
     record_schemas: list[int]
+    edits: list[str] = []  # functions of an engine that is not ours were changed
 
 
 def origin_of(runs: Sequence[Run]) -> Origin:
@@ -48,7 +49,8 @@ def origin_of(runs: Sequence[Run]) -> Origin:
         cores=_each(one.cores for one in said), commits=_each(map(commit_of, said)),
         commands=_each(one.command for one in said), seeds=_each(run.play.seed for run in runs),
         versions={name: sorted(found) for name, found in sorted(versions.items())},
-        record_schemas=_each(run.play.schema for run in runs))
+        record_schemas=_each(run.play.schema for run in runs),
+        edits=_each(name for run in runs for name in run.play.options.edits))
 
 
 def _each(values: Iterable[Any]) -> list[Any]:
@@ -84,6 +86,8 @@ def rows_of(origin: Origin, schema: int) -> list[tuple[str, list[str]]]:
             ("versions", [f"{name} {' / '.join(found)}" for name, found in origin.versions.items()]),
             ("schema", [f"records {' / '.join(map(str, origin.record_schemas))}, results {schema}"])]
     rows = [(what, values or [NOT_KNOWN]) for what, values in rows]
+    if origin.edits:
+        rows.append(("edited", origin.edits))
     if 0 < origin.known < origin.runs:
         rows.append(("not known of", [f"{origin.runs - origin.known:,} of {count(origin.runs, 'run')}"]))
     return rows

@@ -21,6 +21,8 @@ import msgspec
 
 from reports.collect import collect, disagreements
 from reports.provenance import origin_of
+from reports.views.beside import besides
+from scenarios.history.play import OTHERS
 from scenarios.history.run import Run
 from scenarios.history.sides import Side, cells_of, comparable, disagree
 from scenarios.history.verdicts import DECISIVE, Verdict
@@ -38,6 +40,8 @@ def results(runs: Sequence[Run], base: Path | None = None, unplayed: int = 0) ->
         "agreement": agreement(runs),
         "counts": counts(runs),
     }
+    if others := besides(runs):
+        found["beside"] = msgspec.to_builtins(others)
     return found | ({"unplayed": unplayed} if unplayed else {})
 
 
@@ -68,6 +72,8 @@ def _entry(run: Run, base: Path | None) -> dict[str, Any]:
     }
     if run.play.choice:
         entry["choice"] = run.play.choice
+    if run.play.options.edits:
+        entry["edits"] = list(run.play.options.edits)
     if run.failure:
         entry["failure"] = run.failure
     return entry
@@ -76,13 +82,15 @@ def _entry(run: Run, base: Path | None) -> dict[str, Any]:
 def agreement(runs: Sequence[Run]) -> dict[str, Any]:
     """Where the worlds agree, disagree, or cannot be compared; `scenarios/history/sides.py` has the rule."""
     compared, disagreements, differences, alone = 0, [], [], []
+    # Of engines that are not ours another verdict is no disagreement: `reports/views/beside.py` tells of it.
     for scenario in collect(runs):
         if len(scenario.worlds) < 2:
             alone.append({"scenario": scenario.name, "worlds": scenario.worlds})
             continue
-        for guarantee, worlds in scenario.sides.items():
+        mine = [world for world in scenario.worlds if world not in OTHERS]
+        for guarantee, worlds in scenario.sides.items() if len(mine) > 1 else ():
             sides = scenario.of_guarantee(guarantee)
-            said = {world: _values(worlds.get(world)) for world in scenario.worlds}
+            said = {world: _values(worlds.get(world)) for world in mine}
             entry = {"scenario": scenario.name, "guarantee": guarantee} | said
             if disagree(sides):
                 disagreements.append(entry)

@@ -48,14 +48,10 @@ world_option = click.option("--world", type=click.Choice([*WORLDS, EVERY]), defa
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 out_option = click.option("--out", type=path_argument, default=Path("out"), show_default=True,
                           help="Folder for runs, results and report.")
-lockstep_option = click.option("--lockstep", is_flag=True,
-                               help="The engines of --dp step together, with a coordinator.")
-coordinator_option = click.option("--coordinator", is_flag=True,
-                                  help="A coordinator carries the counts of the engines of --dp.")
+lockstep_option = click.option("--lockstep", is_flag=True, help="Engines of --dp step together, with a coordinator.")
+coordinator_option = click.option("--coordinator", is_flag=True, help="One carries the counts of the engines of --dp.")
 json_option = click.option("--json", "json_file", type=path_argument, default=None,
                            help="Write results.json here, too; - is stdout.")
-
-
 scenarios_option = click.option("--scenarios", "folders", type=path_argument, multiple=True, metavar="DIR",
                                 help="Those of this folder, or file, instead of the shipped ones; may be repeated.")
 
@@ -232,6 +228,16 @@ def convert(plan_file: Path, calls: int) -> int:
     return 0
 
 
+@cli.command()
+@click.argument("run_folder", metavar="RUN", type=path_argument)
+@click.option("--out", "output", type=path_argument, default=None, help="Write it here. Default: stdout.")
+@click.option("--times", type=click.IntRange(0), default=0, show_default=True, help="Play it again, and count.")
+@click.option("--control", is_flag=True, help="Play it with the cause of a finding of vLLM's mended, too.")
+def issue(run_folder: Path, output: Path | None, times: int, control: bool) -> int:
+    """Write a bug report of a run, as Markdown. It is sent nowhere."""
+    return conclusion.issue(checks.one_run(run_folder), output, times, control, Path("out/issue"))
+
+
 # -- the engine alone
 
 
@@ -373,5 +379,3 @@ def _interrupt(number: int, frame: Any) -> None:
 def complain(text: str, code: int) -> int:
     click.echo("ringtwin: " + " ".join(text.split()), err=True)
     return code
-
-

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from reports import compare as comparing
 from reports.answer import answer
@@ -20,9 +21,20 @@ from reports.junit import reason, write_junit
 from reports.page import write_page
 from reports.results import exit_code, readable, results, write_results
 from reports.summary import write_summary
+from reports.views import issue as writing
+from reports.views.issue import Again, broken_in
 from scenarios.command import checks
+from scenarios.command.playing import replaying
+from scenarios.guarantees.judge import judge
+from scenarios.guarantees.registry import GUARANTEES
+from scenarios.guarantees.theirs import THEIRS
+from scenarios.history.names import kind_of
 from scenarios.history.run import Run
 from scenarios.lab.player import ScenarioResult, replay_command
+from scenarios.worlds.vllm.edits.mends import MENDS
+from scenarios.worlds.vllm.findings import lookup as findings
+from scenarios.worlds.vllm.findings.finding import Finding
+from scenarios.worlds.vllm.findings.known import alike
 
 
 def conclude(played: Sequence[ScenarioResult], out: Path, json_file: Path | None) -> int:
@@ -123,6 +135,47 @@ def compare(before: Path, after: Path, page: Path, json_file: Path | None) -> in
         write_json(found, json_file)
     click.echo("\n".join([*comparing.lines(found), f"page: {page}"]), err=json_file == Path("-"))
     return int(bool(found.of(comparing.Way.WORSE)))
+
+
+def issue(run: Run, output: Path | None, times: int, control: bool, out: Path) -> int:
+    """Write a bug report of a run, to stdout or `output`, and what came of it when it was played again. -> exit code"""
+    if run.judgement is None:
+        run = Run(run.path, run.play, run.lab, run.journals, judge(run.play, run.lab, run.journals))
+    finding = findings.of_run(run)
+    if control and finding is None:
+        raise checks.BadInputError(f"{run.path}: no finding of the lab's, so there is no control of it")
+    plays = [((), times)] + ([((finding.control,), times or 1)] if control and finding is not None else [])
+    counted = [Again(times=many, edits=edits, broken=sum(any(map(broken_in, result.runs)) for result in replaying.again(
+        run.play, many, out, edits))) for edits, many in plays if many]
+    try:
+        text = writing.issue(run, _about(run, finding), counted)
+    except ValueError as error:
+        raise checks.BadInputError(f"{error}; an issue says what is") from None
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    checks.writable(output.parent)
+    output.write_text(text, encoding="utf-8")
+    click.echo(f"{output}: to be read, and sent by you, or not")
+    return 0
+
+
+def _about(run: Run, finding: Finding | None) -> writing.About:
+    theirs, play = THEIRS.get(run.play.world, {}), run.play
+    broken = [cell.guarantee for cell in writing.broken_in(run)]
+    sources = {name: theirs[name].source if name in theirs else f"{entry.sentence} ({entry.source})"
+               for name in broken for entry in (GUARANTEES[name],)}
+    known = {one.number: one.says for one in (*(finding.known if finding else ()), *alike(
+        broken, [fault.fate.value for fault in play.plan.faults],
+        [kind_of(fault.victim or fault.site.partition("/")[0]) for fault in play.plan.faults]))}
+    about = writing.About(sources=sources, replay=replay_command(run), alike=list(known.items()))
+    if finding is None:
+        return about
+    program = findings.program_of(finding)
+    return msgspec.structs.replace(
+        about, title=finding.title, mechanism=finding.mechanism, private=finding.by_http,
+        sources={**sources, **dict.fromkeys(finding.breaks, finding.source)}, control=MENDS[finding.control].sentence,
+        program=program.text, command=program.command)
 
 
 def export(run: Run, output: Path) -> int:

@@ -86,6 +86,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: those of `data_parallel` by their own names.
     differs: dict[str, Any] = {}
     queue: str = ""  # no engine: its queue alone, a row of `scenarios.lab.queue_play`
+    edits: tuple[str, ...] = ()  # of an engine that is not ours: its functions that are changed (`vllm.edits.registry`)
     program: str = ""  # no engine of the lab's: a program that uses parts of one, a row of `scenarios.programs.program`
 
     @property

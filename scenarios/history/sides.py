@@ -5,6 +5,8 @@ Promises of this file:
 - Worlds disagree where one says HELD and another BROKEN, and what the later one did is not among the outcomes that the
   earlier one allows. Of any number of worlds, each is held against all before it (`scenarios/worlds/registry.py` has
   their order: those that play every allowed outcome stand first).
+- An engine that is not ours is in no dispute with ours: it may keep another promise, or none. Where it came to another
+  verdict is told beside.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from itertools import combinations
 
 import msgspec
 
+from scenarios.history.play import OTHERS
 from scenarios.history.run import Run
 from scenarios.history.verdicts import DECISIVE, Cell, Evidence, Verdict, combined, is_as_declared
 
@@ -89,14 +92,19 @@ def cells_of(run: Run) -> list[Cell]:
 # -- worlds beside each other
 
 
+def ours(sides: Iterable[Side]) -> list[Side]:
+    """Those of our engine and its twin."""
+    return [side for side in sides if side.world not in OTHERS]
+
+
 def comparable(sides: Sequence[Side]) -> bool:
-    """Two worlds at least came to HELD or BROKEN."""
-    return sum(side.decided for side in sides) > 1
+    """Two worlds of ours at least came to HELD or BROKEN."""
+    return sum(side.decided for side in ours(sides)) > 1
 
 
 def dispute(sides: Sequence[Side]) -> tuple[Side, Side] | None:
     """The first two that disagree, the one that allows and the one that did. `sides` in the order of their worlds."""
-    for allows, did in combinations([side for side in sides if side.decided], 2):
+    for allows, did in combinations([side for side in ours(sides) if side.decided], 2):
         if any(verdict not in allows.verdicts for verdict in did.verdicts if verdict in DECISIVE):
             return allows, did
     return None

@@ -54,10 +54,11 @@ def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[...
     def of_a_value(world: World, value: Any) -> None:
         world.play(plan=plan(value), **asked).holds(*case.promises, **red)
 
-    function = of_a_value if case.each else alone
+    function: Callable[..., None] = of_a_value if case.each else alone
     function.__name__ = function.__qualname__ = case.name
     function.__module__ = module
     function.__doc__ = case.sentence
+    function.broken = tuple(guarantee.id for guarantee in case.broken)  # type: ignore[attr-defined]
     if case.only is not None:
         function = only(case.only.world, reason=case.only.reason)(function)
     return pytest.mark.parametrize("value", case.each)(function) if case.each else function

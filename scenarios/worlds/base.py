@@ -21,7 +21,7 @@ from engine.topology import Topology, with_ranks
 from faults.plan import Plan, PlanError
 from scenarios.guarantees.judge import judge
 from scenarios.guarantees.theirs import is_promised
-from scenarios.history.play import Options, Play
+from scenarios.history.play import OTHERS, Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
 from scenarios.history.verdicts import Verdict
@@ -102,6 +102,8 @@ class World(ABC):
 
     def replay(self, play: Play, *, other_topology: bool = False) -> PlayedRun:
         """Play what was recorded in a run directory, or made by `play`."""
+        if play.options.edits and self.name not in OTHERS:
+            raise NotHereError(f"edits are of engines that are not ours: {', '.join(play.options.edits)}")
         play = msgspec.structs.replace(
             play, world=self.name, virtual_time=self.virtual_time, provenance=provenance(),
             versions=dict(versions(real=not self.virtual_time)))

@@ -11,7 +11,7 @@ import pytest
 from reports.page import render
 from reports.provenance import line_of, origin_of, rows_of
 from reports.results import SCHEMA, write_results
-from scenarios.history.play import Provenance
+from scenarios.history.play import Options, Provenance
 from scenarios.history.run import Run
 from tests.reports.example import HELD, PROMISES, bare_run, cell, replay_command
 from tests.reports.test_page import Page
@@ -54,7 +54,7 @@ def test_results_have_it_and_a_schema(tmp_path: Path) -> None:
     assert told["provenance"] | {"commits": None} == {
         "runs": 2, "known": 1, "first": HERE.began_at, "last": HERE.began_at, "hosts": ["Linux 6.1, x86_64"],
         "pythons": ["CPython 3.11.2"], "cores": [2], "commits": None, "commands": [HERE.command], "seeds": [0],
-        "versions": {"simpy": ["4.1"], "torch": ["2.6"]}, "record_schemas": [2]}
+        "versions": {"simpy": ["4.1"], "torch": ["2.6"]}, "edits": [], "record_schemas": [2]}
 
 
 def test_the_page_says_it_in_a_line_at_the_top_and_whole_further_down() -> None:
@@ -85,3 +85,9 @@ def test_of_some_that_do_not_say_it_is_said_how_many() -> None:
 
 def test_no_run_says_nothing_of_where_it_comes_from() -> None:
     assert line_of(origin_of([])) == "" and rows_of(origin_of([]), SCHEMA) == []
+
+
+def test_functions_that_were_changed_are_told() -> None:
+    edited = run("vllm", options=Options(edits=("always-healthy",)))
+    assert ("edited", ["always-healthy"]) in rows_of(origin_of([run("sim"), edited]), SCHEMA)
+    assert "edited" not in dict(rows_of(origin_of([run("sim")]), SCHEMA))

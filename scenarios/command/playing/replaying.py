@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from engine.topology import tensor_parallel
 from faults.plan import Plan
 from scenarios.history.play import Play
-from scenarios.lab.player import ScenarioResult
+from scenarios.lab.player import ScenarioResult, Settings, Worlds, replay
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import recorded
 
@@ -44,6 +45,16 @@ def fresh(out: Path) -> Path:
         number += 1
     (out / str(number)).mkdir()
     return out / str(number)
+
+
+def again(play: Play, times: int, out: Path, edits: Sequence[str] = ()) -> list[ScenarioResult]:
+    """The same so often, each time in a folder of its own; with functions of an engine that is not ours changed."""
+    play = msgspec.structs.replace(play, options=msgspec.structs.replace(play.options, edits=tuple(edits)))
+    results = []
+    for _ in range(times):
+        with closing(Worlds(Settings(out=fresh(out), seed=play.seed))) as worlds:
+            results.append(replay(play, worlds.open(play.world)))
+    return results
 
 
 def repeated(results: Sequence[ScenarioResult]) -> str:

@@ -24,10 +24,17 @@ ringtwin = scenarios.worlds.vllm.stand_in:platform
 [vllm.general_plugins]
 ringtwin = scenarios.worlds.vllm.stand_in:register
 """
+#: Where the package lies, without importing it.
+_PLACE = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('vllm').origin).parent.parent)"
 _PROBE = """
-import importlib.metadata as m, importlib.util as u, json, sys
-print(json.dumps({"python": sys.version.split()[0], "version": m.version("vllm") if u.find_spec("vllm") else "",
-                  "missing": [name for name in ("torch", "zmq", "msgspec") if u.find_spec(name) is None]}))
+import importlib.metadata as m, json, sys
+found = {"python": sys.version.split()[0]}
+for name in ("vllm", "torch", "pyzmq", "msgspec"):
+    try:
+        found[name] = m.version(name)
+    except m.PackageNotFoundError:
+        pass
+print(json.dumps(found))
 """
 
 
@@ -53,8 +60,19 @@ def obstacle() -> str | None:
 
 def version_of(python: Path) -> str:
     """Without importing it. Empty where there is none. Raises OSError, SubprocessError, ValueError."""
+    return versions_of(python).get("vllm", "")
+
+
+def versions_of(python: Path) -> dict[str, str]:
+    """Of all that plays there, as far as it is there. Raises OSError, SubprocessError, ValueError."""
     told = subprocess.run([str(python), "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True)
-    return str(json.loads(told.stdout)["version"])
+    return dict(json.loads(told.stdout))
+
+
+def installed(python: Path) -> Path:
+    """The folder in which this interpreter's vLLM lies. Raises OSError, SubprocessError."""
+    told = subprocess.run([str(python), "-c", _PLACE], capture_output=True, text=True, timeout=30, check=True)
+    return Path(told.stdout.strip())
 
 
 def make_path(folder: Path) -> Path:

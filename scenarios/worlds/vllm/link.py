@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,11 @@ class VllmError(RuntimeError):
 
 
 class Host:
-    """Raises VllmError where vLLM cannot be imported, or the stand-in does not fit it."""
+    """`path`: what its interpreter looks through first. Raises VllmError where vLLM cannot be imported, or the stand-in
+    does not fit it.
+    """
 
-    def __init__(self, python: Path, path: Path, log: Path) -> None:
+    def __init__(self, python: Path, path: Sequence[Path], log: Path) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._words: list[Word] = []
         self._memory: dict[int, int] = {}  # by number of the caller: a descriptor of its /dev/shm
@@ -50,7 +52,7 @@ class Host:
             self._process = subprocess.Popen(
                 [str(python), "-m", "scenarios.worlds.vllm.host", str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-                env={**os.environ, **VARIABLES, "PYTHONPATH": str(path)})
+                env={**os.environ, **VARIABLES, "PYTHONPATH": os.pathsep.join(map(str, path))})
         theirs.close()
         self.version = self._brought_up(log)
 

@@ -25,7 +25,9 @@ from scenarios.workloads.workload import Workload, workload_for
 from scenarios.worlds.base import NotHereError, PlayedRun, World
 from scenarios.worlds.engine import RealBench
 from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
-from scenarios.worlds.vllm.environment import interpreter, make_path
+from scenarios.worlds.vllm.edits.copy import make_copy
+from scenarios.worlds.vllm.edits.registry import edits_of
+from scenarios.worlds.vllm.environment import installed, interpreter, make_path, versions_of
 from scenarios.worlds.vllm.family import Family, name_of
 from scenarios.worlds.vllm.link import Caller, Host
 from scenarios.worlds.vllm.recipe import Recipe
@@ -42,24 +44,30 @@ class VllmWorld(World):
 
     def __init__(self, out: Path, **rest: Any) -> None:
         super().__init__(out, **rest)
-        self._host: Host | None = None
+        self._hosts: dict[tuple[str, ...], Host] = {}  # by the names of the edits that it has
+        self._versions: dict[str, str] = {}  # of what plays: the lab's own are another interpreter's
+        self.edits: tuple[str, ...] = ()  # of each play, beside those that it asks for
 
     def play(self, *, topology: Any, workload: Workload, plan: Plan = Plan(),  # noqa: B008
              config: Any = None, options: Options | None = None) -> PlayedRun:
         if self.scenario in DIFFERENT:
             raise NotHereError(DIFFERENT[self.scenario])
-        check(plan, options or Options())
+        options = options or Options()
+        options = msgspec.structs.replace(options, edits=(*options.edits, *self.edits))
+        check(plan, options)
         check_topology(topology, plan)
         check_config(config or lab_config(), workload)
         config = with_bounds(config or lab_config(), topology)
         if topology.subscribers:  # its publisher is the one that they are told to hear
-            options = msgspec.structs.replace(options or Options(), without_epochs=True)
+            options = msgspec.structs.replace(options, without_epochs=True)
         return super().play(topology=topology, plan=plan, config=config, options=options,
                             workload=with_references(workload.played(), VOCABULARY, longest(config)))
 
     def _play(self, play: Play) -> list[Path]:
+        host = self._brought_up(play.options.edits)
+        play = msgspec.structs.replace(play, versions={**self._versions, "ringtwin": play.versions.get("ringtwin", "")})
         folder = self.folder(play)
-        bench = VllmBench(play, folder, self._brought_up())
+        bench = VllmBench(play, folder, host)
         try:
             seen = bench.run()
         finally:
@@ -67,20 +75,28 @@ class VllmWorld(World):
         save(folder / "lab.json", seen)
         return [folder]
 
-    def _brought_up(self) -> Host:
-        if self._host is None:
+    def _brought_up(self, edits: tuple[str, ...]) -> Host:
+        """One that is not edited stays; of the others, which take as much memory, the last one that was asked for."""
+        if edits not in self._hosts:
             python = interpreter()
             if python is None:
                 raise PlanError("no interpreter with vLLM is named")
+            self._versions = self._versions or versions_of(python)
+            changes = edits_of(edits)
+            for old in [name for name in self._hosts if name]:
+                self._hosts.pop(old).close()
             place = home.scratch()
             self.out.mkdir(parents=True, exist_ok=True)
-            self._host = Host(python, make_path(place), self.out / "vllm-host.log")
-        return self._host
+            path = [make_path(place)]
+            if changes:
+                path.insert(0, make_copy(installed(python), place / "edited", changes))
+            self._hosts[edits] = Host(python, path, self.out / "vllm-host.log")
+        return self._hosts[edits]
 
     def close(self) -> None:
-        if self._host is not None:
-            self._host.close()
-            self._host = None
+        for host in self._hosts.values():
+            host.close()
+        self._hosts = {}
 
 
 class VllmBench(RealBench):

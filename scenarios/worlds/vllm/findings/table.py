@@ -1,0 +1,50 @@
+"""Findings in released versions of vLLM, each confirmed by hand without the lab, and by a mend of its cause."""
+
+from __future__ import annotations
+
+from scenarios.worlds.vllm.findings import known
+from scenarios.worlds.vllm.findings.finding import Finding
+
+FINDINGS = (
+    Finding(
+        id="core-outlives-its-caller", release="0.33.0",
+        title="SIGKILL of the process that owns an engine leaves its core and all workers running",
+        breaks=("no-orphans",),
+        source="vllm/v1/engine/core.py, run_engine_core: says of a caller that ends unexpectedly that core and workers "
+               "will be killed by the manager of processes; vllm/v1/executor/multiproc_executor.py: a worker ends with "
+               "its parent",
+        rows=("test_vllm_frontend_is_killed",),
+        mechanism="The manager of processes lives in the caller and dies with it. A worker looks at a pipe of its "
+                  "core; the core looks at nothing of the process that started it.",
+        control="core-watches-its-caller", by_hand="caller_killed",
+        known=(known.KILLED_CALLER, known.KILLED_CALLER_MEND)),
+    Finding(
+        id="workers-outlive-an-engine-that-timed-out", release="0.33.0",
+        title="The step's time-out ends an engine, and the workers that hang stay when it has been shut down",
+        breaks=("no-orphans",),
+        source="vllm/v1/executor/multiproc_executor.py, _ensure_worker_termination: all worker processes are ended, in "
+               "the end by SIGKILL; tests/v1/shutdown, test of a forward error: no process holds the device afterwards",
+        rows=("test_vllm_worker_is_stopped",),
+        mechanism="A core that fails takes the default handler for SIGTERM before it ends its workers, and gives them "
+                  "seconds for that. Its client, told of the failure, sends it SIGTERM meanwhile: it ends at once, and "
+                  "nobody is left to end workers that no pipe reaches because they hang.",
+        control="core-ends-its-workers", by_hand="worker_stopped",
+        known=(known.TERMINATED_IN_SHUTDOWN, known.WEDGED_WORKER)),
+    Finding(
+        id="start-waits-for-a-dead-core", release="0.33.0",
+        title="SIGKILL of a core while its forked workers come up: the start neither fails nor ends, and workers stay",
+        breaks=("start-ends", "no-orphans"),
+        source="vllm/v1/engine/utils.py, wait_for_engine_startup: a core process that ends fails the start; "
+               "vllm/v1/executor/multiproc_executor.py: a worker ends with its parent",
+        rows=("test_vllm_core_is_killed_at_start",),
+        mechanism="The start waits for the sentinel of the core's process, which is the end of a pipe that the core's "
+                  "forked workers have inherited: it is readable when the last of them has gone. Workers begin to look "
+                  "at their parent when they have loaded, so one that waits for a rank that will not come waits on.",
+        control="start-looks-at-the-core-itself", by_hand="core_killed_at_start",
+        known=(known.START_WITHOUT_BOUND,)),
+)
+
+
+def finding_of(scenario: str, guarantee: str) -> Finding | None:
+    """What it is that this guarantee is broken in that scenario; None: nobody knows yet."""
+    return next((one for one in FINDINGS if one.shows(scenario, guarantee)), None)
