@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 
 _HEAD = struct.Struct("<II")
+#: Of a journals' folder: what others have seen cross, in journals of the same names, to be read as a part of those.
+RELAYED = "relayed"
 
 
 class Kind(StrEnum):

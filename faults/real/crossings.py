@@ -9,7 +9,8 @@ several threads; a fate is met outside of the lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from engine.topology import Channel, Node
@@ -53,11 +54,17 @@ class Crossings:
         """Meet a process fate that `note` returned. May not come back; raises what the plan says."""
         self._performer.perform(fault, site, nth)
 
+    def strike(self, fault: Fault) -> None:
+        """Meet a kill, a stop or a SIGTERM that `note` returned for another process: this one stands beside it."""
+        self._performer.strike(fault, victim_of(fault))
+
     def note(self, site: str, *, frames: Sequence[Any] | None = None, channel: Channel | None = None,
-             digest: str = "", data: dict[str, Any] | None = None) -> tuple[Fault | None, int]:
+             digest: str = "", data: dict[str, Any] | None = None,
+             decoded: Callable[[], Any] | None = None) -> tuple[Fault | None, int]:
         """Count and record one crossing. -> (the fault that fires, nth)
 
-        `frames` is the message, for its digest and, with `channel`, for faults that match on what it says.
+        `frames` is the message, for its digest and, with `channel`, for faults that match on what it says; `decoded`
+        gives what it says where it is no message of our engine's.
         """
         judge = self.judge
         if frames is not None and not digest:
@@ -68,9 +75,9 @@ class Crossings:
             for fault_id in judge.awaited():
                 if self.board.fired_at(fault_id) is not None:
                     judge.notice(fault_id)
-            fault = fates.befalling(judge.crossing(site, None if channel is None or frames is None
-                                                   else lambda: decoded_of(channel, frames),
-                                                   0 if frames is None else len(frames)),
+            if decoded is None and channel is not None and frames is not None:
+                decoded = partial(decoded_of, channel, frames)
+            fault = fates.befalling(judge.crossing(site, decoded, 0 if frames is None else len(frames)),
                                     self._performer.reaches)
             nth = judge.count(site)
             occurrence = 0

@@ -93,7 +93,7 @@ class Performer:
             elif isinstance(step, Release):
                 self._on_release(fault, site, nth)
             elif step.victim is not None:
-                self._signal(fault, step.victim)
+                self.strike(fault, step.victim)
             elif fault.fate is Fate.TERMINATE:
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
@@ -105,7 +105,8 @@ class Performer:
         process = self._board.process(*victim_of(fault))
         return process is not None and is_alive(*process)
 
-    def _signal(self, fault: Fault, victim: tuple[str, int]) -> None:
+    def strike(self, fault: Fault, victim: tuple[str, int]) -> None:
+        """By the process id on the board, whoever asks: it is dead or stopped when this returns."""
         process = self._board.process(*victim)
         if process is None or not send_signal(*process, _SIGNALS[fault.fate]):
             return

@@ -82,6 +82,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     synchronous: bool = False  # a real client is a program without an event loop, which generates and waits
     over_http: bool = False  # clients ask the engine's HTTP server, where it has one
     polling: bool = False  # a real subscriber is a program that polls
+    relayed: bool = False  # vLLM's messages pass the lab's relay also where no fault names one; ours are watched anyway
     #: Of several that start engines of one group, the last is configured with these instead: fields of `EngineConfig`,
     #: those of `data_parallel` by their own names.
     differs: dict[str, Any] = {}

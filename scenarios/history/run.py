@@ -18,7 +18,7 @@ import msgspec
 
 from engine.errors import RingtwinError
 from engine.topology import tensor_parallel
-from faults.journal import JournalFile, read_journal
+from faults.journal import RELAYED, JournalFile, read_journal
 from scenarios.history.history import History
 from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.verdicts import Judgement, Verdict
@@ -113,13 +113,22 @@ def load_run(path: Path) -> Run:
     files = sorted((path / "journals").glob("*.journal"))
     if not files:
         raise RunError(f"{path / 'journals'}: holds no journal, so this is not a whole run; play it again")
-    journals = [read_journal(file) for file in files]
+    journals = [with_relayed(read_journal(file), path / "journals" / RELAYED / file.name) for file in files]
     for file, journal in zip(files, journals, strict=True):
         if (damage := _damage(journal, lab)) is not None:
             raise RunError(f"{file}: damaged journal ({damage}); play it again")
     verdicts = path / "verdicts.json"
     judgement = _read(verdicts, Judgement) if verdicts.exists() else None
     return Run(path, play, lab, journals, judgement)
+
+
+def with_relayed(journal: JournalFile, beside: Path) -> JournalFile:
+    """With what a relay has seen cross at that process, if there is any, by time: one journal of one process."""
+    if not beside.exists():
+        return journal
+    records = sorted((*journal.records, *read_journal(beside).records), key=lambda record: record.at)
+    return msgspec.structs.replace(journal, records=[
+        msgspec.structs.replace(record, number=number) for number, record in enumerate(records)])
 
 
 def _damage(journal: JournalFile, lab: Lab) -> str | None:

@@ -30,6 +30,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     over_http: bool = False  # of vLLM's server
     startup_s: float = 0.0  # how long one may take to come up
     isolated: bool = True  # a /dev/shm of its own
+    relay: str = ""  # by which name one is asked to stand between it and its cores; empty: none does
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Caller -> relay: to stand before the socket at `target`, of that client."""
+
+    target: str
+    client: int
+
+
+def address_of(name: str) -> str:
+    """Of a socket without a file."""
+    return "\0" + name
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):

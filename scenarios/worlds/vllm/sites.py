@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
-from engine.topology import Mark, NodeKind, Topology, mark_site
-from faults.plan import PROCESS_FATES, Fault, Plan
+from engine.topology import Channel, Edge, Mark, NodeKind, Topology, mark_site
+from faults.plan import PROCESS_FATES, Fate, Fault, Plan
 from faults.sites import home_of
 from scenarios.history.names import kind_of
 from scenarios.history.play import Options
@@ -20,6 +20,19 @@ MARKS = {
     NodeKind.CORE: (Mark.BORN, Mark.STEP, Mark.SCHEDULED, Mark.EXECUTED, *OF_A_RANK, Mark.DUMMY),
     NodeKind.WORKER: (Mark.BORN, *OF_A_RANK),
 }
+#: What a relay stands between.
+CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS)
+_BEYOND = {
+    Channel.BIRTH: "vLLM has no such pipe: what it tells a process at birth it tells by the way that it is started",
+    Channel.RPC: "vLLM's rings are memory that only its processes map",
+    Channel.RESPONSE: "vLLM's rings are memory that only its processes map",
+    Channel.OVERFLOW: "nothing stands between vLLM's rings and what they have no room for",
+    Channel.WAVE: "no coordinator of vLLM's is relayed yet", Channel.REPORT: "no coordinator of vLLM's is relayed yet",
+    Channel.STATS: "no coordinator of vLLM's is relayed yet", Channel.KV: "vLLM's events are not relayed yet",
+    Channel.REPLAY: "vLLM's events are not relayed yet",
+}
+#: What somebody who stands beside a process can do to it.
+_STRIKES = frozenset({Fate.KILL, Fate.STALL, Fate.TERMINATE})
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
@@ -44,8 +57,11 @@ def check(plan: Plan, options: Options) -> None:
     for fault in plan.faults:
         if (why := _why_not(fault)) is not None:
             raise NotHereError(f"{fault.site}: {why}")
-        if fault.until is not None and fault.until.site is not None and (why := _of_site(fault.until.site)) is not None:
-            raise NotHereError(f"{fault.until.site}: {why}")
+        until = fault.until.site if fault.until is not None else None
+        if until is not None and (why := why_out_of_reach(until)) is not None:
+            raise NotHereError(f"{until}: {why}")
+    if options.over_http and needs_relay(plan, options):
+        raise NotHereError("cores of vLLM's HTTP server are started by a process of its own, and not relayed")
 
 
 def check_topology(topology: Topology, plan: Plan = Plan()) -> None:  # noqa: B008
@@ -84,19 +100,39 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
         raise NotHereError("the stand-in draws no tokens")
 
 
+def needs_relay(plan: Plan, options: Options) -> bool:
+    """Whether the messages of a play pass a relay: where a fault names one, or somebody asks for it."""
+    sites = [fault.site for fault in plan.faults]
+    sites += [fault.until.site for fault in plan.faults if fault.until is not None and fault.until.site is not None]
+    return options.relayed or any(_channel_of(site) in CHANNELS for site in sites)
+
+
+def _channel_of(site: str) -> Channel | None:
+    place = site.rpartition(":")[0]
+    return Edge.parse(place).channel if "->" in place else None
+
+
 def _why_not(fault: Fault) -> str | None:
-    why = _of_site(fault.site)
-    if why is None and fault.fate not in PROCESS_FATES and "/mark:" in fault.site:
+    why = why_out_of_reach(fault.site)
+    if why is not None:
+        return why
+    if "/mark:" in fault.site and fault.fate not in PROCESS_FATES:
         return f"a fate of messages, {fault.fate.value}, befalls no mark"
-    return why
+    if _channel_of(fault.site) in CHANNELS and fault.fate in PROCESS_FATES - _STRIKES:
+        return f"a relay stands beside a process, so {fault.fate.value} cannot befall it at a message"
+    return None
 
 
-def _of_site(site: str) -> str | None:
-    node, _ = home_of(site)
+def why_out_of_reach(site: str) -> str | None:
+    """Why no fault reaches this site of vLLM's, in words; None where it does."""
+    node, life = home_of(site)
     if kind_of(node) == NodeKind.SUBSCRIBER:  # it is the lab's own, with ports that know all fates
         return None
-    if "/mark:" not in site:
-        return "messages and rings of vLLM are out of reach yet; its marks are not"
+    channel = _channel_of(site)
+    if channel in CHANNELS:
+        return "no process of vLLM's lives twice in a play" if life else None
+    if channel is not None or "/mark:" not in site:
+        return _BEYOND.get(channel) or f"vLLM's {site.rpartition(':')[2].split('.')[0]} is not watched"
     kind, mark = NodeKind(kind_of(node)), site.rpartition(":")[2]
     known = [one.value for one in MARKS.get(kind, ())]
     return None if mark in known else f"no {kind.value} of vLLM passes it; it passes {', '.join(known) or 'none'}"

@@ -23,20 +23,24 @@ from scenarios.lab import home
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, workload_for
 from scenarios.worlds.base import NotHereError, PlayedRun, World
-from scenarios.worlds.engine import RealBench
+from scenarios.worlds.engine import RealActor, RealBench
 from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.edits.copy import make_copy
 from scenarios.worlds.vllm.edits.registry import edits_of
 from scenarios.worlds.vllm.environment import installed, interpreter, make_path, versions_of
 from scenarios.worlds.vllm.family import Family, name_of
-from scenarios.worlds.vllm.link import Caller, Host
+from scenarios.worlds.vllm.link import Caller, Host, VllmError
 from scenarios.worlds.vllm.recipe import Recipe
 from scenarios.worlds.vllm.references import with_references
+from scenarios.worlds.vllm.relay import process as relay_process
+from scenarios.worlds.vllm.relay.process import RelayRecipe, fresh_name
 from scenarios.worlds.vllm.selection import DIFFERENT
-from scenarios.worlds.vllm.sites import check, check_config, check_topology
+from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay
 
 #: Of the lab's model.
 VOCABULARY = 561
+#: A relay has started within this.
+RELAY_S = 20.0
 
 
 class VllmWorld(World):
@@ -109,6 +113,19 @@ class VllmBench(RealBench):
         self._sockets = self._scratch / "s"
         self._sockets.mkdir()
 
+        self._relay: tuple[str, RealActor] | None = None
+        if needs_relay(play.plan, play.options):
+            self._relay = self._start_relay()
+
+    def _start_relay(self) -> tuple[str, RealActor]:
+        name = fresh_name()
+        actor = RealActor(relay_process.main, msgspec.msgpack.encode(RelayRecipe(
+            str(self._folder.absolute()), name)), "relay", "fork")
+        if not actor.connection.poll(RELAY_S) or actor.connection.recv_bytes() != relay_process.UP:
+            actor.close()
+            raise VllmError("the relay of a play did not start")
+        return name, actor
+
     def start_client(self, client: Client, life: int, attachment: bytes) -> Caller:
         caller = self._host.start(Recipe(
             index=client.index, life=life, workload=self._asked_by(client),
@@ -116,7 +133,7 @@ class VllmBench(RealBench):
             environment=environment_of(self._play.config, str(self._sockets)),
             await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log,
             synchronous=self._options.synchronous, over_http=self._options.over_http,
-            startup_s=self._play.config.bounds.startup_s))
+            startup_s=self._play.config.bounds.startup_s, relay=self._relay[0] if self._relay is not None else ""))
         self._family.adopt(caller.pid)
         self._actors.append(caller)
         return caller
@@ -153,4 +170,6 @@ class VllmBench(RealBench):
 
     def close(self) -> None:
         self._family.end()
+        if self._relay is not None:
+            self._relay[1].close()
         super().close()

@@ -22,6 +22,7 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
+from scenarios.worlds.vllm.host.relayed import shake_hands_through
 from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
@@ -50,6 +51,8 @@ def main(recipe: Recipe, descriptor: int) -> None:
 
 async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     seat.observe("starting")
+    if recipe.relay:
+        shake_hands_through(recipe.relay, recipe.index)
     try:
         arguments = {**recipe.arguments, "additional_config": {KEY: {"folder": recipe.folder}}}
         if "kv_events_config" in arguments:

@@ -25,6 +25,7 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import error_of, ours
+from scenarios.worlds.vllm.host.relayed import shake_hands_through
 from scenarios.worlds.vllm.host.values import given
 from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
@@ -41,6 +42,8 @@ def main(recipe: Recipe, descriptor: int) -> None:
 
 def _play(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     seat.observe("starting")
+    if recipe.relay:
+        shake_hands_through(recipe.relay, recipe.index)
     arguments = {**recipe.arguments, "additional_config": {KEY: {"folder": recipe.folder}}}
     try:
         llm = LLM(**arguments)

@@ -1,0 +1,40 @@
+"""Has the cores of a caller shake hands through the lab's relay, which then tells them of posts for all other sockets.
+
+vLLM hands the address of the handshake to whoever starts its cores (`CoreEngineProcManager`): that is given the relay's
+instead. All else is as vLLM has it.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import msgspec
+from vllm.v1.engine import utils
+
+from scenarios.worlds.vllm.recipe import Wish, address_of
+
+#: Of an argument of vLLM's that is such an address.
+_ADDRESSES = ("handshake_address", "client_handshake_address")
+
+
+def shake_hands_through(relay: str, client: int) -> None:
+    """`relay`: the name by which it is asked; `client`: the caller's index. For this process, from now on."""
+    manager = utils.CoreEngineProcManager
+
+    class RelayedProcManager(manager):  # type: ignore[misc,valid-type]
+        def __init__(self, *args: Any, **named: Any) -> None:
+            for name in _ADDRESSES:
+                if named.get(name):
+                    named[name] = _stand_before(relay, named[name], client)
+            super().__init__(*args, **named)
+
+    utils.CoreEngineProcManager = RelayedProcManager
+
+
+def _stand_before(relay: str, target: str, client: int) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        asked.settimeout(5.0)
+        asked.connect(address_of(relay))
+        asked.send(msgspec.msgpack.encode(Wish(target, client)))
+        return asked.recv(4096).decode()
