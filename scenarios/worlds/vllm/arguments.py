@@ -20,15 +20,15 @@ BOUNDS: dict[str, float] = {"startup_s": 20.0, "step_s": 2.0, "rpc_s": 2.0, "sta
                             "detection_s": 1.0, "cleanup_s": 3.0, "terminate_s": 6.0, "orphan_s": 6.0, "drain_s": 2.0}
 
 
-#: A client of several engines that do not step together tells nobody of the death of one before the others have left,
-#: or were killed because they did not leave in this time.
+#: A client of several engines tells nobody of the death of one before the others have left, or were killed because
+#: they did not leave in this time.
 OTHERS_LEAVE_S = 5.0
 
 
 def with_bounds(config: EngineConfig, topology: Topology = Topology()) -> EngineConfig:  # noqa: B008
     """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
     startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
-    others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 and not topology.stepping else 0.0
+    others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 else 0.0
     return msgspec.structs.replace(config, bounds=msgspec.structs.replace(
         config.bounds, **{**BOUNDS, "startup_s": startup_s, "detection_s": BOUNDS["detection_s"] + others_s}))
 

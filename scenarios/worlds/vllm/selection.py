@@ -10,6 +10,7 @@ _HUB = "vLLM's coordinator is missed by nobody, as a scenario of its own shows"
 _GOES_ON = "engines in step are asked to go on that have not paused, as in a scenario of its own"
 _STAGES = "vLLM's runner of models that is played has no stages with a step in flight"
 _OTHER_TYPE = "vLLM's client lets a rank of another type through, and what hears of requests in the core ends by it"
+_NEXT_LIFE = "what is left to hear live for its next life differs from play to play there"
 _STATE = "vLLM's publisher tells nobody its state"
 
 #: By name: why not.
@@ -30,5 +31,6 @@ DIFFERENT = {
     "test_one_request_wakes_all_ranks": _GOES_ON, "test_rank_loses_its_only_request_in_a_pause": _GOES_ON,
     "test_requests_for_cores_that_there_are_none_of": _OTHER_TYPE,
     "test_waves_of_two_stages": _STAGES, "test_worker_of_a_last_stage_dies_in_step": _STAGES,
+    "test_subscriber_dies_and_is_started_again": _NEXT_LIFE,
     "test_state_of_many_blocks_is_told_in_pieces": _STATE, "test_state_comes_while_its_reader_stands_still": _STATE,
 }

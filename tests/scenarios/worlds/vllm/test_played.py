@@ -6,12 +6,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from engine.topology import tensor_parallel
-from faults.plan import Plan, kill, plan
-from scenarios.guarantees.all import death_is_told, ends_once, no_orphans, tokens_match_reference
+from engine.topology import data_parallel, tensor_parallel
+from faults.plan import Plan, drop, kill, plan
+from scenarios.guarantees.all import (
+    death_is_told,
+    ends_once,
+    kv_mirror_true,
+    kv_replay_complete,
+    no_orphans,
+    tokens_match_reference,
+)
 from scenarios.history.verdicts import Verdict
+from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import abort, add, recorded
 from scenarios.worlds.registry import can_play
 from scenarios.worlds.vllm.environment import VARIABLE
@@ -47,6 +56,29 @@ def test_a_death_is_told_and_a_calm_play_is_as_expected(world: VllmWorld) -> Non
     played(world).holds(tokens_match_reference)  # type: ignore[attr-defined]
     hit = played(world, plan(kill("worker.1", at="core.0/mark:scheduled", nth=5)))
     hit.holds(ends_once, death_is_told)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["side by side", "in step"])
+def test_two_engines_serve_one_caller(world: VllmWorld, lockstep: bool) -> None:
+    """Those in step execute dummy batches where they have no work, and nobody else does."""
+    free = msgspec.structs.replace(recorded("eight-mixed"), free=True)
+    run = world.play(topology=data_parallel(2, coordinated=True, lockstep=lockstep), workload=free)
+    run.holds(tokens_match_reference)
+    records = [record for file in run.runs[0].journals for record in file.records]
+    assert {record.data["core"] for record in records if record.site == "accepted"} == {0, 1}
+    assert any(record.site.endswith("/mark:dummy") for record in records) is lockstep
+    assert {process.node for process in run.runs[0].lab.processes} == {
+        "frontend.0", "coordinator.0", "core.0", "core.1"}
+
+
+def test_what_a_subscriber_has_heard_is_the_cache(world: VllmWorld) -> None:
+    run = world.play(topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+                     config=lab_config(kv_events={"enable_kv_cache_events": True}),
+                     plan=plan(drop("core.0->subscriber.0/kv", nth=5)))
+    run.holds(kv_mirror_true, kv_replay_complete)
+    cache, mirror = ([record.data["hashes"] for file in run.runs[0].journals for record in file.records
+                      if record.site == name][-1] for name in ("kv-cache", "kv-mirror"))
+    assert cache == mirror != []
 
 
 def test_what_outlives_its_caller_is_seen_and_ended(world: VllmWorld) -> None:
