@@ -217,6 +217,14 @@ def _closed_by_another(history: History, incident: Incident) -> bool:
                for mine in history.engines_of(incident.node)) if incident.node != LAB else False
 
 
+def _head_was_shut_down(history: History, incident: Incident) -> bool:
+    """The head takes along the coordinator, which clients of other cores watch."""
+    if incident.record is None or incident.record.site != "coordinator-dead":
+        return False
+    heads = {history.greeted_by(mine)[0] for mine in history.engines_of(incident.node)}
+    return any(closing.at <= incident.at for head in heads for closing in history.by_node("closing").get(head, ()))
+
+
 def _configured_otherwise(history: History, incident: Incident) -> bool:
     """Of several that start engines of one group one is configured otherwise than the others."""
     return bool(history.play.options.differs) and incident.node != LAB
@@ -308,6 +316,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
     Cause("one of those that it steps with was shut down", _TOGETHER, _closed_by_another),
+    Cause("the head was shut down, and the coordinator with it", frozenset({Sort.DEAD}), _head_was_shut_down),
     Cause("one of those that step together was asked nothing in a wave", _TOGETHER, _missed),
     Cause("some are configured otherwise than others", frozenset({Sort.START, Sort.DEATH, Sort.DEAD}),
           _configured_otherwise),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
-from engine.topology import data_parallel, external, offline
+from engine.topology import data_parallel, external, hybrid, offline
 from scenarios.history.play import Intruder, Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
 from scenarios.law.incidents import Sort
-from tests.guarantees.build import WORKLOAD, Builder, history
+from tests.guarantees.build import WORKLOAD, Builder, bounds, history
 
 LAW = "nothing-without-cause"
 EVENTS = KVEventsConfig(enable_kv_cache_events=True, hwm=2)
@@ -123,6 +123,31 @@ def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
     return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
 
 
+def _hears_of_the_coordinator(*, closing: bool) -> Builder:
+    """A client of cores that the head has not started sees that their coordinator is gone."""
+    h = history(tp=1, topology=hybrid(2, 2), data_parallel_size=4)
+    if closing:
+        h.observes("frontend.0", "closing", kept={}).wait(0.01)
+    return h.observes("frontend.1", "coordinator-dead", reason="coordinator.0 died")
+
+
+def _second_gives_up(*, first: bool = True) -> Builder:
+    """Of a rank's workers the second one came to a forward before the first one did, and gives the other rank up first;
+    or it has come to none.
+    """
+    h = history(topology=offline(2, tp=2), data_parallel_size=2, bounds=bounds(collective_s=0.8))
+    if first:
+        h.crosses("worker.1/collective:enter", operation="keep_step", wave=0, step=0)
+    h.wait(0.3).crosses("worker.0/collective:enter", operation="keep_step", wave=0, step=0).wait(0.5)
+    return h.observes("worker.1", "rpc-raised", call=2, method="execute_model",
+                      error="CollectiveError: worker.1.1 did not enter within 0.8 s")
+
+
+def test_whoever_of_a_rank_came_first_to_a_forward_may_give_up_the_others_first() -> None:
+    assert _second_gives_up().judged(LAW).verdict is Verdict.HELD
+    assert _second_gives_up(first=False).judged(LAW).verdict is Verdict.BROKEN
+
+
 def _misses_one(*, closing: bool = False, left: bool = True) -> Builder:
     """A rank whose forward fails, for another one has left; and whether their client is closing."""
     h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2).request("a")
@@ -210,6 +235,8 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
                                                    lambda: _ended_with_another(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
     "one of those that it steps with was shut down": (lambda: _offline(closing=True), _offline),
+    "the head was shut down, and the coordinator with it": (
+        lambda: _hears_of_the_coordinator(closing=True), lambda: _hears_of_the_coordinator(closing=False)),
     "one of those that step together was asked nothing in a wave": (lambda: _offline(missed=True), _offline),
     "some are configured otherwise than others": (lambda: _refuses(sync_interval=7), _refuses),
     "its reader is slower than it waits": (lambda: _full("slow"), lambda: _full("few")),
