@@ -187,6 +187,16 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
         start.ready for start in history.startups if is_of_it(start.node))
 
 
+def _nobody_ends_it(history: History, incident: Incident) -> bool:
+    """By the plan it stands still to the end: a subscriber, which its own program would end, or a core whose owner is
+    gone without having ended it.
+    """
+    kind, owner = kind_of(incident.node), history.owner(history.engine_of(incident.node))
+    alone = history.ends.at(owner) <= incident.at and owner not in history.by_node("closed")
+    return (kind == NodeKind.SUBSCRIBER or (kind == NodeKind.CORE and alone)) and any(
+        stall.node == incident.node and stall.at <= incident.at <= stall.until for stall in history.faults.stalls)
+
+
 # -- what the lab did --------------------------------------------------------------------------------------------
 
 
@@ -311,6 +321,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME, Sort.MISTOLD, Sort.KV_READER}),
           _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
+    Cause("it stands still, and nobody is left to end it", frozenset({Sort.OVERSTAY}), _nobody_ends_it),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("one of those that it steps with has left before it", frozenset({Sort.RPC}), _left_by_another),
     Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),

@@ -8,10 +8,12 @@ import pytest
 
 from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
 from engine.topology import data_parallel, external, hybrid, offline
+from faults.plan import Until
 from scenarios.history.play import Intruder, Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
-from scenarios.law.incidents import Sort
+from scenarios.law.incidents import Sort, incidents
+from scenarios.law.law import cause_of
 from tests.guarantees.build import WORKLOAD, Builder, bounds, history
 
 LAW = "nothing-without-cause"
@@ -123,6 +125,29 @@ def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
     return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
 
 
+def _stays_stopped(node: str, *, owner: str = "dies", lasts_s: float = 9.0) -> Builder:
+    """By the plan it stands still, and it is there when all is over."""
+    h = history(tp=1, subscribers=1).started()
+    if owner == "dies":
+        h.fires("kill", "frontend.0/mark:born").ends("frontend.0", exitcode=-9)
+    elif owner == "closes":
+        h.observes("frontend.0", "closing", kept={}).observes("frontend.0", "closed").ends("frontend.0")
+    h.fires("stall", f"{node}/mark:born", node=node, until=Until(seconds=lasts_s)).wait(min(lasts_s, 5.0))
+    if lasts_s < 5.0:
+        h.releases().wait(1.0)
+    return h.observes("subscriber.0", "born", pid=9).ends(node, alive=True)
+
+
+@pytest.mark.parametrize(("node", "owner", "lasts_s", "explained"), [
+    ("core.0", "dies", 9.0, True), ("core.0", "closes", 9.0, False), ("core.0", "lives", 9.0, False),
+    ("core.0", "dies", 1.0, False), ("subscriber.0", "lives", 9.0, True), ("subscriber.0", "lives", 1.0, False)])
+def test_what_stands_still_to_the_end_is_there_where_nobody_would_end_it(
+        node: str, owner: str, lasts_s: float, explained: bool) -> None:
+    h = _stays_stopped(node, owner=owner, lasts_s=lasts_s).history()
+    found = [cause_of(h, incident) for incident in incidents(h) if incident.sort is Sort.OVERSTAY]
+    assert found == (["it stands still, and nobody is left to end it"] if explained else [None])
+
+
 def _hears_of_the_coordinator(*, closing: bool) -> Builder:
     """A client of cores that the head has not started sees that their coordinator is gone."""
     h = history(tp=1, topology=hybrid(2, 2), data_parallel_size=4)
@@ -229,6 +254,8 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
         lambda: _bad_frame("subscriber.0", options=Options(rude_subscriber=True))),
     "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
+    "it stands still, and nobody is left to end it": (
+        lambda: _stays_stopped("core.0"), lambda: _stays_stopped("core.0", owner="closes")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
     "one of those that it steps with has left before it": (lambda: _misses_one(closing=True), _misses_one),
     "another core of its client could not start": (lambda: _ended_with_another(True),
