@@ -46,7 +46,7 @@ from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import MORE, eight
 from scenarios.test_lockstep import waves
 from scenarios.test_offline import BOUNDS, STAYS, asks, uneven
-from scenarios.workloads import Workload, recorded
+from scenarios.workloads import Workload, abort, add, recorded, utility
 
 CONFIG = lab_config(bounds=BOUNDS)
 TCP = lab_config(bounds=BOUNDS, sockets={"transport": "tcp"})
@@ -278,10 +278,17 @@ globals().update(family(__name__, (
 
 # -- hybrid: a client with several cores each
 
+
+def long_before_its_end() -> Workload:
+    """What is aborted has got a few of many tokens. Each core goes at its own pace: none waits for another one's."""
+    return recorded("eight-mixed").then(add(*range(8)), behind=("r6", 3)).then(abort(6), utility("get_stats")).but(
+        1, asks(0, 1))
+
+
 globals().update(family(__name__, (
     Case("test_two_clients_with_two_cores_each",
          "Each spreads its requests over its own cores alone, and one coordinator tells both of theirs.",
-         Plan(), (*CALM, abort_is_final)),
+         Plan(), (*CALM, abort_is_final), play={"workload": long_before_its_end()}),
     Case("test_two_clients_with_two_cores_each_over_tcp",
          "The same over tcp.",
          Plan(), CALM, play={"config": TCP}),

@@ -209,7 +209,7 @@ class CoreLife:
                 if [bytes(frame) for frame in got[2]] == [READY]:
                     return
                 yield Observe("bad-frame", {"edge": edge, "error": "not READY, which comes first"})
-        raise StartupError("the coordinator did not say READY in time: not all cores have subscribed to it, or a "
+        raise StartupError(f"{coordinator()} did not say READY in time: not all cores have subscribed to it, or a "
                            "message was lost")
 
     def _kv_config(self) -> KVEventsConfig:

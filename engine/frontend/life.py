@@ -277,19 +277,23 @@ class ClientLife:
         if self.session.dead is not None or now == self._looked_at:
             return now
         self._looked_at = now
-        if self.watched:
-            gone = yield AwaitEnds(self.watched, _AT_ONCE)
-            for node, end in gone.items():
-                self._engines.by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
-                if self._engines.is_core(node):
-                    self.session.shun(node.index)
-            if gone:
-                self.watched = tuple(node for node in self.watched if node not in gone)
+        yield from self._see_ends(now)
         yield from self._engines.look(now)
         for handle in self._engines.all:
             if handle.serves and not handle.dead:
                 yield from self._look_at(handle, now)
         return now
+
+    def _see_ends(self, now: float) -> Loop[None]:
+        if not self.watched:
+            return
+        gone = yield AwaitEnds(self.watched, _AT_ONCE)
+        for node, end in gone.items():
+            self._engines.by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
+            if self._engines.is_core(node):
+                self.session.shun(node.index)
+        if gone:
+            self.watched = tuple(node for node in self.watched if node not in gone)
 
     def _look_at(self, handle: Handle, now: float) -> Loop[None]:
         reason = yield from handle.beat(now)
@@ -322,7 +326,9 @@ class ClientLife:
             yield Observe("coordinator-dead", {"reason": reason})
         yield from handle.bury(reason, is_core and index in self.session.notices)
         if self.config.is_lockstep and self.session.dead is None:
-            yield from self._all_die(reason + self._engines.silent((yield Now())))
+            now: float = yield Now()
+            yield from self._see_ends(now)  # one that says only that it leaves may do so for another's end
+            yield from self._all_die(reason + self._engines.silent(now))
         elif is_core:
             deliveries = self.session.die(reason, index)
             yield Observe("engine-dead", {"reason": reason, "core": index})

@@ -216,10 +216,12 @@ def _of_group(came: Mapping[EngineLife, dict[int, float]], was_asked: WasAsked) 
 
 
 def forwards_of(crossings: Crossings, topology: Topology, engine: EngineLife) -> list[Record]:
-    """What each forward has in common with those of the others, of the first of those who execute them."""
-    place = engine.worker(0) if topology.engine(engine.engine).workers else engine.core
-    return [record for record in crossings.get(f"{place}/{Channel.COLLECTIVE.value}:enter", ())
-            if record.data.get("operation") == ACROSS]
+    """What each forward has in common with those of the others, of all who execute them: any may be the first."""
+    ranks = topology.engine(engine.engine).workers
+    places = [engine.worker(rank) for rank in range(len(ranks))] if ranks else [engine.core]
+    return sorted((record for place in places
+                   for record in crossings.get(f"{place}/{Channel.COLLECTIVE.value}:enter", ())
+                   if record.data.get("operation") == ACROSS), key=attrgetter("at"))
 
 
 def _waves(forwards: list[Record]) -> dict[int, float]:

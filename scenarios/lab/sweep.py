@@ -246,7 +246,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="two ranks of two workers, of one client", topology=data_parallel(2, tp=2), workload=pair.then(
             _FEW, utility("get_stats"), steps=2).then(abort(1), add(1, name="again"), steps=1).then(abort(0, "again"))),
         Phase(name="two ranks and their coordinator", topology=data_parallel(2, coordinated=True), workload=short),
-        Phase(name="two clients of a core", topology=data_parallel(1, clients=2), workload=recorded("eight-mixed")),
+        Phase(name="two clients of a core", topology=data_parallel(1, clients=2), workload=pair),
         Phase(name="two ranks in step", topology=data_parallel(2, lockstep=True), config=_IN_STEP, workload=short),
         Phase(name="two ranks in step, of two workers", topology=data_parallel(2, tp=2, lockstep=True),
               config=_IN_STEP, workload=short),
@@ -265,7 +265,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(name="a queue whose writer dies before it rings", topology=_TWO, workload=pair, calm=True,
               options=Options(queue="objects"), config=lab_config(ring=QUEUE_PLAYS["objects"].ring),
               plan=plan(kill("core.0", at="core.0/rpc:doorbell", nth=12))),
-        Phase(name="two ranks of data", workload=pair, config=lab_config(kv_events=_EVENTS), topology=side_by_side(
+        Phase(name="two ranks of data", workload=short, config=lab_config(kv_events=_EVENTS), topology=side_by_side(
             *(Engine(tp=2, data_parallel_rank=k, subscribers=(k,)) for k in range(2)))),
     )
 

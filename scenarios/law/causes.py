@@ -187,6 +187,16 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
         start.ready for start in history.startups if is_of_it(start.node))
 
 
+def _nobody_ends_it(history: History, incident: Incident) -> bool:
+    """By the plan it stands still to the end: a subscriber, which its own program would end, or a core whose owner is
+    gone without having ended it.
+    """
+    kind, owner = kind_of(incident.node), history.owner(history.engine_of(incident.node))
+    alone = history.ends.at(owner) <= incident.at and owner not in history.by_node("closed")
+    return (kind == NodeKind.SUBSCRIBER or (kind == NodeKind.CORE and alone)) and any(
+        stall.node == incident.node and stall.at <= incident.at <= stall.until for stall in history.faults.stalls)
+
+
 # -- what the lab did --------------------------------------------------------------------------------------------
 
 
@@ -215,6 +225,14 @@ def _closed_by_another(history: History, incident: Incident) -> bool:
     """One of those that step together, and were started by several, was shut down; or the client of a headless one."""
     return any(history.is_apart(mine) and incident.at >= history.group_closing_at(mine)
                for mine in history.engines_of(incident.node)) if incident.node != LAB else False
+
+
+def _head_was_shut_down(history: History, incident: Incident) -> bool:
+    """The head takes along the coordinator, which clients of other cores watch."""
+    if incident.record is None or incident.record.site != "coordinator-dead":
+        return False
+    heads = {history.greeted_by(mine)[0] for mine in history.engines_of(incident.node)}
+    return any(closing.at <= incident.at for head in heads for closing in history.by_node("closing").get(head, ()))
 
 
 def _configured_otherwise(history: History, incident: Incident) -> bool:
@@ -303,11 +321,13 @@ CAUSES: tuple[Cause, ...] = (
     Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME, Sort.MISTOLD, Sort.KV_READER}),
           _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
+    Cause("it stands still, and nobody is left to end it", frozenset({Sort.OVERSTAY}), _nobody_ends_it),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("one of those that it steps with has left before it", frozenset({Sort.RPC}), _left_by_another),
     Cause("another core of its client could not start", frozenset({Sort.DEATH}), _given_up_with_another),
     Cause("its engine was asked to leave", frozenset({Sort.DEAD}), _asked_to_leave),
     Cause("one of those that it steps with was shut down", _TOGETHER, _closed_by_another),
+    Cause("the head was shut down, and the coordinator with it", frozenset({Sort.DEAD}), _head_was_shut_down),
     Cause("one of those that step together was asked nothing in a wave", _TOGETHER, _missed),
     Cause("some are configured otherwise than others", frozenset({Sort.START, Sort.DEATH, Sort.DEAD}),
           _configured_otherwise),

@@ -516,6 +516,22 @@ def a_worker_follows_too_late() -> Builder:
     return _frontend_killed().wait(.1).ends("core.0", "worker.0").wait(3).ends("worker.1")
 
 
+def _frontend_killed_and(stopped: str) -> Builder:
+    """Somebody of its engine is stopped at once; a worker is there for as long, and it is its core that it hears by."""
+    h = _frontend_killed().fires("stall", f"{stopped}/mark:executing", until=Until(seconds=6.0)).wait(6.0).releases()
+    return h.wait(.1).ends("core.0", "worker.0", "worker.1")
+
+
+@accepts("no-orphans")
+def a_worker_follows_when_its_core_goes_on() -> Builder:
+    return _frontend_killed_and("core.0")
+
+
+@rejects("no-orphans")
+def a_worker_outlives_its_client_while_another_worker_stands_still() -> Builder:
+    return _frontend_killed_and("worker.1")
+
+
 def _lone_core(waits_s: float, frozen: bool = False) -> Builder:
     h = _frontend_killed().observes("core.0", "parent-gone")
     if frozen:

@@ -1,5 +1,6 @@
 """Histories about who is named by a start that fails."""
 
+from engine.topology import hybrid
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects
 
@@ -61,3 +62,23 @@ def a_start_says_who_was_not_heard() -> Builder:
 @rejects("start-ends")
 def a_start_does_not_say_who_was_not_heard() -> Builder:
     return _failed("drop", HANDSHAKE, "somebody was late")
+
+
+def _waits_for_all(whom: str) -> Builder:
+    """HELLO of a core is lost, and another one that the same client has started gives up first."""
+    h = history(tp=1, topology=hybrid(2, 2), data_parallel_size=4).observes("coordinator.0", "born", pid=3)
+    h.observes("frontend.1", "starting")
+    h.fires("drop", "core.3->frontend.0/handshake:receive", node="frontend.0").wait(.1)
+    why = f"{whom} did not say READY in time: not all cores have subscribed to it, or a message was lost"
+    h.observes("core.2", "dying", reason=f"StartupError: {why}", queued=0)
+    return h.observes("frontend.1", "start-failed", error="StartupError", reason=f"core.2: {why}")
+
+
+@accepts("start-ends")
+def a_start_says_who_waits_for_all_of_them() -> Builder:
+    return _waits_for_all("coordinator.0")
+
+
+@rejects("start-ends")
+def a_start_does_not_say_who_waits_for_all_of_them() -> Builder:
+    return _waits_for_all("somebody")

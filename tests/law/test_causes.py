@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import CacheConfig, KVEventsConfig, LimitsConfig, SchedulerConfig
-from engine.topology import data_parallel, external, offline
+from engine.topology import data_parallel, external, hybrid, offline
+from faults.plan import Until
 from scenarios.history.play import Intruder, Options
 from scenarios.history.verdicts import Verdict
 from scenarios.law.causes import CAUSES
-from scenarios.law.incidents import Sort
-from tests.guarantees.build import WORKLOAD, Builder, history
+from scenarios.law.incidents import Sort, incidents
+from scenarios.law.law import cause_of
+from tests.guarantees.build import WORKLOAD, Builder, bounds, history
 
 LAW = "nothing-without-cause"
 EVENTS = KVEventsConfig(enable_kv_cache_events=True, hwm=2)
@@ -123,6 +125,54 @@ def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
     return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
 
 
+def _stays_stopped(node: str, *, owner: str = "dies", lasts_s: float = 9.0) -> Builder:
+    """By the plan it stands still, and it is there when all is over."""
+    h = history(tp=1, subscribers=1).started()
+    if owner == "dies":
+        h.fires("kill", "frontend.0/mark:born").ends("frontend.0", exitcode=-9)
+    elif owner == "closes":
+        h.observes("frontend.0", "closing", kept={}).observes("frontend.0", "closed").ends("frontend.0")
+    h.fires("stall", f"{node}/mark:born", node=node, until=Until(seconds=lasts_s)).wait(min(lasts_s, 5.0))
+    if lasts_s < 5.0:
+        h.releases().wait(1.0)
+    return h.observes("subscriber.0", "born", pid=9).ends(node, alive=True)
+
+
+@pytest.mark.parametrize(("node", "owner", "lasts_s", "explained"), [
+    ("core.0", "dies", 9.0, True), ("core.0", "closes", 9.0, False), ("core.0", "lives", 9.0, False),
+    ("core.0", "dies", 1.0, False), ("subscriber.0", "lives", 9.0, True), ("subscriber.0", "lives", 1.0, False)])
+def test_what_stands_still_to_the_end_is_there_where_nobody_would_end_it(
+        node: str, owner: str, lasts_s: float, explained: bool) -> None:
+    h = _stays_stopped(node, owner=owner, lasts_s=lasts_s).history()
+    found = [cause_of(h, incident) for incident in incidents(h) if incident.sort is Sort.OVERSTAY]
+    assert found == (["it stands still, and nobody is left to end it"] if explained else [None])
+
+
+def _hears_of_the_coordinator(*, closing: bool) -> Builder:
+    """A client of cores that the head has not started sees that their coordinator is gone."""
+    h = history(tp=1, topology=hybrid(2, 2), data_parallel_size=4)
+    if closing:
+        h.observes("frontend.0", "closing", kept={}).wait(0.01)
+    return h.observes("frontend.1", "coordinator-dead", reason="coordinator.0 died")
+
+
+def _second_gives_up(*, first: bool = True) -> Builder:
+    """Of a rank's workers the second one came to a forward before the first one did, and gives the other rank up first;
+    or it has come to none.
+    """
+    h = history(topology=offline(2, tp=2), data_parallel_size=2, bounds=bounds(collective_s=0.8))
+    if first:
+        h.crosses("worker.1/collective:enter", operation="keep_step", wave=0, step=0)
+    h.wait(0.3).crosses("worker.0/collective:enter", operation="keep_step", wave=0, step=0).wait(0.5)
+    return h.observes("worker.1", "rpc-raised", call=2, method="execute_model",
+                      error="CollectiveError: worker.1.1 did not enter within 0.8 s")
+
+
+def test_whoever_of_a_rank_came_first_to_a_forward_may_give_up_the_others_first() -> None:
+    assert _second_gives_up().judged(LAW).verdict is Verdict.HELD
+    assert _second_gives_up(first=False).judged(LAW).verdict is Verdict.BROKEN
+
+
 def _misses_one(*, closing: bool = False, left: bool = True) -> Builder:
     """A rank whose forward fails, for another one has left; and whether their client is closing."""
     h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2).request("a")
@@ -204,12 +254,16 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
         lambda: _bad_frame("subscriber.0", options=Options(rude_subscriber=True))),
     "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
+    "it stands still, and nobody is left to end it": (
+        lambda: _stays_stopped("core.0"), lambda: _stays_stopped("core.0", owner="closes")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),
     "one of those that it steps with has left before it": (lambda: _misses_one(closing=True), _misses_one),
     "another core of its client could not start": (lambda: _ended_with_another(True),
                                                    lambda: _ended_with_another(False)),
     "its engine was asked to leave": (lambda: _leaves("dying"), lambda: _leaves("bad-frame")),
     "one of those that it steps with was shut down": (lambda: _offline(closing=True), _offline),
+    "the head was shut down, and the coordinator with it": (
+        lambda: _hears_of_the_coordinator(closing=True), lambda: _hears_of_the_coordinator(closing=False)),
     "one of those that step together was asked nothing in a wave": (lambda: _offline(missed=True), _offline),
     "some are configured otherwise than others": (lambda: _refuses(sync_interval=7), _refuses),
     "its reader is slower than it waits": (lambda: _full("slow"), lambda: _full("few")),

@@ -197,10 +197,11 @@ class CoreEngineProcManager:
         yield
 
     def silent(self, now: float) -> str:
-        """Who may be the reason for what another one says, as the end of a sentence: whoever does not beat."""
-        longest = 2 * self._bounds.heartbeat_s
-        found = [said for handle in self.all if handle.serves and (said := handle.monitor.silent(now, longest))]
-        return f"; {', '.join(found)}" if found else ""
+        """Who may be the reason for what another one says, as the end of a sentence: whoever is gone, or silent."""
+        longest, mine = 2 * self._bounds.heartbeat_s, [handle for handle in self.all if handle.serves]
+        gone = [f"{handle.name} died, too" for handle in mine if not handle.dead and handle.gone() is not None]
+        found = [said for handle in mine if (said := handle.monitor.silent(now, longest))]
+        return "".join(f"; {said}" for said in (*gone, ", ".join(found)) if said)
 
     # -- the end
 

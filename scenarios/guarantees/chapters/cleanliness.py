@@ -55,11 +55,11 @@ def check_no_orphans(history: History) -> Finding:
                 finding.broke("{} outlived {} ({}){}", node, parent, death.how,
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
-            outlived = process.ended_at - death.at
-            frozen = history.faults.frozen_s(node, death.at, process.ended_at)
+            hears_by = {node, history.engine_of(node).core} - {parent}
+            frozen = history.faults.frozen_s(node, death.at, process.ended_at, *hears_by)
             if kind_of(parent) == "core" and frozen > bound and has_a_client(history, node, process.ended_at):
                 frozen = bound  # who does not go by itself is ended
-            outlived -= frozen
+            outlived = process.ended_at - death.at - frozen
             if outlived <= 0:
                 continue
             in_time = finding.took("the end of {} after its parent {}", node, parent, bound=bound, measured=outlived,

@@ -361,3 +361,19 @@ def test_last_words_of_a_core_that_was_buried_with_others_are_not_awaited() -> N
     for handle in life.cores.values():
         assert list(handle.bury("core.1 died", False)) == []
     assert life.deadline is None
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_a_core_that_leaves_with_its_coordinator_is_told_with_it(died: bool) -> None:
+    """Its notice may come before anybody has looked; and it does not say for whose end it leaves."""
+    hand = LifeHand()
+    life = ClientLife(frontend(), msgspec.structs.replace(
+        CONFIG, data_parallel_size=2, data_parallel=DataParallelConfig(lockstep=True)), lambda: "x")
+    for handle in life._engines.all:
+        handle.watch(0.0)
+    life.watched = tuple(handle.node for handle in life._engines.all)
+    if died:
+        hand.ended[coordinator()] = Gone(-9)
+    hand.run(life.on_message([ENGINE_CORE_DEAD], 1))
+    told = {data["reason"] for name, data in hand.observed if name == "engine-dead"}
+    assert told == {"core.1 said that it is leaving (ENGINE_CORE_DEAD)" + ("; coordinator.0 died, too" if died else "")}
