@@ -45,7 +45,7 @@ class Family:
         if thoroughly or now - self._looked_at >= SCAN_S:
             self._looked_at = now
             for pid in list(self._ticks):
-                for child in _children(pid):
+                for child in children_of(pid):
                     self._ticks.setdefault(child, start_time(child) or 0)
             if thoroughly:
                 self._find_by_space()
@@ -105,7 +105,8 @@ def _space(pid: int) -> str:
         return ""
 
 
-def _children(pid: int) -> Iterator[int]:
+def children_of(pid: int) -> Iterator[int]:
+    """Pids, of all of its threads."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:

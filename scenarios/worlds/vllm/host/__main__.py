@@ -6,6 +6,7 @@ and no engine of its own. When the lab is gone it ends all that is left of its p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, own_shared_memory
+from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, end_descendants, own_shared_memory
 from scenarios.worlds.vllm.recipe import (
     PACKET_BYTES,
     Ended,
@@ -47,14 +48,23 @@ def main() -> None:
     wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        ready, _, _ = select.select([lab, wakes], [], [])
-        if wakes in ready:
-            os.read(wakes, 4096)
-            _reap(lab)
-        if lab in ready and not _serve(lab, lambda recipe: served.main if recipe.over_http else (
-                offline.main if recipe.synchronous else caller.main), (wakes, wake)):
-            return
+    try:
+        _fork_callers(lab, (wakes, wake), lambda recipe: served.main if recipe.over_http else (
+            offline.main if recipe.synchronous else caller.main))
+    finally:
+        end_descendants()
+
+
+def _fork_callers(lab: socket.socket, own: tuple[int, int], main_of: Callable[[Recipe], Main]) -> None:
+    """As long as the lab is there."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            ready, _, _ = select.select([lab, own[0]], [], [])
+            if own[0] in ready:
+                os.read(own[0], 4096)
+                _reap(lab)
+            if lab in ready and not _serve(lab, main_of, own):
+                return
 
 
 def _serve(lab: socket.socket, main_of: Callable[[Recipe], Main], own: tuple[int, int]) -> bool:

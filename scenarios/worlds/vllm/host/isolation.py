@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
+
+from scenarios.worlds.vllm.family import children_of
 
 _CLONE_NEWNS = 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
@@ -27,3 +31,14 @@ def own_shared_memory(size_bytes: int = 1 << 30) -> str | None:
 def adopt_orphans() -> None:
     """Descendants whose parents are gone become children of this process, which can wait for them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants() -> None:
+    """SIGKILL all that descend from this process, which has adopted their orphans, and wait until they are gone."""
+    while children := list(children_of(os.getpid())):
+        for pid in children:  # nobody else waits for them: each is still that process
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)

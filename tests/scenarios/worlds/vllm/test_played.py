@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from engine.process.identity import start_time
 from engine.topology import data_parallel, tensor_parallel
 from faults.plan import Plan, drop, kill, plan
 from scenarios.guarantees.all import (
@@ -24,7 +27,9 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import abort, add, recorded
 from scenarios.worlds.registry import can_play
 from scenarios.worlds.vllm.environment import VARIABLE
+from scenarios.worlds.vllm.family import children_of
 from scenarios.worlds.vllm.world import VllmWorld
+from tests.scenarios.command.console import bench
 
 pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter")
 
@@ -50,6 +55,53 @@ def test_steps_are_counted(world: VllmWorld) -> None:
     aborts = min(record.at for file in run.runs[0].journals for record in file.records  # type: ignore[attr-defined]
                  if record.site == "abort")
     assert sum(record.at < aborts for record in steps) == 3
+
+
+def test_nothing_is_left_of_a_play_whose_lab_is_killed(tmp_path: Path) -> None:
+    """At the worst moment: all of the engine stands still, and looks at nobody."""
+    with bench() as place:
+        lab = place.start("run", "--world", "vllm", "--scenario", "test_vllm_worker_is_stopped*", "--out", tmp_path)
+        family: dict[int, int | None] = {}
+
+        def stands_still() -> bool:
+            family.update({pid: start_time(pid) for pid in _descendants(lab.pid)})
+            return any(_state(pid) == "T" for pid in family)
+
+        def living() -> list[int]:
+            return [pid for pid, born in family.items() if born is not None and start_time(pid) == born]
+
+        try:
+            _await(stands_still, 60.0)
+            for pid in set(living()) - set(children_of(lab.pid)):
+                os.kill(pid, signal.SIGSTOP)
+            lab.kill()
+            lab.wait()
+            _await(lambda: not living(), 10.0)
+        finally:
+            for pid in living():
+                os.kill(pid, signal.SIGKILL)
+            lab.stdout.close()  # type: ignore[union-attr]
+            lab.stderr.close()  # type: ignore[union-attr]
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in children_of(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _await(condition: Callable[[], bool], at_most_s: float) -> None:
+    deadline = time.monotonic() + at_most_s
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
 
 
 def test_a_death_is_told_and_a_calm_play_is_as_expected(world: VllmWorld) -> None:
