@@ -40,3 +40,15 @@ def judge_effect(finding: Finding, operation: Operation) -> None:
     if not finding.history.faults.receipts and said != bool(operation.tokens):
         finding.broke("request {!r} failed with {} tokens, and says of its effect: {}", operation.request,
                       len(operation.tokens), said, at=operation.ended_at, node=operation.node)
+
+
+def judge_bad(finding: Finding, operation: Operation) -> None:
+    """What does not fit into the whole cache fails, and its caller reads by how much."""
+    assert operation.call is not None
+    prompt, node = operation.call.data["prompt"], operation.node
+    if operation.error != BAD_REQUEST:
+        finding.broke("request {!r}, whose {} tokens can never fit, ended {} ({}) instead of failing alone",
+                      operation.request, prompt, operation.outcome, operation.error, at=operation.ended_at, node=node)
+    elif str(prompt) not in operation.ends[0].data.get("reason", ""):
+        finding.broke("request {!r} failed without a message that says why: its {} tokens can never fit",
+                      operation.request, prompt, at=operation.ended_at, node=node)

@@ -15,7 +15,6 @@ _CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
 _TESTS = "tests/v1"
 
 
-
 class Theirs(msgspec.Struct, frozen=True):
     """Where it is promised. `outside`: faults that it does not speak of there, beside those that it never does."""
 
@@ -36,6 +35,13 @@ _VLLM = {
     "health-is-true": f"{_ASYNC}, check_health: raises where the engine has died",
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
                   f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
+    "calls-answered": "vllm/v1/engine/core.py, _invoke_utility_method: what a call fails by is handed to who asked; "
+                      "vllm/v1/executor/abstract.py, collective_rpc: the results of each worker, and TimeoutError; "
+                      "vllm/v1/engine/exceptions.py, EngineDeadError: raised where the core dies",
+    "bad-request-isolated": f"{_ASYNC}, generate: what fails by one request is raised to its caller, recoverable "
+                            "(vllm/v1/engine/exceptions.py, EngineGenerateError); vllm/v1/engine/core.py, "
+                            "_handle_request_preproc_error: an error that is the request's own; "
+                            "vllm/config/scheduler.py, max_num_queued_reqs: how many may be in flight",
     "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from faults.plan import Fate
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
-from scenarios.history.history import History
+from scenarios.history.history import History, Operation
 from scenarios.law.causes import CAUSES
 from scenarios.law.incidents import Incident, Sort, incidents
 from scenarios.law.reach import REACH
@@ -37,11 +37,19 @@ def cause_of(history: History, incident: Incident) -> str | None:
 def _among_others(history: History, incident: Incident) -> str | None:
     """What other engines do that ours does not: they abort at once what a core has that is asked to leave, and kill
     what has not left in time when they are closed."""
-    if incident.sort is Sort.DEATH and incident.at >= history.closing_at(history.engine_of(incident.node)):
+    if incident.sort in (Sort.DEATH, Sort.DEAD) and incident.at >= history.closing_at(history.engine_of(incident.node)):
         return "its engine is closed"
+    if incident.sort is Sort.FAILED and incident.operation is not None and _is_odd(history, incident.operation):
+        return "it was asked for with a value of another kind"
     asked = [r for r in history.faults.receipts if r.fate == Fate.TERMINATE and r.at <= incident.at
              and incident.operation is not None and history.asked_of(incident.operation).core == r.node]
     return f"its core is asked to leave ({asked[0].id})" if asked and incident.sort is Sort.ABORTED else None
+
+
+def _is_odd(history: History, operation: Operation) -> bool:
+    requests = history.play.workload.get("requests", ())
+    return any(request.get("asked_params") is not None for place, request in enumerate(requests)
+               if request.get("index", place) == operation.index)
 
 
 def check_nothing_without_cause(history: History) -> Finding:

@@ -152,6 +152,15 @@ def prioritised(workload: Workload, *priorities: int) -> Workload:
         msgspec.structs.replace(request, priority=priorities[request.index]) for request in workload.requests])
 
 
+def oddly(workload: Workload, index: int, **kinds: str) -> Workload:
+    """One of its requests with values of another kind than these fields have, by the names of the kinds: whoever calls
+    an engine that is not ours makes them (`scenarios.worlds.vllm.host.values`).
+    """
+    return msgspec.structs.replace(workload, requests=[
+        msgspec.structs.replace(request, asked_params={"kinds": kinds, "params": request.sampling_params})
+        if request.index == index else request for request in workload.requests])
+
+
 def for_ranks(workload: Workload, ranks: dict[int, Any]) -> Workload:
     """These of its requests, by index, ask for a core by its rank."""
     return msgspec.structs.replace(workload, requests=[

@@ -6,6 +6,7 @@ from scenarios.guarantees.registry import GUARANTEES
 from scenarios.history.verdicts import Verdict
 from tests.guarantees import (  # noqa: F401  each module adds its histories to the table
     cases_apart,
+    cases_asking,
     cases_birth,
     cases_clients,
     cases_coordinator,
@@ -26,6 +27,7 @@ from tests.guarantees import (  # noqa: F401  each module adds its histories to 
     cases_load,
     cases_modes,
     cases_names,
+    cases_odd,
     cases_offline,
     cases_pairs,
     cases_passed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scenarios.history.verdicts import Verdict
-from tests.guarantees.build import Builder, history
+from tests.guarantees.build import WORKLOAD, Builder, history
 
 LAW = "nothing-without-cause"
 
@@ -49,3 +49,19 @@ def test_what_is_killed_when_its_engine_is_closed_has_its_cause() -> None:
 def test_what_is_killed_before_has_none() -> None:
     h = called(theirs().started()).ends("worker.0", exitcode=-9).wait(.01).ended("r0")
     assert h.observes("frontend.0", "closing", kept={}, errors=[]).judged(LAW).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize(("closed", "verdict"), [(True, Verdict.HELD), (False, Verdict.BROKEN)])
+def test_who_has_closed_its_engine_may_be_told_that_it_is_dead(closed: bool, verdict: Verdict) -> None:
+    h = called(theirs().started()).ended("r0").wait(.01)
+    if closed:
+        h.observes("frontend.0", "closing", kept={}, errors=[])
+    assert h.wait(.01).observes("frontend.0", "health", healthy=False, reason="dead").judged(LAW).verdict is verdict
+
+
+@pytest.mark.parametrize(("asked", "verdict"), [({"kinds": {"seed": "a text"}}, Verdict.HELD), (None, Verdict.BROKEN)],
+                         ids=["oddly", "as documented"])
+def test_what_is_asked_for_oddly_may_fail(asked: object, verdict: Verdict) -> None:
+    requests = [{**WORKLOAD["requests"][0], "asked_params": asked}]
+    h = called(theirs().promised(workload={**WORKLOAD, "requests": requests}))
+    assert h.ended("r0", "failed", reason="why", error="RequestError").judged(LAW).verdict is verdict

@@ -17,8 +17,9 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.fitting import BAD_REQUEST, judge_effect, never_fits
+from scenarios.guarantees.fitting import BAD_REQUEST, judge_bad, judge_effect, never_fits
 from scenarios.guarantees.readers.missing import missing_s
+from scenarios.guarantees.readers.odd import judge_odd_requests
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
@@ -211,11 +212,14 @@ def _judge_unservable(finding: Finding) -> None:
 
 def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
+    if not history.play.is_ours:
+        judge_odd_requests(finding)
+        return finding
     _judge_unservable(finding)
     for operation in history.operations:
         if never_fits(history, operation) and operation.accepted and operation.ends and not operation.abort \
                 and not history.faults.receipts:
-            _judge_bad(finding, operation)
+            judge_bad(finding, operation)
     bad = [o for o in history.operations if o.error == BAD_REQUEST]
     if not bad:
         return finding
@@ -245,18 +249,6 @@ def check_bad_request_isolated(history: History) -> Finding:
                             operation.ends[0].data.get("reason"), served.request, at=operation.ended_at,
                             node=operation.node)
     return finding
-
-
-def _judge_bad(finding: Finding, operation: Operation) -> None:
-    """What does not fit into the whole cache fails, and its caller reads by how much."""
-    assert operation.call is not None
-    prompt, node = operation.call.data["prompt"], operation.node
-    if operation.error != BAD_REQUEST:
-        finding.broke("request {!r}, whose {} tokens can never fit, ended {} ({}) instead of failing alone",
-                      operation.request, prompt, operation.outcome, operation.error, at=operation.ended_at, node=node)
-    elif str(prompt) not in operation.ends[0].data.get("reason", ""):
-        finding.broke("request {!r} failed without a message that says why: its {} tokens can never fit",
-                      operation.request, prompt, at=operation.ended_at, node=node)
 
 
 def check_lost_request_is_bounded(history: History) -> Finding:

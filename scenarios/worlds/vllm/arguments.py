@@ -41,6 +41,7 @@ def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
         "max_num_seqs": scheduler.max_num_seqs, "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_model_len": longest(config), "async_scheduling": is_async,
         "generation_config": "vllm", "scheduling_policy": scheduler.policy, "distributed_executor_backend": "mp",
+        "max_num_queued_reqs": config.limits.max_requests,
         "scheduler_cls": f"{SCHEDULER}.{'CountedAsyncScheduler' if is_async else 'CountedScheduler'}",
     }
 

@@ -10,9 +10,12 @@ import msgspec
 
 from scenarios.workloads.workload import Workload
 
+#: So many times the bound of a request a caller waits for any word at all.
+PATIENCE = 1.2
+
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller of `AsyncLLM`, and how it starts its engine."""
+    """A caller of `AsyncLLM`, or of `LLM`, and how it starts its engine."""
 
     index: int = 0  # of the frontend
     life: int = 0
@@ -23,6 +26,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     await_death_s: float = 0.0
     request_s: float  # how long a caller waits for the end of a call
     log: str  # the file that takes what its processes print
+    synchronous: bool = False  # of `LLM`: a program that generates and waits
     isolated: bool = True  # a /dev/shm of its own
 
 

@@ -21,14 +21,14 @@ MARKS = {
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
-             "limits": (), "sockets": (), "kv_events": (), "data_parallel": ()}
+             "limits": ("max_requests",), "sockets": (), "kv_events": (), "data_parallel": ()}
 #: Calls of a workload that vLLM's client has, too.
-CALLS = frozenset({"reset_prefix_cache", "is_paused"})
+CALLS = frozenset({"reset_prefix_cache", "is_paused", "collective_rpc", "pause_generation", "shutdown"})
 _WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init",
           "model")
 #: What a caller asks our engine for, and nobody vLLM.
 _OPTIONS = ("late_subscriber", "kill_all_then_restart", "rude_subscriber", "noisy_publisher", "client_returns",
-            "intruders", "synchronous", "polling", "long_runtime_dir", "differs", "queue", "program", "plain",
+            "intruders", "polling", "long_runtime_dir", "differs", "queue", "program", "plain",
             "without_epochs", "impossible_events")
 
 
@@ -70,8 +70,8 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
         raise NotHereError(f"vLLM's client has no call {', '.join(sorted(called - CALLS))}")
     if any(action.kind == "raw" for phase in workload.phases for action in phase.actions):
         raise NotHereError("nobody but its own client speaks with vLLM's core")
-    if any(request.unservable or request.asked is not None or request.asked_params is not None
-           for request in workload.requests):
+    if any(request.unservable or request.asked is not None or (
+            request.asked_params is not None and "kinds" not in request.asked_params) for request in workload.requests):
         raise NotHereError("what vLLM refuses is not what our engine refuses")
     if any(request.params.temperature for request in workload.requests):
         raise NotHereError("the stand-in draws no tokens")

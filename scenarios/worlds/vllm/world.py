@@ -106,15 +106,20 @@ class VllmBench(RealBench):
         self._sockets.mkdir()
 
     def start_client(self, client: Client, life: int, attachment: bytes) -> Caller:
-        workload = msgspec.convert(self._play.workload, Workload)
         caller = self._host.start(Recipe(
-            index=client.index, life=life, workload=workload_for(workload, client, self._play.topology),
+            index=client.index, life=life, workload=self._asked_by(client),
             folder=str(self._folder.absolute()), arguments=arguments_of(self._play.config, self._play.topology),
             environment=environment_of(self._play.config, str(self._sockets)),
-            await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log))
+            await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log,
+            synchronous=self._options.synchronous))
         self._family.adopt(caller.pid)
         self._actors.append(caller)
         return caller
+
+    def _asked_by(self, client: Client) -> Workload:
+        """A program that generates and waits has nobody count its engine's steps."""
+        workload = workload_for(msgspec.convert(self._play.workload, Workload), client, self._play.topology)
+        return msgspec.structs.replace(workload, free=workload.free or self._options.synchronous)
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Any:
         raise PlanError("several frontends are not played with vLLM yet")

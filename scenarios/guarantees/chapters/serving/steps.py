@@ -19,6 +19,7 @@ from scenarios.guarantees.base import (
     Guarantee,
     Where,
 )
+from scenarios.guarantees.readers.calls import judge_calls_of_others
 from scenarios.guarantees.replay import Moment, Served, replayed
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
@@ -102,6 +103,9 @@ def _judge_cached(finding: Finding, served: Served) -> None:
 
 def check_calls_answered(history: History) -> Finding:
     finding = Finding(history)
+    if not history.play.is_ours:
+        judge_calls_of_others(finding)
+        return finding
     engines = {served.engine: served for served in replayed(history)}
     for node, answers in history.by_node("utility").items():
         if any("args" not in record.data for record in answers):

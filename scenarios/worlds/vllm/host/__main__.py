@@ -12,9 +12,23 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 
 from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, own_shared_memory
-from scenarios.worlds.vllm.recipe import PACKET_BYTES, Ended, Failed, Ready, Shared, Start, Started, decode, encode
+from scenarios.worlds.vllm.recipe import (
+    PACKET_BYTES,
+    Ended,
+    Failed,
+    Ready,
+    Recipe,
+    Shared,
+    Start,
+    Started,
+    decode,
+    encode,
+)
+
+Main = Callable[[Recipe, int], None]
 
 
 def main() -> None:
@@ -22,7 +36,7 @@ def main() -> None:
     lab = socket.socket(fileno=int(sys.argv[1]))
     adopt_orphans()
     try:
-        from scenarios.worlds.vllm.host import caller
+        from scenarios.worlds.vllm.host import caller, offline
 
         version = caller.prepare()
     except Exception as error:
@@ -38,12 +52,12 @@ def main() -> None:
         if wakes in ready:
             os.read(wakes, 4096)
             _reap(lab)
-        if lab in ready and not _serve(lab, caller, (wakes, wake)):
+        if lab in ready and not _serve(lab, (caller.main, offline.main), (wakes, wake)):
             return
 
 
-def _serve(lab: socket.socket, caller: object, own: tuple[int, int]) -> bool:
-    """-> whether the lab is still there"""
+def _serve(lab: socket.socket, mains: tuple[Main, Main], own: tuple[int, int]) -> bool:
+    """`mains`: of a caller with an event loop, and of one without. -> whether the lab is still there"""
     data, descriptors, _, _ = socket.recv_fds(lab, PACKET_BYTES, 1)
     if not data:
         return False
@@ -62,7 +76,7 @@ def _serve(lab: socket.socket, caller: object, own: tuple[int, int]) -> bool:
             os.close(descriptor)
         _log_to(word.recipe.log)
         _share(lab, word)
-        caller.main(word.recipe, descriptors[0])  # type: ignore[attr-defined]
+        mains[word.recipe.synchronous](word.recipe, descriptors[0])
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1

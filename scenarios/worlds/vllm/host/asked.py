@@ -11,15 +11,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from vllm import SamplingParams as TheirParams
-from vllm.exceptions import VLLMClientError
+from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError as TheirDeadError
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from engine.effects import Loop
-from engine.errors import BadRequestError, EngineDeadError, RequestError, RingtwinError
+from engine.errors import BadRequestError, EngineDeadError, RefusedError, RequestError, RingtwinError
 from engine.messages import RequestOutput, SamplingParams
 from scenarios.workloads.caller import Heard
 from scenarios.workloads.workload import Command
+from scenarios.worlds.vllm.host.values import given
 from scenarios.worlds.vllm.stand_in.gate import Gate
 
 #: How often a caller of counted steps looks whether they are done: nobody tells it.
@@ -27,11 +28,16 @@ LOOK_S = 0.003
 #: Utilities of our core that vLLM's client has by another name, or that a caller of it cannot ask for.
 _CALLS: dict[str, Callable[[Any, list[Any]], Coroutine[Any, Any, Any]]] = {
     "reset_prefix_cache": lambda llm, args: llm.reset_prefix_cache(),
-    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0]),
+    "collective_rpc": lambda llm, args: llm.collective_rpc(args[0], args[1], tuple(args[2:])),
     "is_paused": lambda llm, args: llm.is_paused(),
+    "pause_generation": lambda llm, args: llm.pause_generation(mode=args[0]),
+    "shutdown": lambda llm, args: _shut_down(llm),
 }
-#: Fields of our parameters that vLLM has under the same names.
-_PARAMS = ("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop_token_ids", "ignore_eos")
+
+
+async def _shut_down(llm: Any) -> None:
+    """As a program's own last act: it waits, and its event loop with it."""
+    llm.shutdown()
 
 
 class Life:
@@ -52,6 +58,7 @@ class AskedVllm:
         self._llm, self._gate = llm, gate
         self.life = Life(llm)
         self.tasks: set[asyncio.Task[None]] = set()
+        self.calls: set[asyncio.Task[None]] = set()  # those of the workload that are open
         self.told: Any = None  # the CallerProcess
         self._orders: asyncio.Queue[tuple[Coroutine[Any, Any, None], asyncio.Event]] = asyncio.Queue()
         self._sending: dict[str, tuple[Heard, asyncio.Event]] = {}  # by the id that vLLM is given
@@ -109,7 +116,8 @@ class AskedVllm:
         """A call to an engine that is known to be dead. -> the class of the error, empty where there is none"""
         self._uses += 1
         try:
-            async for _ in self._llm.generate({"prompt_token_ids": [5]}, _theirs(params), f"late-{self._uses}"):
+            async for _ in self._llm.generate({"prompt_token_ids": [5]}, TheirParams(**given(params).params),
+                                              f"late-{self._uses}"):
                 pass
         except TheirDeadError:
             return EngineDeadError.__name__
@@ -146,12 +154,14 @@ class AskedVllm:
     async def _generate(self, heard: Heard, prompt: Any, params: SamplingParams, priority: int, rank: int | None,
                         sent: asyncio.Event) -> None:
         failure: RingtwinError | None = None
+        asked = given(params)
+        call = {"request_id": heard.internal, "priority": priority, "data_parallel_rank": rank, **asked.call}
         try:
-            async for output in self._llm.generate({"prompt_token_ids": list(prompt)}, _theirs(params), heard.internal,
-                                                   priority=priority, data_parallel_rank=rank):
-                self.told.hear(heard, _ours(heard, output))
-        except (TheirDeadError, EngineGenerateError, VLLMClientError, ValueError, TypeError) as error:
-            failure = _error_of(heard, error)
+            async for output in self._llm.generate({"prompt_token_ids": list(prompt), **asked.prompt},
+                                                   TheirParams(**asked.params), **call):
+                self.told.hear(heard, ours(heard, output))
+        except Exception as error:  # whatever its caller is told
+            failure = error_of(heard.name, error)
         finally:
             self._sending.pop(heard.internal, None)
             sent.set()
@@ -167,6 +177,9 @@ class AskedVllm:
 
     async def _utility(self, command: Command, sent: asyncio.Event) -> None:
         result, failure = None, None
+        if command.method in _CALLS and (task := asyncio.current_task()) is not None:
+            self.calls.add(task)
+            task.add_done_callback(self.calls.discard)
         try:
             result = await self._asked(command, sent)
         except TheirDeadError as error:
@@ -194,6 +207,8 @@ class AskedVllm:
                 await asyncio.sleep(LOOK_S)
             return None
         elif method in _CALLS:
+            if method == "shutdown":
+                self.told.closing()
             return await self._sent(_CALLS[method](self._llm, args), sent)
         else:
             raise RequestError(method, "vLLM's client has no such call")
@@ -211,19 +226,13 @@ class AskedVllm:
             raise EngineDeadError(str(self._llm.dead_error))
 
 
-def _theirs(params: SamplingParams) -> TheirParams:
-    given = {name: getattr(params, name) for name in _PARAMS}
-    return TheirParams(detokenize=False, **{name: list(value) if isinstance(value, tuple) else value
-                                            for name, value in given.items()})
-
-
 def _core_of(client: Any, internal: str) -> int:
     """Which core got it, where there are several."""
     engine = getattr(client, "reqs_in_flight", {}).get(internal)
     return int.from_bytes(engine, "little") if isinstance(engine, bytes) else 0
 
 
-def _ours(heard: Heard, output: Any) -> RequestOutput:
+def ours(heard: Heard, output: Any) -> RequestOutput:
     """The lab's form of what vLLM told."""
     (one,) = output.outputs
     return RequestOutput(request_id=heard.name, prompt=None, prompt_token_ids=list(output.prompt_token_ids or ()),
@@ -232,9 +241,12 @@ def _ours(heard: Heard, output: Any) -> RequestOutput:
                          num_cached_tokens=output.num_cached_tokens or 0)
 
 
-def _error_of(heard: Heard, error: BaseException) -> RingtwinError:
+def error_of(request: str, error: BaseException) -> RingtwinError:
+    """The lab's form of an error by which a request ended."""
     if isinstance(error, TheirDeadError):
         return EngineDeadError(str(error))
+    if isinstance(error, GracefulHTTPError):
+        return RefusedError(request, f"{type(error).__name__}: {error}")
     if isinstance(error, EngineGenerateError):
-        return RequestError(heard.name, f"EngineGenerateError, by {error.__cause__!r}", may_have_taken_effect=True)
-    return BadRequestError(heard.name, f"{type(error).__name__}: {error}")
+        return RequestError(request, f"EngineGenerateError, by {error.__cause__!r}", may_have_taken_effect=True)
+    return BadRequestError(request, f"{type(error).__name__}: {error}")

@@ -20,7 +20,7 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
-from scenarios.worlds.vllm.recipe import Recipe
+from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.gate import Gate
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
@@ -71,7 +71,8 @@ class CallerProcess:
         self._caller = Caller(recipe.workload, self._asked, None)
         self._open: dict[str, list[Heard]] = {}
         self._changed = asyncio.Event()
-        self._left = False
+        self._left = self._closing = False
+        self._heard_at, self._patience_s = 0.0, PATIENCE * recipe.request_s  # when it was last told anything
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -84,7 +85,7 @@ class CallerProcess:
                 self._connection.send_bytes(DONE)
         finally:
             loop.remove_reader(self._connection.fileno())
-            self._seat.observe("closing", kept={}, errors=[])
+            self.closing()
             self._llm.shutdown()
             self._seat.mark(Mark.DYING)
             self._seat.observe("closed", kept={}, errors=[])
@@ -93,16 +94,20 @@ class CallerProcess:
     async def _serve(self) -> None:
         """The workload, once."""
         self._caller = Caller(self._recipe.workload, self._asked, None)
-        probe = asyncio.create_task(self._probe_health())
+        beside = [asyncio.create_task(self._probe_health()), asyncio.create_task(self._give_up())]
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.begin())
         while not (self._caller.finished or self._left):
             if self._failure is not None:
                 raise self._failure
             self._changed.clear()
             await self._changed.wait()
+        if self._asked.calls:
+            await asyncio.wait(self._asked.calls, timeout=self._patience_s)
         if self._recipe.await_death_s:
             await self._until_dead()
-        probe.cancel()
+        for task in beside:
+            task.cancel()
         await self._look_back()
 
     async def _look_back(self) -> None:
@@ -157,7 +162,20 @@ class CallerProcess:
         while self._tell(self._caller.probe()):
             await asyncio.sleep(PROBE_S)
 
+    async def _give_up(self) -> None:
+        """Leave when nothing more is heard: what is open then is open for good."""
+        while (left := self._heard_at + self._patience_s - self._seat.crossings.clock.monotonic()) > 0.0:
+            await asyncio.sleep(left)
+        self._left = True
+        self._changed.set()
+
     # -- what it is told (see `asked`)
+
+    def closing(self) -> None:
+        """It begins to shut its engine down."""
+        if not self._closing:
+            self._closing = True
+            self._seat.observe("closing", kept={}, errors=[])
 
     def accepted(self, heard: Heard, internal: str, core: int) -> None:
         """`internal`: vLLM's own id inside."""
@@ -168,14 +186,17 @@ class CallerProcess:
         return self._open.get(name, [])
 
     def hear(self, heard: Heard, output: RequestOutput) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.hear(heard, output))
 
     def ended(self, heard: Heard, failure: Exception | None) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         if heard in self._open.get(heard.name, ()):
             self._open[heard.name].remove(heard)
         self._tell(self._caller.ended(heard, failure))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.answered(command, result, failure))
 
     def consumed(self, task: asyncio.Task[None]) -> None:

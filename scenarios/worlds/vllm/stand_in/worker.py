@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from engine.topology import Mark, worker
+from scenarios.worlds.vllm.stand_in.calls import Called
 from scenarios.worlds.vllm.stand_in.requests import Requests
 from scenarios.worlds.vllm.stand_in.seat import Seat, seat_in
 
@@ -39,7 +40,7 @@ class Answer(AsyncModelRunnerOutput):
         return None
 
 
-class StandInWorker(WorkerBase):
+class StandInWorker(Called, WorkerBase):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         group = self.vllm_config.parallel_config

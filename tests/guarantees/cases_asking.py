@@ -1,0 +1,109 @@
+"""Calls of an engine that is not ours: each has its own answer, or its own failure."""
+
+from __future__ import annotations
+
+from tests.guarantees.build import Builder, history
+from tests.guarantees.cases import accepts, rejects, silent
+
+CALLS = "calls-answered"
+FAILED = "call failed: as asked: {}"
+
+
+def vllm() -> Builder:
+    return history(world="vllm").started()
+
+
+def asked(h: Builder, ticket: int, method: str, *args: object) -> Builder:
+    return h.observes("frontend.0", "ask", method=method, ticket=ticket, args=list(args))
+
+
+def answered(h: Builder, ticket: int, method: str, *args: object, result: object = None, failure: str = "") -> Builder:
+    return h.observes("frontend.0", "utility", method=method, ticket=ticket, args=list(args), result=result,
+                      failure=failure)
+
+
+def called(h: Builder, ticket: int, *args: object, result: object = None, failure: str = "") -> Builder:
+    """A call of the workers, and what came of it."""
+    return answered(asked(h, ticket, "collective_rpc", *args), ticket, "collective_rpc", *args, result=result,
+                    failure=failure)
+
+
+def left(h: Builder) -> Builder:
+    return h.wait(9.0).observes("frontend.0", "bye", reason="done").ends("frontend.0")
+
+
+@accepts(CALLS)
+def a_call_fails_and_the_next_one_has_its_own_answer() -> Builder:
+    return called(called(vllm(), 1, "fails", None, 1, failure=FAILED.format(1)), 2, "told", None, 2, result=[2, 2])
+
+
+@accepts(CALLS)
+def what_cannot_be_sent_is_said() -> Builder:
+    return called(vllm(), 1, "odd", None, failure="it cannot be encoded")
+
+
+@accepts(CALLS)
+def a_call_that_is_late_is_told_of_its_time_out() -> Builder:
+    return called(vllm(), 1, "told", 0.2, 1, failure="RPC call to told timed out.")
+
+
+@accepts(CALLS)
+def a_call_that_was_open_at_a_death_is_told() -> Builder:
+    h = asked(vllm(), 1, "collective_rpc", "told", None, 1).fires("kill", "worker.0/mark:executing", node="core.0")
+    return left(answered(h.wait(0.1), 1, "collective_rpc", "told", None, 1, failure="the engine is dead"))
+
+
+@silent(CALLS)
+def a_call_is_answered_and_none_has_failed() -> Builder:
+    return called(vllm(), 1, "told", None, 1, result=[1, 1])
+
+
+@silent(CALLS)
+def what_the_lab_asks_for_itself_is_nothing_to_it() -> Builder:
+    return left(asked(vllm(), 1, "resume_scheduler"))
+
+
+@rejects(CALLS)
+def a_call_that_was_open_at_a_death_hears_nothing() -> Builder:
+    return left(asked(vllm(), 1, "collective_rpc", "told", None, 1).fires(
+        "kill", "worker.0/mark:executing", node="core.0"))
+
+
+@rejects(CALLS)
+def a_call_has_the_answer_to_the_one_before_it() -> Builder:
+    h = called(vllm(), 1, "told", 0.2, 1, failure="RPC call to told timed out.")
+    return called(h, 2, "told", None, 2, result=[2, 1])
+
+
+@rejects(CALLS)
+def a_call_has_the_failure_of_the_one_before_it() -> Builder:
+    h = called(vllm(), 1, "fails", None, 1, failure=FAILED.format(1))
+    return called(h, 2, "told", None, 2, failure=FAILED.format(1))
+
+
+@rejects(CALLS)
+def a_call_that_was_to_fail_has_the_failure_of_another() -> Builder:
+    h = called(vllm(), 1, "fails", None, 1, failure=FAILED.format(1))
+    return called(h, 2, "fails", None, 2, failure=FAILED.format(1))
+
+
+@rejects(CALLS)
+def a_request_is_told_of_the_failure_of_a_call() -> Builder:
+    h = called(vllm(), 1, "fails", None, 1, failure=FAILED.format(1))
+    return h.called("a").ended("a", "failed", reason=FAILED.format(1), error="RequestError")
+
+
+@rejects(CALLS)
+def a_call_that_failed_ends_the_engine() -> Builder:
+    h = called(vllm(), 1, "fails", None, 1, failure=FAILED.format(1))
+    return h.called("a").dies("a")
+
+
+@rejects(CALLS)
+def a_call_fails_though_nothing_befell_it() -> Builder:
+    return called(vllm(), 1, "told", None, 1, failure="out of memory")
+
+
+@rejects(CALLS)
+def what_cannot_be_answered_is_answered() -> Builder:
+    return called(vllm(), 1, "fails", None, 1, result=[None, None])
