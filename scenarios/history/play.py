@@ -80,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     long_runtime_dir: bool = False
     plain: bool = False  # no fault layer at all; nothing is recorded
     synchronous: bool = False  # a real client is a program without an event loop, which generates and waits
+    over_http: bool = False  # clients ask the engine's HTTP server, where it has one
     polling: bool = False  # a real subscriber is a program that polls
     #: Of several that start engines of one group, the last is configured with these instead: fields of `EngineConfig`,
     #: those of `data_parallel` by their own names.

@@ -19,7 +19,7 @@ from scenarios.guarantees.base import (
 )
 from scenarios.guarantees.fitting import BAD_REQUEST, judge_bad, judge_effect, never_fits
 from scenarios.guarantees.readers.missing import missing_s
-from scenarios.guarantees.readers.odd import judge_odd_requests
+from scenarios.guarantees.readers.odd import asked_oddly, judge_odd_requests
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
 
@@ -212,7 +212,7 @@ def _judge_unservable(finding: Finding) -> None:
 
 def check_bad_request_isolated(history: History) -> Finding:
     finding = Finding(history)
-    if not history.play.is_ours:
+    if asked_oddly(history):
         judge_odd_requests(finding)
         return finding
     _judge_unservable(finding)

@@ -7,11 +7,17 @@ from scenarios.guarantees.base import Finding
 from scenarios.history.history import FOREVER, History, Operation
 
 
+def asked_oddly(history: History) -> set[int]:
+    """The indices of these requests; our own engine is never asked so."""
+    requests = () if history.play.is_ours else history.play.workload.get("requests", ())
+    return {request.get("index", place) for place, request in enumerate(requests)
+            if request.get("asked_params") is not None}
+
+
 def judge_odd_requests(finding: Finding) -> None:
     """Of a play without faults: who asks for nothing odd is served, and refused only where too many are open."""
     history = finding.history
-    odd = {request.get("index", place) for place, request in enumerate(history.play.workload.get("requests", ()))
-           if request.get("asked_params") is not None}
+    odd = asked_oddly(history)
     failed = [o for o in history.operations if o.index in odd and o.outcome == Outcome.FAILED]
     if not failed or history.faults.receipts:
         return

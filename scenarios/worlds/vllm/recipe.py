@@ -15,7 +15,7 @@ PATIENCE = 1.2
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller of `AsyncLLM`, or of `LLM`, and how it starts its engine."""
+    """A caller of `AsyncLLM`, of `LLM`, or of vLLM's HTTP server, and how it starts its engine."""
 
     index: int = 0  # of the frontend
     life: int = 0
@@ -27,6 +27,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     request_s: float  # how long a caller waits for the end of a call
     log: str  # the file that takes what its processes print
     synchronous: bool = False  # of `LLM`: a program that generates and waits
+    over_http: bool = False  # of vLLM's server
+    startup_s: float = 0.0  # how long one may take to come up
     isolated: bool = True  # a /dev/shm of its own
 
 

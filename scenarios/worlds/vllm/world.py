@@ -111,15 +111,17 @@ class VllmBench(RealBench):
             folder=str(self._folder.absolute()), arguments=arguments_of(self._play.config, self._play.topology),
             environment=environment_of(self._play.config, str(self._sockets)),
             await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log,
-            synchronous=self._options.synchronous))
+            synchronous=self._options.synchronous, over_http=self._options.over_http,
+            startup_s=self._play.config.bounds.startup_s))
         self._family.adopt(caller.pid)
         self._actors.append(caller)
         return caller
 
     def _asked_by(self, client: Client) -> Workload:
-        """A program that generates and waits has nobody count its engine's steps."""
+        """A program that generates and waits has nobody count its engine's steps, nor has a client of a server."""
         workload = workload_for(msgspec.convert(self._play.workload, Workload), client, self._play.topology)
-        return msgspec.structs.replace(workload, free=workload.free or self._options.synchronous)
+        return msgspec.structs.replace(workload, free=workload.free or self._options.synchronous
+                                       or self._options.over_http)
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Any:
         raise PlanError("several frontends are not played with vLLM yet")

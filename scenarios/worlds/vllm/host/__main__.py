@@ -36,7 +36,7 @@ def main() -> None:
     lab = socket.socket(fileno=int(sys.argv[1]))
     adopt_orphans()
     try:
-        from scenarios.worlds.vllm.host import caller, offline
+        from scenarios.worlds.vllm.host import caller, offline, served
 
         version = caller.prepare()
     except Exception as error:
@@ -52,12 +52,13 @@ def main() -> None:
         if wakes in ready:
             os.read(wakes, 4096)
             _reap(lab)
-        if lab in ready and not _serve(lab, (caller.main, offline.main), (wakes, wake)):
+        if lab in ready and not _serve(lab, lambda recipe: served.main if recipe.over_http else (
+                offline.main if recipe.synchronous else caller.main), (wakes, wake)):
             return
 
 
-def _serve(lab: socket.socket, mains: tuple[Main, Main], own: tuple[int, int]) -> bool:
-    """`mains`: of a caller with an event loop, and of one without. -> whether the lab is still there"""
+def _serve(lab: socket.socket, main_of: Callable[[Recipe], Main], own: tuple[int, int]) -> bool:
+    """-> whether the lab is still there"""
     data, descriptors, _, _ = socket.recv_fds(lab, PACKET_BYTES, 1)
     if not data:
         return False
@@ -76,7 +77,7 @@ def _serve(lab: socket.socket, mains: tuple[Main, Main], own: tuple[int, int]) -
             os.close(descriptor)
         _log_to(word.recipe.log)
         _share(lab, word)
-        mains[word.recipe.synchronous](word.recipe, descriptors[0])
+        main_of(word.recipe)(word.recipe, descriptors[0])
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -57,16 +58,17 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
         connection.send_bytes(FAILED + b" " + why.encode()[:4000])
         return
     seat.observe("ready", num_gpu_blocks=llm.vllm_config.cache_config.num_gpu_blocks or 0, parallel_config={})
-    await CallerProcess(llm, recipe, connection, seat).run()
+    await CallerProcess(AskedVllm(llm, Gate(recipe.folder, 0)), llm.shutdown, recipe, connection, seat).run()
 
 
 class CallerProcess:
-    """Plays the caller's part on an event loop, as often as the lab says GO."""
+    """Plays the caller's part on an event loop, as often as the lab says GO. `shut_down` ends the engine of `asked`."""
 
-    def __init__(self, llm: Any, recipe: Recipe, connection: Connection, seat: Seat) -> None:
-        self._llm, self._recipe, self._connection, self._seat = llm, recipe, connection, seat
+    def __init__(self, asked: Any, shut_down: Callable[[], None], recipe: Recipe, connection: Connection,
+                 seat: Seat) -> None:
+        self._asked, self._shut_down = asked, shut_down
+        self._recipe, self._connection, self._seat = recipe, connection, seat
         self._orders: asyncio.Queue[bytes] = asyncio.Queue()
-        self._asked = AskedVllm(llm, Gate(recipe.folder, 0))
         self._asked.told = self
         self._caller = Caller(recipe.workload, self._asked, None)
         self._open: dict[str, list[Heard]] = {}
@@ -86,7 +88,7 @@ class CallerProcess:
         finally:
             loop.remove_reader(self._connection.fileno())
             self.closing()
-            self._llm.shutdown()
+            self._shut_down()
             self._seat.mark(Mark.DYING)
             self._seat.observe("closed", kept={}, errors=[])
         self._asked.close()

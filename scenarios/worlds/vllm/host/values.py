@@ -23,7 +23,8 @@ class Odd:
 
 #: By the name that a workload gives it.
 KINDS: dict[str, Any] = {
-    "a fraction": 1.5, "a text": "x", "a truth": True, "a number": 7, "nothing": None, "a negative number": -1,
+    "a fraction": 1.5, "one": 1.0, "a text": "x", "a truth": True, "a number": 7, "nothing": None,
+    "a negative number": -1,
     "beyond 64 bits": 1 << 70, "beyond the vocabulary": 1 << 40, "an object": Odd(), "half a character": "\ud800",
     "a long text": "x" * (1 << 20), "a list of fractions": [1.5, 2.5], "a list of truths": [True, False],
     "a list of texts": ["5"], "a list beyond the vocabulary": [1 << 40], "a list of a negative number": [-1],
