@@ -19,9 +19,9 @@ ASKING = (
                f"that was given; {_CORE}, _invoke_utility_method: what a call fails by is handed to who asked",
         rows=("test_vllm_call_is_late", "test_vllm_call_behind_one_that_failed", "test_vllm_call_fails_in_two_stages",
               "test_vllm_first_request_behind_a_call_that_failed"),
-        mechanism="Answers in the workers' rings have no number. What comes after a time-out stays there, and so do the "
-                  "answers of the other ranks when the first one failed: the next call reads them. Of two stages it is "
-                  "the next step, which ends the engine.",
+        mechanism="Answers in the workers' rings have no number. What comes after a time-out stays there, and so do "
+                  "the answers of the other ranks when the first one failed: the next call reads them. Of two stages it "
+                  "is the next step, which ends the engine.",
         control="answers-in-their-turn", by_hand="late_answer",
         known=(Known("vllm#49972", "failures of the other ranks stay in their rings"),
                Known("vllm#57846", "an answer that came too late is taken for that of the next call"))),
@@ -37,14 +37,14 @@ ASKING = (
         id="program-waits-for-a-dead-core", release="0.33.0",
         title="SIGKILL of the core amid LLM.generate: it waits for ever, though its client has noted the death",
         breaks=("ends-once", "death-is-told"), source=_DEAD, rows=("test_vllm_program_waits_for_a_core",),
-        mechanism="The thread that receives outputs leaves without a word to who waits for its queue, and that wait has "
-                  "no bound.",
+        mechanism="The thread that receives outputs leaves without a word to who waits for its queue, and that wait "
+                  "has no bound.",
         control="waits-and-looks", by_hand="program_waits", known=(_PENDING,)),
     Finding(
         id="stream-outlives-its-client", release="0.33.0",
         title="AsyncLLM.shutdown amid a request: its stream never ends", breaks=("ends-once",),
-        source="vllm/config/vllm.py, shutdown_timeout: what is left at its end is aborted; vllm/v1/engine/async_llm.py, "
-               "generate: a stream ends with its last output or with an error",
+        source="vllm/config/vllm.py, shutdown_timeout: what is left at its end is aborted; vllm/v1/engine/async_llm.py"
+               ", generate: a stream ends with its last output or with an error",
         rows=("test_vllm_is_closed_amid_a_request",),
         mechanism="The handler of outputs is cancelled, and tells that to nobody; what the core still says of the end "
                   "is read by nobody.",
@@ -74,7 +74,7 @@ ASKING = (
         title="Requests that could not be sent take up the room for good ones for ever",
         breaks=("bad-request-isolated", "nothing-without-cause"),
         source="vllm/config/scheduler.py, max_num_queued_reqs: how many requests may be unfinished",
-        rows=("test_vllm_counts_what_it_never_sent",),
+        rows=("test_vllm_counts_what_it_never_sent", "test_vllm_server_counts_what_it_never_sent"),
         mechanism="A request is registered before it is encoded and sent, and stays so where that fails.",
         control="unsent-request-is-forgotten", by_hand="unsent_request", by_http=True),
     Finding(

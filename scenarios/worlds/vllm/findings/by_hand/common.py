@@ -56,11 +56,6 @@ def engine(**more: Any) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**{**ARGUMENTS, **more}))
 
 
-def two_engines(**more: Any) -> Any:
-    """Of one client, each of a single rank in its core."""
-    return engine(tensor_parallel_size=1, data_parallel_size=2, distributed_executor_backend="uni", **more)
-
-
 def program() -> Any:
     """It generates and waits."""
     from vllm import LLM
@@ -77,9 +72,9 @@ def params(tokens: int = 6, **more: Any) -> Any:
 async def ask(llm: Any, name: str, tokens: int = 6, rank: int | None = None, **more: Any) -> tuple[str, int]:
     """-> why it ended, how many tokens it has"""
     last: Any = None
-    async for last in llm.generate({"prompt_token_ids": [5, 6, 7]}, params(tokens, **more), name,
-                                   data_parallel_rank=rank):
-        pass
+    async for output in llm.generate({"prompt_token_ids": [5, 6, 7]}, params(tokens, **more), name,
+                                     data_parallel_rank=rank):
+        last = output
     return last.outputs[0].finish_reason, len(last.outputs[0].token_ids)
 
 

@@ -1,1 +1,0 @@
-"""Programs of findings of several engines of one client."""
