@@ -20,8 +20,8 @@ ASKING = (
         rows=("test_vllm_call_is_late", "test_vllm_call_behind_one_that_failed", "test_vllm_call_fails_in_two_stages",
               "test_vllm_first_request_behind_a_call_that_failed"),
         mechanism="Answers in the workers' rings have no number. What comes after a time-out stays there, and so do "
-                  "the answers of the other ranks when the first one failed: the next call reads them. Of two stages it "
-                  "is the next step, which ends the engine.",
+                  "the answers of the other ranks when the first one failed: the next call reads them. Of two stages "
+                  "it is the next step, which ends the engine.",
         control="answers-in-their-turn", by_hand="late_answer",
         known=(Known("vllm#49972", "failures of the other ranks stay in their rings"),
                Known("vllm#57846", "an answer that came too late is taken for that of the next call"))),
