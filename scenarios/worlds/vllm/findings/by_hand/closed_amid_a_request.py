@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
-from scenarios.worlds.vllm.findings.by_hand.common import ask, engine, prepared, told
+from scenarios.worlds.vllm.findings.by_hand.common import ask, awaited, engine, leave, prepared, told
 
 
 async def main() -> bool:
@@ -20,5 +19,5 @@ async def main() -> bool:
 
 if __name__ == "__main__":
     with prepared("streams-end-with-their-client"):
-        kept = asyncio.run(main())
-    sys.exit(not kept)
+        kept = awaited(main())
+    leave(kept)

@@ -81,16 +81,29 @@ async def ask(llm: Any, name: str, tokens: int = 6, rank: int | None = None, **m
 async def told(what: str, asked: Coroutine[Any, Any, Any], at_most_s: float = 8.0) -> Any:
     """Prints and gives back what came of it: its result, its error, or None where nothing did in that time."""
     began = time.monotonic()
-    try:
-        came = await asyncio.wait_for(asyncio.ensure_future(asked), at_most_s)
-        said = f"gave {came!r}"[:200]
-    except TimeoutError as error:
-        is_over = time.monotonic() - began >= at_most_s
-        came, said = (None, "hangs") if is_over else (error, f"raised {error!r}")
-    except Exception as error:
+    task = asyncio.ensure_future(asked)
+    await asyncio.wait([task], timeout=at_most_s)  # what hangs may hang as it is cancelled, too
+    came: Any = None
+    if not task.done():
+        said = "hangs"
+    elif (error := task.exception()) is not None:
         came, said = error, f"raised {type(error).__name__}: {error}"[:200]
+    else:
+        came = task.result()
+        said = f"gave {came!r}"[:200]
     print(f"{what}: {said} [{time.monotonic() - began:.2f} s]", flush=True)
     return came
+
+
+def awaited(main: Coroutine[Any, Any, bool]) -> bool:
+    """What hangs is left behind."""
+    return asyncio.new_event_loop().run_until_complete(main)
+
+
+def leave(kept: bool) -> None:
+    """At once: what vLLM does as an interpreter ends may wait for processes that are gone."""
+    sys.stdout.flush()
+    os._exit(not kept)
 
 
 def told_of(what: str, call: Callable[[], Any], at_most_s: int = 8) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 
-from scenarios.worlds.vllm.findings.by_hand.common import ask, core_of, engine, prepared, told
+from scenarios.worlds.vllm.findings.by_hand.common import ask, awaited, core_of, engine, leave, prepared, told
 
 
 async def main() -> bool:
@@ -25,5 +24,5 @@ async def main() -> bool:
 
 if __name__ == "__main__":
     with prepared("open-calls-end-with-the-core"):
-        kept = asyncio.run(main())
-    sys.exit(not kept)
+        kept = awaited(main())
+    leave(kept)

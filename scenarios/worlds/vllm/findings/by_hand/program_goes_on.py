@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from scenarios.worlds.vllm.findings.by_hand.common import params, prepared, program, told_of
+from scenarios.worlds.vllm.findings.by_hand.common import leave, params, prepared, program, told_of
 
 
 def main() -> bool:
@@ -18,4 +16,4 @@ def main() -> bool:
 if __name__ == "__main__":
     with prepared("unsent-request-is-not-waited-for"):
         kept = main()
-    sys.exit(not kept)
+    leave(kept)

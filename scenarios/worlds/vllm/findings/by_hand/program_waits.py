@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 
-from scenarios.worlds.vllm.findings.by_hand.common import core_of, params, prepared, program, told_of
+from scenarios.worlds.vllm.findings.by_hand.common import core_of, leave, params, prepared, program, told_of
 
 
 def main() -> bool:
@@ -21,4 +20,4 @@ def main() -> bool:
 if __name__ == "__main__":
     with prepared("waits-and-looks"):
         kept = main()
-    sys.exit(not kept)
+    leave(kept)
