@@ -73,7 +73,8 @@ _FAILS_ALONE = """
 import types as _types
 import msgspec as _msgspec
 known = _msgspec.msgpack.decode(data_frames[0].buffer)
-self._handle_request_preproc_error(_types.SimpleNamespace(request_id=known[0], client_index=0))
+self._handle_request_validation_error(_types.SimpleNamespace(request_id=known[0], client_index=0),
+                                      VLLMValidationError("it cannot be decoded"))
 continue
 """
 _SAYS_SO = """
