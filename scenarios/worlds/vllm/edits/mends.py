@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scenarios.worlds.vllm.edits.edit import Edit, begins, does, reads
+from scenarios.worlds.vllm.edits.edit import Edit, begins, both, called_by, does, reads, rescues
 
 
 class Mend(msgspec.Struct, frozen=True):
@@ -27,6 +27,67 @@ import os
 return [os.pidfd_open(process.pid) for process in self.processes]
 """
 
+#: Answers of one worker come in the order of the calls that it has to answer: what is left of an older one is passed.
+_IN_TURN = """
+_all = kv_output_aggregator or ec_output_aggregator or unique_reply_rank is None
+_due = {}
+for _queue in (self.response_mqs if _all else [self.response_mqs[unique_reply_rank]]):
+    _queue.asked = _due[id(_queue)] = getattr(_queue, "asked", 0) + 1
+def _answer_of(queue, timeout):
+    while True:
+        answer = queue.dequeue(timeout=timeout)
+        queue.read = getattr(queue, "read", 0) + 1
+        if queue.read == _due[id(queue)]:
+            return answer
+"""
+#: Whoever waits for a call when the last word of the core's process has come is told that it is dead.
+_OPEN_CALLS_END = """
+from concurrent.futures import Future as _Waited
+_manager, _calls = self.resources.engine_manager, self.utility_results
+_watch = _manager.monitor_engine_liveness
+def _end(future):
+    if not future.done():
+        future.set_exception(EngineDeadError())
+def _watched():
+    _watch()
+    for future in list(_calls.values()):
+        if isinstance(future, _Waited):
+            _end(future)
+        else:
+            future.get_loop().call_soon_threadsafe(_end, future)
+_manager.monitor_engine_liveness = _watched
+"""
+_LOOKS_WHILE_IT_WAITS = """
+import time
+while self.outputs_queue.empty():
+    if self.resources.engine_dead:
+        raise EngineDeadError()
+    time.sleep(0.005)
+"""
+_STREAMS_END = """
+from vllm.v1.engine.exceptions import EngineDeadError as _Dead
+if getattr(self, "output_processor", None) is not None:
+    self.output_processor.propagate_error(_Dead())
+"""
+_FAILS_ALONE = """
+import types as _types
+import msgspec as _msgspec
+known = _msgspec.msgpack.decode(data_frames[0].buffer)
+self._handle_request_validation_error(_types.SimpleNamespace(request_id=known[0], client_index=0),
+                                      VLLMValidationError("it cannot be decoded"))
+continue
+"""
+_SAYS_SO = """
+from vllm.v1.engine import UtilityOutput as _Said
+if outputs.utility_output is None:
+    raise
+outputs.utility_output = _Said(outputs.utility_output.call_id, failure_message=f"cannot be sent: {_error}")
+buffer = bytearray()
+buffers = encoder.encode_into(outputs, buffer)
+"""
+_FORGETS_IT = "self.output_processor.abort_requests([request.request_id], internal=True)\nraise"
+
+_CLIENT = "vllm.v1.engine.core_client"
 _CORE, _PROCESSES = "vllm.v1.engine.core", "vllm.v1.engine.utils"
 _EXECUTOR = "vllm.v1.executor.multiproc_executor"
 
@@ -42,4 +103,31 @@ MENDS = {
         "its parent from its first moment.",
         (Edit(_PROCESSES, "CoreEngineProcManager.sentinels", does(_KEPT_OPEN)),
          Edit(_EXECUTOR, "WorkerProc.worker_main", begins(_LEAVES_WITH_ITS_PARENT.format(signal="SIGKILL"))))),
+    "answers-in-their-turn": Mend(
+        "A call passes over answers that older calls have left in the rings.",
+        (Edit(_EXECUTOR, "MultiprocExecutor.collective_rpc",
+              both(called_by("mq.dequeue", "_answer_of"), begins(_IN_TURN))),)),
+    "open-calls-end-with-the-core": Mend(
+        "The end of a core's process ends the calls that its client waits for.",
+        (Edit(_CLIENT, "MPClient.start_engine_core_monitor", begins(_OPEN_CALLS_END)),)),
+    "waits-and-looks": Mend(
+        "A program that waits for outputs looks whether its engine lives.",
+        (Edit(_CLIENT, "SyncMPClient.get_output", begins(_LOOKS_WHILE_IT_WAITS)),)),
+    "streams-end-with-their-client": Mend(
+        "A client that is closed ends its streams first.",
+        (Edit("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", begins(_STREAMS_END)),)),
+    "undecodable-request-fails-alone": Mend(
+        "A request that cannot be decoded fails, and the thread that reads them goes on.",
+        (Edit(_CORE, "EngineCoreProc.process_input_sockets", rescues("add_request_decoder.decode", _FAILS_ALONE)),)),
+    "unsendable-answer-is-told": Mend(
+        "Of an answer that cannot be encoded its caller is told so, and the thread that sends them goes on.",
+        (Edit(_CORE, "EngineCoreProc.process_output_sockets", rescues("encoder.encode_into", _SAYS_SO)),)),
+    "unsent-request-is-forgotten": Mend(
+        "A request that could not be sent is counted no more.",
+        (Edit("vllm.v1.engine.async_llm", "AsyncLLM._add_request", rescues(
+            "self.engine_core.add_request_async", _FORGETS_IT)),)),
+    "unsent-request-is-not-waited-for": Mend(
+        "A program does not wait for a request that could not be sent.",
+        (Edit("vllm.v1.engine.llm_engine", "LLMEngine.add_request", rescues(
+            "self.engine_core.add_request", _FORGETS_IT)),)),
 }
