@@ -12,7 +12,7 @@ from scenarios.guarantees.base import STALLS, Where
 from scenarios.history.receipts import Receipt
 
 _CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
-_TESTS = "tests/v1"
+_EVENTS, _TESTS = "vllm/distributed/kv_events.py", "tests/v1"
 
 
 
@@ -37,6 +37,14 @@ _VLLM = {
     "no-orphans": "vllm/v1/executor/multiproc_executor.py, a worker's pipe to its parent: it ends when that is gone; "
                   f"{_TESTS}/shutdown: no process holds the device when the engine is gone",
     "start-ends": "vllm/v1/engine/utils.py, wait_for_engine_startup: a process that fails ends the start with an error",
+    "kv-seq": f"{_EVENTS}, EventPublisher: batches in order, by numbers that go on by one",
+    "kv-gap-seen": f"{_EVENTS}, EventPublisher: numbers tell a subscriber which batches it has missed",
+    "kv-replay-complete": f"{_EVENTS}, ZmqEventPublisher: who asks from a number gets all batches from there that are "
+                          "kept, and a mark of the end",
+    "kv-mirror-true": "vllm/config/kv_events.py: events tell of blocks that are stored and removed",
+    "dp-burst-spreads": f"{_CLIENT}, DPLBAsyncMPClient: what a client has sent counts at once, so a burst is spread",
+    "nothing-without-cause": "vllm/v1/engine/__init__.py, FinishReason: a request ends as aborted where its client has "
+                             "aborted it",
 }
 
 THEIRS: dict[str, dict[str, Theirs]] = {"vllm": {

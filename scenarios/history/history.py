@@ -49,7 +49,7 @@ class History(Records):
     """One play, ready to be judged: what was written, and what it means."""
 
     def __init__(self, play: Play, lab: Lab, journals: list[JournalFile]) -> None:
-        super().__init__(journals, play.topology)
+        super().__init__(journals, play.topology, together=not play.is_ours)
         self.play = play
         self.lab = lab
         self.bounds: Bounds = play.config.bounds

@@ -25,8 +25,9 @@ FOREVER = float("inf")
 class Records:
     """All journals of one play. Cheap to build; every property is computed at most once."""
 
-    def __init__(self, journals: list[JournalFile], topology: Topology) -> None:
-        self._topology = topology
+    def __init__(self, journals: list[JournalFile], topology: Topology, *, together: bool = False) -> None:
+        """`together`: a client gives up all of its engines where one has died."""
+        self._topology, self._together = topology, together
         self._engines: dict[str, tuple[EngineLife, ...]] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
@@ -146,16 +147,22 @@ class Records:
                      if engine.engine in hub.engines for index in hub.engines)
 
     def joined(self, engine: EngineLife) -> tuple[EngineLife, ...]:
-        """The engines that it lives and dies with: those that step together with it, itself among them."""
+        """The engines that it lives and dies with: those that step together with it, itself among them; all of its
+        client's, where that gives up all of them.
+        """
         group = self._topology.steps_with(engine.engine)
+        if self._together:
+            group = self._topology.clients_of(engine.engine)[0].engines
         return tuple(EngineLife(index, engine.life) for index in group) or (engine,)
 
     def lives_with(self, engine: EngineLife, node: str) -> bool:
-        """Whether that engine ends with this process: one of its own, or of its group, whose coordinator is one."""
+        """Whether that engine ends with this process: one of its own, or of its group, whose coordinator is one where
+        they step together, and where anybody looks after it.
+        """
         kind = kind_of(node)
         if kind in (NodeKind.FRONTEND, NodeKind.SUBSCRIBER):
             return False
-        if kind == NodeKind.COORDINATOR and not self.in_step(engine):
+        if kind == NodeKind.COORDINATOR and (self._together or not self.in_step(engine)):
             return False
         return not set(self.joined(engine)).isdisjoint(self.engines_of(node))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.topology import data_parallel
+from scenarios.history.names import EngineLife
 from scenarios.history.verdicts import Verdict
 from tests.guarantees.build import Builder, history
 
@@ -44,6 +46,40 @@ def test_what_ended_before_is_not_explained_by_it() -> None:
 def test_what_is_killed_when_its_engine_is_closed_has_its_cause() -> None:
     h = called(theirs().started()).ended("r0").wait(.01).observes("frontend.0", "closing", kept={}, errors=[]).wait(.01)
     assert h.ends("worker.0", exitcode=-9).judged(LAW).verdict is Verdict.HELD
+
+
+def beside(world: str) -> Builder:
+    """Two cores of one client, the first one with a request; the second one is killed."""
+    built = history(world=world, tp=1, topology=data_parallel(2, coordinated=True), data_parallel_size=2)
+    built.started().called("r0", core=False).wait(.01).fires("kill", "core.1/mark:step").wait(.01)
+    return built.ends("core.1", exitcode=-9)
+
+
+def test_who_is_given_up_with_another_has_its_cause() -> None:
+    """A client of theirs gives up all of its engines where one has died, and one of ours does not."""
+    def given_up(world: str) -> Builder:
+        return beside(world).wait(.01).ends("core.0", exitcode=-15).ended("r0", "engine-dead")
+
+    assert given_up("vllm").judged(LAW).verdict is Verdict.HELD
+    assert given_up("engine").judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_a_request_of_who_is_given_up_is_not_aborted() -> None:
+    """Its caller has not aborted it, and no core was asked to leave by anybody but its client."""
+    h = beside("vllm").wait(.01).ended("r0", "aborted")
+    assert h.judged(LAW).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("lockstep", [True, False], ids=["in step", "side by side"])
+def test_a_coordinator_of_theirs_is_missed_by_nobody(lockstep: bool) -> None:
+    """Whoever has stopped serving behind its end has not done so because of it."""
+    group = data_parallel(2, coordinated=True, lockstep=lockstep)
+    theirs, ours = (history(world=world, tp=1, topology=group, data_parallel_size=2).history()
+                    for world in ("vllm", "engine"))
+    one, other = EngineLife(0, 0), EngineLife(1, 0)
+    assert theirs.joined(one) == (one, other) and not theirs.lives_with(one, "coordinator.0")
+    assert theirs.lives_with(one, "core.1")
+    assert ours.lives_with(one, "coordinator.0") is ours.lives_with(one, "core.1") is lockstep
 
 
 def test_what_is_killed_before_has_none() -> None:

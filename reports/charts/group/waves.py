@@ -87,7 +87,11 @@ class RankLane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ranks_of(history: History) -> list[list[RankLane]]:
-    """By group. None of a play whose cores do not step together, nor of a rank that wrote nothing."""
+    """By group. None of a play whose cores do not step together, nor of a rank that wrote nothing; none of engines
+    that are not ours, which do not tell what they do in turn.
+    """
+    if not history.play.is_ours:
+        return []
     found = [[_lane(history, rank) for rank in group.ranks if history.records(rank.core)] for group in groups(history)]
     return [lanes for lanes in found if lanes]
 

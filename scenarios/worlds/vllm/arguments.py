@@ -20,11 +20,22 @@ BOUNDS: dict[str, float] = {"startup_s": 20.0, "step_s": 2.0, "rpc_s": 2.0, "sta
                             "detection_s": 1.0, "cleanup_s": 3.0, "terminate_s": 6.0, "orphan_s": 6.0, "drain_s": 2.0}
 
 
-def with_bounds(config: EngineConfig) -> EngineConfig:
+#: A client of several engines that do not step together tells nobody of the death of one before the others have left,
+#: or were killed because they did not leave in this time.
+OTHERS_LEAVE_S = 5.0
+
+
+def with_bounds(config: EngineConfig, topology: Topology = Topology()) -> EngineConfig:  # noqa: B008
     """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
     startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
+    others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 and not topology.stepping else 0.0
     return msgspec.structs.replace(config, bounds=msgspec.structs.replace(
-        config.bounds, **{**BOUNDS, "startup_s": startup_s}))
+        config.bounds, **{**BOUNDS, "startup_s": startup_s, "detection_s": BOUNDS["detection_s"] + others_s}))
+
+
+def _in_step(config: EngineConfig) -> dict[str, Any]:
+    """vLLM has engines step together where a model has experts. The stand-in's has none: it says that it had."""
+    return {"hf_overrides": {"num_experts": 2}, "dp_sync_interval": config.data_parallel.sync_interval}
 
 
 def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
@@ -40,9 +51,21 @@ def arguments_of(config: EngineConfig, topology: Topology) -> dict[str, Any]:
         "enable_prefix_caching": cache.enable_prefix_caching,
         "max_num_seqs": scheduler.max_num_seqs, "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_model_len": longest(config), "async_scheduling": is_async,
-        "generation_config": "vllm", "scheduling_policy": scheduler.policy, "distributed_executor_backend": "mp",
+        "generation_config": "vllm", "scheduling_policy": scheduler.policy,
+        "distributed_executor_backend": "mp" if engine.workers else "uni",
         "scheduler_cls": f"{SCHEDULER}.{'CountedAsyncScheduler' if is_async else 'CountedScheduler'}",
+        **(_in_step(config) if topology.steps_with(engine.index) else {}),
+        **(_with_events(config) if config.kv_events.enable_kv_cache_events else {}),
     }
+
+
+def _with_events(config: EngineConfig) -> dict[str, Any]:
+    """Of its `KVEventsConfig`: where, and how much is kept."""
+    events = config.kv_events
+    return {"kv_events_config": {
+        "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events.endpoint, "topic": events.topic,
+        "replay_endpoint": events.replay_endpoint if events.replay else None, "hwm": events.hwm,
+        "buffer_steps": events.buffer_steps, "max_queue_size": events.max_queue_size}}
 
 
 def longest(config: EngineConfig) -> int:

@@ -5,6 +5,12 @@ from __future__ import annotations
 _COUNTS = "its crossings count otherwise in vLLM"
 _LENGTH = "vLLM bounds a request by what its cache holds, and our engine preempts it"
 _UNWATCHED = "vLLM promises nothing of a core that stands still"
+_ALL_GO = "vLLM gives up all engines of a client where one has died, as scenarios of its own show"
+_HUB = "vLLM's coordinator is missed by nobody, as a scenario of its own shows"
+_GOES_ON = "engines in step are asked to go on that have not paused, as in a scenario of its own"
+_STAGES = "vLLM's runner of models that is played has no stages with a step in flight"
+_OTHER_TYPE = "vLLM's client lets a rank of another type through, and what hears of requests in the core ends by it"
+_STATE = "vLLM's publisher tells nobody its state"
 
 #: By name: why not.
 DIFFERENT = {
@@ -14,4 +20,15 @@ DIFFERENT = {
     "test_urgent_requests_go_first": _LENGTH, "test_one_token_at_a_time": _LENGTH,
     "test_requests_outgrow_the_cache": _LENGTH, "test_request_that_cannot_be_served": _LENGTH,
     "test_core_is_stopped": _UNWATCHED, "test_core_stands_still_before_it_says_hello": _UNWATCHED,
+    "test_core_beside_others_stands_still": _UNWATCHED, "test_one_rank_in_step_is_slow": _UNWATCHED,
+    "test_rank_is_slow_with_two_steps_in_flight": _UNWATCHED,
+    "test_batch_is_lost_behind_one_that_was_given_up": _UNWATCHED,
+    "test_one_of_two_cores_dies": _ALL_GO, "test_first_of_two_cores_dies": _ALL_GO,
+    "test_one_of_four_cores_dies": _ALL_GO, "test_both_cores_die": _ALL_GO, "test_core_beside_others_exits": _ALL_GO,
+    "test_core_beside_others_is_asked_to_leave": _ALL_GO, "test_requests_for_a_core_that_is_dead": _ALL_GO,
+    "test_coordinator_dies": _HUB, "test_coordinator_stands_still": _HUB,
+    "test_one_request_wakes_all_ranks": _GOES_ON, "test_rank_loses_its_only_request_in_a_pause": _GOES_ON,
+    "test_requests_for_cores_that_there_are_none_of": _OTHER_TYPE,
+    "test_waves_of_two_stages": _STAGES, "test_worker_of_a_last_stage_dies_in_step": _STAGES,
+    "test_state_of_many_blocks_is_told_in_pieces": _STATE, "test_state_comes_while_its_reader_stands_still": _STATE,
 }

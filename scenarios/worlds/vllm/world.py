@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from engine.process.identity import start_time
-from engine.topology import Client, Deployment, Engine, Launcher, Node
+from engine.topology import Client, Deployment, Launcher, Node, NodeKind
 from faults.plan import Plan, PlanError
 from scenarios.history.play import Options, Play
 from scenarios.history.run import save
@@ -55,9 +55,11 @@ class VllmWorld(World):
         options = options or Options()
         options = msgspec.structs.replace(options, edits=(*options.edits, *self.edits))
         check(plan, options)
-        check_topology(topology)
+        check_topology(topology, plan)
         check_config(config or lab_config(), workload)
-        config = with_bounds(config or lab_config())
+        config = with_bounds(config or lab_config(), topology)
+        if topology.subscribers:  # its publisher is the one that they are told to hear
+            options = msgspec.structs.replace(options, without_epochs=True)
         return super().play(topology=topology, plan=plan, config=config, options=options,
                             workload=with_references(workload.played(), VOCABULARY, longest(config)))
 
@@ -102,6 +104,8 @@ class VllmBench(RealBench):
         super().__init__(play, folder, "cpu")
         self._host = host
         self._family = Family()
+        #: As it was played, and where its events go.
+        self._told = msgspec.structs.replace(play.config, kv_events=self._config.kv_events)
         self._sockets = self._scratch / "s"
         self._sockets.mkdir()
 
@@ -109,7 +113,7 @@ class VllmBench(RealBench):
         workload = msgspec.convert(self._play.workload, Workload)
         caller = self._host.start(Recipe(
             index=client.index, life=life, workload=workload_for(workload, client, self._play.topology),
-            folder=str(self._folder.absolute()), arguments=arguments_of(self._play.config, self._play.topology),
+            folder=str(self._folder.absolute()), arguments=arguments_of(self._told, self._play.topology),
             environment=environment_of(self._play.config, str(self._sockets)),
             await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log))
         self._family.adopt(caller.pid)
@@ -118,9 +122,6 @@ class VllmBench(RealBench):
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Any:
         raise PlanError("several frontends are not played with vLLM yet")
-
-    def start_subscriber(self, node: Node, engine: Engine) -> Any:
-        raise PlanError("subscribers are not played with vLLM yet")
 
     def living(self, deployment: Deployment) -> list[str]:
         return [f"process {name_of(pid)} (pid {pid})" for pid in self._family.living()]
@@ -133,6 +134,8 @@ class VllmBench(RealBench):
         return bool(self._family.living())
 
     def _exitcode(self, node: Node) -> int | None:
+        if node.kind is NodeKind.SUBSCRIBER:  # the lab's own
+            return super()._exitcode(node)
         return self._host.exit_of(self._watched[node].pid)
 
     def _look(self) -> None:

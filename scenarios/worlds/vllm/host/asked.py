@@ -20,7 +20,7 @@ from engine.errors import BadRequestError, EngineDeadError, RequestError, Ringtw
 from engine.messages import RequestOutput, SamplingParams
 from scenarios.workloads.caller import Heard
 from scenarios.workloads.workload import Command
-from scenarios.worlds.vllm.stand_in.gate import Gate
+from scenarios.worlds.vllm.stand_in.gate import Gates
 
 #: How often a caller of counted steps looks whether they are done: nobody tells it.
 LOOK_S = 0.003
@@ -48,8 +48,8 @@ class Life:
 
 
 class AskedVllm:
-    def __init__(self, llm: Any, gate: Gate) -> None:
-        self._llm, self._gate = llm, gate
+    def __init__(self, llm: Any, gates: Gates) -> None:
+        self._llm, self._gates = llm, gates
         self.life = Life(llm)
         self.tasks: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
@@ -184,14 +184,17 @@ class AskedVllm:
         if method == "pause_scheduler":
             await self._sent(self._llm.pause_generation(mode="keep", clear_cache=False), sent)
         elif method == "resume_scheduler":
-            self._gate.open()
+            self._gates.open()
             await self._sent(self._llm.resume_generation(), sent)
         elif method == "run_steps":
-            self._gate.allow(int(args[0]))
+            client = self._llm.engine_core
+            self._gates.allow(int(args[0]), {_index(engine) for engine in _asked_of(client).values()} or {0})
             await self._sent(self._llm.resume_generation(), sent)
-            while not self._gate.is_done():
+            while not self._gates.is_done():
                 self._check_lives()
                 await asyncio.sleep(LOOK_S)
+            if len(self._gates) > 1:  # those that had nothing to do did not come to their last step
+                await self._llm.pause_generation(mode="keep", clear_cache=False)
             return None
         elif method in _CALLS:
             return await self._sent(_CALLS[method](self._llm, args), sent)
@@ -219,8 +222,17 @@ def _theirs(params: SamplingParams) -> TheirParams:
 
 def _core_of(client: Any, internal: str) -> int:
     """Which core got it, where there are several."""
-    engine = getattr(client, "reqs_in_flight", {}).get(internal)
-    return int.from_bytes(engine, "little") if isinstance(engine, bytes) else 0
+    engine = _asked_of(client).get(internal)
+    return 0 if engine is None else _index(engine)
+
+
+def _asked_of(client: Any) -> dict[str, bytes]:
+    """By request that is open: the identity of its core, where there are several."""
+    return getattr(client, "reqs_in_flight", {})
+
+
+def _index(engine: bytes) -> int:
+    return int.from_bytes(engine, "little")
 
 
 def _ours(heard: Heard, output: Any) -> RequestOutput:

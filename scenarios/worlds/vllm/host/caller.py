@@ -6,11 +6,13 @@ It speaks only through the library's public methods. What it is told is on recor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from multiprocessing.connection import Connection
 from typing import Any
 
 from vllm import AsyncEngineArgs
+from vllm.config import KVEventsConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from engine.effects import Loop, Now, Observe
@@ -21,8 +23,11 @@ from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
 from scenarios.worlds.vllm.recipe import Recipe
-from scenarios.worlds.vllm.stand_in.gate import Gate
+from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
+
+#: A caller that hears nothing for so many times the bound of a request gives up, and closes its engine.
+PATIENCE = 2.0
 
 
 def prepare() -> str:
@@ -50,6 +55,8 @@ async def _run(recipe: Recipe, connection: Connection, seat: Seat) -> None:
     seat.observe("starting")
     try:
         arguments = {**recipe.arguments, "additional_config": {KEY: {"folder": recipe.folder}}}
+        if "kv_events_config" in arguments:
+            arguments["kv_events_config"] = KVEventsConfig(**arguments["kv_events_config"])
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
@@ -66,12 +73,14 @@ class CallerProcess:
     def __init__(self, llm: Any, recipe: Recipe, connection: Connection, seat: Seat) -> None:
         self._llm, self._recipe, self._connection, self._seat = llm, recipe, connection, seat
         self._orders: asyncio.Queue[bytes] = asyncio.Queue()
-        self._asked = AskedVllm(llm, Gate(recipe.folder, 0))
+        cores = recipe.arguments["data_parallel_size"]
+        self._asked = AskedVllm(llm, Gates([Gate(recipe.folder, index) for index in range(cores)]))
         self._asked.told = self
         self._caller = Caller(recipe.workload, self._asked, None)
         self._open: dict[str, list[Heard]] = {}
         self._changed = asyncio.Event()
         self._left = False
+        self._heard_at = 0.0  # when anything was
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -95,15 +104,25 @@ class CallerProcess:
         self._caller = Caller(self._recipe.workload, self._asked, None)
         probe = asyncio.create_task(self._probe_health())
         self._tell(self._caller.begin())
-        while not (self._caller.finished or self._left):
-            if self._failure is not None:
-                raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
+        await self._until_done()
         if self._recipe.await_death_s:
             await self._until_dead()
         probe.cancel()
         await self._look_back()
+
+    async def _until_done(self) -> None:
+        """Or until nothing was heard for so long that nobody would wait any more: what is open then, hangs."""
+        clock = self._seat.crossings.clock
+        self._heard_at = clock.monotonic()
+        while not (self._caller.finished or self._left):
+            if self._failure is not None:
+                raise self._failure
+            left_s = self._heard_at + PATIENCE * self._recipe.request_s - clock.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
     async def _look_back(self) -> None:
         """As `Caller.look_back`, of an engine whose answers are awaited."""
@@ -161,6 +180,7 @@ class CallerProcess:
 
     def accepted(self, heard: Heard, internal: str, core: int) -> None:
         """`internal`: vLLM's own id inside."""
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._open.setdefault(heard.name, []).append(heard)
         self._seat.observe("accepted", request=heard.name, internal=heard.internal, core=core)
 
@@ -168,14 +188,17 @@ class CallerProcess:
         return self._open.get(name, [])
 
     def hear(self, heard: Heard, output: RequestOutput) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.hear(heard, output))
 
     def ended(self, heard: Heard, failure: Exception | None) -> None:
         if heard in self._open.get(heard.name, ()):
             self._open[heard.name].remove(heard)
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.ended(heard, failure))
 
     def answered(self, command: Command, result: Any, failure: BaseException | None) -> None:
+        self._heard_at = self._seat.crossings.clock.monotonic()
         self._tell(self._caller.answered(command, result, failure))
 
     def consumed(self, task: asyncio.Task[None]) -> None:

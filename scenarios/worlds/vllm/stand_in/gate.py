@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _WORDS = 4
@@ -56,3 +57,26 @@ class Gate:
         words = self._words
         words[_LEFT] = left
         words[_USED] += 1
+
+
+class Gates:
+    """Of all cores of a caller. Who has nothing to do when steps are allowed is waited for by nobody."""
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self._gates, self._busy = gates, list(gates)
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    def allow(self, steps: int, busy: Collection[int]) -> None:
+        """So many of each. `busy`: the cores that have requests."""
+        self._busy = [gate for index, gate in enumerate(self._gates) if index in busy]
+        for gate in self._gates:
+            gate.allow(steps)
+
+    def open(self) -> None:
+        for gate in self._gates:
+            gate.open()
+
+    def is_done(self) -> bool:
+        return all(gate.is_done() for gate in self._busy)

@@ -13,6 +13,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from engine.topology import Mark, core
+from scenarios.worlds.vllm.stand_in.events import hashes_of, watch
 from scenarios.worlds.vllm.stand_in.gate import Gate
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat, seat_in
 
@@ -22,6 +23,7 @@ class _Counted:
 
     _seat: Seat | None = None
     _gate: Gate | None = None
+    _tells = False  # of its cache
 
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
         super().__init__(vllm_config, *args, **named)
@@ -31,6 +33,10 @@ class _Counted:
         if self._seat is not None:
             self._gate = Gate(vllm_config.additional_config[KEY]["folder"], index)
             self._seat.born()
+            events = vllm_config.kv_events_config
+            self._tells = events is not None and events.enable_kv_cache_events
+            if self._tells:
+                watch(self, self._seat)
 
     def schedule(self, *args: Any, **named: Any) -> Any:
         self._mark(Mark.STEP)
@@ -47,6 +53,8 @@ class _Counted:
         outputs = super().update_from_output(scheduler_output, *args, **named)  # type: ignore[misc]
         if self._gate is not None and scheduler_output.total_num_scheduled_tokens:
             self._gate.has_run(self.get_num_unfinished_requests())  # type: ignore[attr-defined]
+        if self._tells and self._seat is not None and not self.has_unfinished_requests():  # type: ignore[attr-defined]
+            self._seat.observe("kv-cache", hashes=hashes_of(self))
         return outputs
 
     def _mark(self, mark: Mark, **data: Any) -> None:

@@ -33,8 +33,13 @@ class Seat:
         self.crossings = Crossings(board.plan, node, board, open_journal(
             Path(folder) / "journals", str(node.first_life), node.life, time.monotonic), _Clock)
         self.crossings.seat.enter(os.getpid(), start_ticks(os.getpid()))
+        self._is_born = False
 
     def born(self) -> None:
+        """Said once: a core that is its own rank says so as either."""
+        if self._is_born:
+            return
+        self._is_born = True
         self.mark(Mark.BORN)
         self.observe("born", pid=os.getpid(), ppid=os.getppid(), start_time=start_ticks(os.getpid()), segments=[],
                      paths=[])
@@ -48,6 +53,14 @@ class Seat:
 
 
 def seat_in(additional_config: Any, node: Node) -> Seat | None:
-    """None where no play is on."""
+    """None where no play is on. A process that asks again for the same node has one seat there."""
     given = additional_config.get(KEY) if isinstance(additional_config, dict) else None
-    return None if given is None else Seat(given["folder"], node)
+    if given is None:
+        return None
+    place = os.getpid(), given["folder"], node
+    if place not in _TAKEN:
+        _TAKEN[place] = Seat(given["folder"], node)
+    return _TAKEN[place]
+
+
+_TAKEN: dict[tuple[int, str, Node], Seat] = {}

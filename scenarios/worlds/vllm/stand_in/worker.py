@@ -1,7 +1,9 @@
 """A worker of vLLM's that computes nothing: tokens come from words kept in its cache (`words`), faults from the play.
 
 What it does on the way of a step is on record as our own worker's would be: mark executing, `rpc`, and what it raised.
-In each step its ranks meet in a gloo barrier, as in a model's all-reduce: who is missing holds up the others.
+In each step its ranks meet in a gloo barrier, as in a model's all-reduce: who is missing holds up the others. Of
+engines that step together all ranks meet, in dummy batches, too. A single rank is a part of its core: what it does is
+on record there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, M
 from vllm.v1.worker.gpu_worker import init_worker_distributed_environment
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
-from engine.topology import Mark, worker
+from engine.topology import Mark, core, worker
 from scenarios.worlds.vllm.stand_in.requests import Requests
 from scenarios.worlds.vllm.stand_in.seat import Seat, seat_in
 
@@ -43,7 +45,9 @@ class StandInWorker(WorkerBase):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         group = self.vllm_config.parallel_config
-        self._seat = seat_in(self.vllm_config.additional_config, worker(self.rank, engine=group.data_parallel_index))
+        engine, self._is_core = group.data_parallel_index, group.world_size == 1
+        self._seat = seat_in(self.vllm_config.additional_config,
+                             core(engine) if self._is_core else worker(self.rank, engine=engine))
         self._kept: ModelRunnerOutput | None = None
         self._calls = 0
         if self._seat is not None:
@@ -108,7 +112,9 @@ class StandInWorker(WorkerBase):
         return Answer(kept, self._seat, self._calls - 1) if self.scheduler_config.async_scheduling else kept
 
     def execute_dummy_batch(self) -> None:
-        self._mark(Mark.DUMMY)
+        if self._is_core:
+            self._mark(Mark.DUMMY)
+        self._executing("execute_dummy_batch")
         self._meet()
 
     def take_draft_token_ids(self) -> None:
@@ -118,7 +124,7 @@ class StandInWorker(WorkerBase):
         self._executing("check_health")
 
     def shutdown(self) -> None:
-        if self._seat is not None:
+        if self._seat is not None and not self._is_core:
             self._seat.observe("bye", reason="done")
 
     def _meet(self) -> None:

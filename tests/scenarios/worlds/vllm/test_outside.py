@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.topology import data_parallel, tensor_parallel
+from engine.topology import data_parallel, offline, tensor_parallel
 from faults.plan import drop, kill, plan, stall
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.guarantees.theirs import THEIRS, is_promised
@@ -24,7 +24,7 @@ from scenarios.worlds.vllm import environment
 from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.family import Family
 from scenarios.worlds.vllm.sites import check, check_config, check_topology
-from scenarios.worlds.vllm.stand_in.gate import Gate
+from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 
 ORPHANS = """
 import os, sys
@@ -96,14 +96,37 @@ def test_what_is_within_reach_is_taken() -> None:
     check_config(lab_config(cache={"num_gpu_blocks": 20}, scheduler={"async_scheduling": True}), recorded("pair"))
 
 
-@pytest.mark.parametrize("options", [Options(kill_all_then_restart=True), Options(late_subscriber=True)], ids=str)
+@pytest.mark.parametrize("options", [Options(kill_all_then_restart=True), Options(noisy_publisher=True)], ids=str)
 def test_options_that_nobody_plays_there_are_refused(options: Options) -> None:
     with pytest.raises(NotHereError):
         check(plan(), options)
 
 
-@pytest.mark.parametrize("topology", [data_parallel(2), tensor_parallel(1), tensor_parallel(2, subscribers=1)],
-                         ids=["two cores", "one rank", "a subscriber"])
+def test_steps_of_several_cores_are_done_when_those_with_requests_are(tmp_path: Path) -> None:
+    cores = [Gate(str(tmp_path), index) for index in range(2)]
+    gates = Gates([Gate(str(tmp_path), index) for index in range(2)])
+    gates.allow(1, {1})
+    assert not gates.is_done()
+    assert cores[1].counts()
+    cores[1].has_run(1)
+    assert gates.is_done()
+    assert cores[0].counts()  # it had nothing to do, and may step as often
+    gates.allow(1, {0, 1})
+    cores[1].counts()
+    cores[1].has_run(1)
+    assert not gates.is_done()
+
+
+def test_marks_of_a_rank_are_passed_by_a_core_that_has_no_workers() -> None:
+    struck = plan(kill("core.1", at="core.1/mark:executing"))
+    check_topology(data_parallel(2, coordinated=True), struck)
+    check_topology(data_parallel(2, lockstep=True), plan(kill("coordinator.0", at="core.0/mark:dummy")))
+    with pytest.raises(NotHereError, match="does not pass it"):
+        check_topology(data_parallel(2, tp=2), struck)
+
+
+@pytest.mark.parametrize("topology", [offline(2), data_parallel(2, clients=2), data_parallel(2, subscribers=1)],
+                         ids=["offline", "two clients", "subscribers of ranks"])
 def test_topologies_that_are_not_played_yet_are_refused(topology: object) -> None:
     with pytest.raises(NotHereError):
         check_topology(topology)  # type: ignore[arg-type]
@@ -122,12 +145,40 @@ def test_vllm_is_asked_for_what_the_lab_is_configured_for() -> None:
     config = with_bounds(lab_config(scheduler={"async_scheduling": True}))
     told = arguments_of(config, tensor_parallel(2, pp=2))
     assert (told["tensor_parallel_size"], told["pipeline_parallel_size"], told["async_scheduling"]) == (2, 2, True)
+    assert told["distributed_executor_backend"] == "mp" and "hf_overrides" not in told
+    single = arguments_of(config, data_parallel(2, lockstep=True))
+    assert (single["data_parallel_size"], single["distributed_executor_backend"]) == (2, "uni")
+    assert single["hf_overrides"]["num_experts"] and "hf_overrides" not in arguments_of(config, data_parallel(2))
     assert told["scheduler_cls"].endswith("CountedAsyncScheduler") and told["max_model_len"] == longest(config) == 400
     there = environment_of(config, "/somewhere")
     assert there["VLLM_RPC_BASE_PATH"] == "/somewhere" and there["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"
     assert int(there["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == config.bounds.step_s
     spawned = with_bounds(lab_config(start_method="spawn"))
     assert spawned.bounds.startup_s > config.bounds.startup_s
+
+
+def test_what_befalls_the_lab_s_own_subscriber_is_within_reach() -> None:
+    edge = "core.0->subscriber.0/kv"
+    check(plan(drop(edge, nth=2), kill("subscriber.0", at=f"{edge}:receive", nth=3)), Options(late_subscriber=True))
+    check_topology(tensor_parallel(2, subscribers=1))
+    with pytest.raises(NotHereError):
+        check(plan(stall("core.0", at=f"{edge}:send")), Options())
+
+
+def test_vllm_is_told_where_its_events_go() -> None:
+    events = {"enable_kv_cache_events": True, "endpoint": "ipc:///there/kv", "replay_endpoint": "ipc:///there/replay"}
+    one = tensor_parallel(2, subscribers=1)
+    assert "kv_events_config" not in arguments_of(lab_config(), one)
+    told = arguments_of(lab_config(kv_events={**events, "buffer_steps": 3}), one)["kv_events_config"]
+    assert (told["endpoint"], told["replay_endpoint"], told["buffer_steps"]) == (*list(events.values())[1:], 3)
+    assert arguments_of(lab_config(kv_events={**events, "replay": False}), one)["kv_events_config"][
+        "replay_endpoint"] is None
+
+
+def test_a_client_of_several_engines_is_told_of_a_death_when_the_others_have_left() -> None:
+    told = [with_bounds(lab_config(), one).bounds.detection_s for one in (
+        tensor_parallel(2), data_parallel(2), data_parallel(2, lockstep=True))]
+    assert told[1] > told[0] == told[2]
 
 
 def test_nobody_plays_it_who_has_not_asked_for_it_by_name() -> None:
