@@ -29,5 +29,5 @@ def of_run(run: Run) -> Finding | None:
 
 def program_of(finding: Finding) -> Program:
     """Its text, and how it is run in a checkout of this project by an interpreter that has vLLM."""
-    text = (Path(__file__).parent / "by_hand" / f"{finding.by_hand}.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "by_hand" / f"{finding.by_hand.replace('.', '/')}.py").read_text(encoding="utf-8")
     return Program(text, f"VLLM_PYTHON -m {_PROGRAMS}.{finding.by_hand}   # --mended: with the cause mended")

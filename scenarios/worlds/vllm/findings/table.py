@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from scenarios.worlds.vllm.findings import known
 from scenarios.worlds.vllm.findings.finding import Finding
+from scenarios.worlds.vllm.findings.ranks import RANKS
 
-FINDINGS = (
+_PROCESSES = (
     Finding(
         id="core-outlives-its-caller", release="0.33.0",
         title="SIGKILL of the process that owns an engine leaves its core and all workers running",
@@ -43,6 +44,8 @@ FINDINGS = (
         control="start-looks-at-the-core-itself", by_hand="core_killed_at_start",
         known=(known.START_WITHOUT_BOUND,)),
 )
+
+FINDINGS = (*_PROCESSES, *RANKS)
 
 
 def finding_of(scenario: str, guarantee: str) -> Finding | None:

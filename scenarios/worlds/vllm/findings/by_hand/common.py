@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,21 +49,97 @@ def prepared(mend: str) -> Iterator[None]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def engine() -> Any:
+def engine(**more: Any) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**ARGUMENTS))
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**{**ARGUMENTS, **more}))
 
 
-async def ask(llm: Any, name: str, tokens: int = 6) -> list[int]:
-    """-> its tokens"""
+def two_engines(**more: Any) -> Any:
+    """Of one client, each of a single rank in its core."""
+    return engine(tensor_parallel_size=1, data_parallel_size=2, distributed_executor_backend="uni", **more)
+
+
+def program() -> Any:
+    """It generates and waits."""
+    from vllm import LLM
+
+    return LLM(**ARGUMENTS)
+
+
+def params(tokens: int = 6, **more: Any) -> Any:
     from vllm import SamplingParams
 
-    params, said = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0.0, detokenize=False), []
-    async for output in llm.generate({"prompt_token_ids": [5, 6, 7]}, params, name):
-        said = output.outputs[0].token_ids
-    return list(said)
+    return SamplingParams(**{"max_tokens": tokens, "ignore_eos": True, "temperature": 0.0, "detokenize": False, **more})
+
+
+async def ask(llm: Any, name: str, tokens: int = 6, rank: int | None = None, **more: Any) -> tuple[str, int]:
+    """-> why it ended, how many tokens it has"""
+    last: Any = None
+    async for output in llm.generate({"prompt_token_ids": [5, 6, 7]}, params(tokens, **more), name,
+                                     data_parallel_rank=rank):
+        last = output
+    return last.outputs[0].finish_reason, len(last.outputs[0].token_ids)
+
+
+async def told(what: str, asked: Coroutine[Any, Any, Any], at_most_s: float = 8.0) -> Any:
+    """Prints and gives back what came of it: its result, its error, or None where nothing did in that time."""
+    began = time.monotonic()
+    task = asyncio.ensure_future(asked)
+    await asyncio.wait([task], timeout=at_most_s)  # what hangs may hang as it is cancelled, too
+    came: Any = None
+    if not task.done():
+        said = "hangs"
+    elif (error := task.exception()) is not None:
+        came, said = error, f"raised {type(error).__name__}: {error}"[:200]
+    else:
+        came = task.result()
+        said = f"gave {came!r}"[:200]
+    print(f"{what}: {said} [{time.monotonic() - began:.2f} s]", flush=True)
+    return came
+
+
+def awaited(main: Coroutine[Any, Any, bool]) -> bool:
+    """What hangs is left behind."""
+    return asyncio.new_event_loop().run_until_complete(main)
+
+
+def leave(kept: bool) -> None:
+    """At once: what vLLM does as an interpreter ends may wait for processes that are gone."""
+    sys.stdout.flush()
+    os._exit(not kept)
+
+
+def told_of(what: str, call: Callable[[], Any], at_most_s: int = 8) -> Any:
+    """The same of a call that waits. To be called by the main thread."""
+    def late(*_: Any) -> None:
+        raise _LateError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(at_most_s)
+    came: Any = None
+    try:
+        came = call()
+        said = f"gave {came!r}"[:200]
+    except _LateError:
+        said = "hangs"
+    except Exception as error:
+        came, said = error, f"raised {type(error).__name__}: {error}"[:200]
+    finally:
+        signal.alarm(0)
+    print(f"{what}: {said}", flush=True)
+    return came
+
+
+class _LateError(BaseException):
+    pass
+
+
+def core_of(llm: Any, index: int = 0) -> int:
+    """The pid of its core."""
+    client = llm.engine_core if hasattr(llm, "engine_core") else llm.llm_engine.engine_core
+    return int(client.resources.engine_manager.processes[index].pid)
 
 
 def family(pid: int) -> list[int]:
