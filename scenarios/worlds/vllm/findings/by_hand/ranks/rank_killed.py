@@ -11,9 +11,9 @@ from scenarios.worlds.vllm.findings.by_hand.common import ask, awaited, core_of,
 
 async def main() -> bool:
     """-> whether they do"""
-    llm = two_engines()
+    llm = two_engines(max_model_len=1000, num_gpu_blocks_override=600)
     await asyncio.gather(told("a request", ask(llm, "one", rank=0)), told("a request", ask(llm, "two", rank=1)))
-    streams = [asyncio.create_task(told(f"a request of engine {rank}", ask(llm, f"long-{rank}", 190, rank=rank)))
+    streams = [asyncio.create_task(told(f"a request of engine {rank}", ask(llm, f"long-{rank}", 990, rank=rank)))
                for rank in range(2)]
     await asyncio.sleep(0.02)
     os.kill(core_of(llm, 1), signal.SIGKILL)
