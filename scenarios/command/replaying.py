@@ -50,6 +50,7 @@ def fresh(out: Path) -> Path:
 def again(play: Play, times: int, out: Path, edits: Sequence[str] = ()) -> list[ScenarioResult]:
     """The same so often, each time in a folder of its own; with functions of an engine that is not ours changed."""
     play = msgspec.structs.replace(play, options=msgspec.structs.replace(play.options, edits=tuple(edits)))
+    out.mkdir(parents=True, exist_ok=True)
     results = []
     for _ in range(times):
         with closing(Worlds(Settings(out=fresh(out), seed=play.seed))) as worlds:

@@ -10,9 +10,12 @@ import pytest
 
 from engine.topology import Topology, tensor_parallel
 from faults.plan import kill, plan
+from scenarios.command.replaying import again
 from scenarios.guarantees.judge import judge
 from scenarios.history.run import load_run
 from scenarios.history.verdicts import Evidence, Verdict
+from scenarios.workloads.workload import recorded
+from scenarios.worlds.sim import SimWorld
 from scenarios.worlds.vllm.findings import table
 from tests.reports.example import Stage, calm, canary, cell
 from tests.scenarios.command.console import ringtwin
@@ -53,6 +56,14 @@ def test_a_run_of_our_engine_has_an_issue_too_and_goes_where_it_is_told(capsys: 
     assert answer.code == 0 and "sent by you" in answer.out
     text = (tmp_path / "issues" / "one.md").read_text()
     assert "hwm0-no-loss" in text.splitlines()[0] and "Without the lab" not in text
+
+
+def test_a_run_is_played_again_in_folders_of_its_own(tmp_path: Path) -> None:
+    world = SimWorld(tmp_path)
+    play = world.play(topology=tensor_parallel(2), workload=recorded("pair")).runs[0].play
+    results = again(play, 2, tmp_path / "new" / "issue")
+    assert [result.failure for result in results] == [None, None]
+    assert sorted(path.name for path in (tmp_path / "new" / "issue").iterdir()) == ["1", "2"]
 
 
 @pytest.mark.parametrize(("arguments", "why"), [
