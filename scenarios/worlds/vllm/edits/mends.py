@@ -86,6 +86,44 @@ buffer = bytearray()
 buffers = encoder.encode_into(outputs, buffer)
 """
 _FORGETS_IT = "self.output_processor.abort_requests([request.request_id], internal=True)\nraise"
+#: A coordinator's end is what a core's end is.
+_IS_WATCHED = """
+import asyncio as _asyncio
+import multiprocessing.connection as _connection
+import threading as _threading
+import time as _time
+_coordinator, _loop = self.resources.coordinator, _asyncio.get_running_loop()
+def _watch_coordinator():
+    _connection.wait([_coordinator.proc.sentinel])
+    if self._finalizer.alive:
+        self.resources.engine_dead = True
+        _loop.call_soon_threadsafe(self.outputs_queue.put_nowait, EngineDeadError())
+        _time.sleep(0.1)
+        self.shutdown()
+if _coordinator is not None:
+    _threading.Thread(target=_watch_coordinator, daemon=True).start()
+"""
+#: Before a manager asks others to leave because one of its cores has died, its client is told.
+_TOLD_FIRST = """
+import asyncio as _asyncio
+_manager, _loop = self.resources.engine_manager, _asyncio.get_running_loop()
+_leave = _manager.shutdown
+def _tell_and_leave(timeout=None):
+    if self._finalizer.alive and not self.resources.engine_dead:
+        self.resources.engine_dead = True
+        heard = _asyncio.run_coroutine_threadsafe(_put(self.outputs_queue), _loop)
+        heard.result(1.0)
+    _leave(timeout)
+async def _put(queue):
+    queue.put_nowait(EngineDeadError())
+    await _asyncio.sleep(0.1)
+_manager.shutdown = _tell_and_leave
+"""
+_NOT_PAUSED = """
+from vllm.v1.core.sched.interface import PauseState as _PauseState
+if self.scheduler.pause_state == _PauseState.UNPAUSED and not (self.pending_pause or self.ignore_start_dp_wave):
+    return None
+"""
 
 _CLIENT = "vllm.v1.engine.core_client"
 _CORE, _PROCESSES = "vllm.v1.engine.core", "vllm.v1.engine.utils"
@@ -130,4 +168,13 @@ MENDS = {
         "A program does not wait for a request that could not be sent.",
         (Edit("vllm.v1.engine.llm_engine", "LLMEngine.add_request", rescues(
             "self.engine_core.add_request", _FORGETS_IT)),)),
+    "coordinator-is-watched": Mend(
+        "A client looks at its coordinator as it looks at its cores.",
+        (Edit(_CLIENT, "MPClient.start_engine_core_monitor", begins(_IS_WATCHED)),)),
+    "death-is-told-first": Mend(
+        "A client marks its engine dead, and tells its streams, before the other cores are asked to leave.",
+        (Edit(_CLIENT, "MPClient.start_engine_core_monitor", begins(_TOLD_FIRST)),)),
+    "who-has-not-paused-asks-nobody": Mend(
+        "An engine that has not paused ignores a resume, whether it runs or not.",
+        (Edit(_CORE, "DPEngineCoreProc.resume_scheduler", begins(_NOT_PAUSED)),)),
 }

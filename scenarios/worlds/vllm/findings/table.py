@@ -5,6 +5,7 @@ from __future__ import annotations
 from scenarios.worlds.vllm.findings import known
 from scenarios.worlds.vllm.findings.asking import ASKING
 from scenarios.worlds.vllm.findings.finding import Finding
+from scenarios.worlds.vllm.findings.ranks import RANKS
 
 _PROCESSES = (
     Finding(
@@ -45,7 +46,7 @@ _PROCESSES = (
         known=(known.START_WITHOUT_BOUND,)),
 )
 
-FINDINGS = (*_PROCESSES, *ASKING)
+FINDINGS = (*_PROCESSES, *ASKING, *RANKS)
 
 
 def finding_of(scenario: str, guarantee: str) -> Finding | None:

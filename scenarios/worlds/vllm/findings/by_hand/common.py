@@ -56,6 +56,11 @@ def engine(**more: Any) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**{**ARGUMENTS, **more}))
 
 
+def two_engines(**more: Any) -> Any:
+    """Of one client, each of a single rank in its core."""
+    return engine(tensor_parallel_size=1, data_parallel_size=2, distributed_executor_backend="uni", **more)
+
+
 def program() -> Any:
     """It generates and waits."""
     from vllm import LLM
