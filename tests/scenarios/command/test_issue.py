@@ -10,7 +10,7 @@ import pytest
 
 from engine.topology import Topology, tensor_parallel
 from faults.plan import kill, plan
-from scenarios.command.replaying import again
+from scenarios.command.playing.replaying import again
 from scenarios.guarantees.judge import judge
 from scenarios.history.run import load_run
 from scenarios.history.verdicts import Evidence, Verdict

@@ -9,7 +9,8 @@ def main() -> bool:
     """-> whether it does"""
     llm = program()
     prompts = [{"prompt_token_ids": [5, 6]}]
-    told_of("one that cannot be encoded", lambda: llm.generate(prompts, params(seed=2**70), use_tqdm=False))
+    odd = params(extra_args={"odd": object()})
+    told_of("one that cannot be encoded", lambda: llm.generate(prompts, odd, use_tqdm=False))
     return told_of("a good one", lambda: len(llm.generate(prompts, params(), use_tqdm=False))) is not None
 
 
