@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 from engine.topology import Channel, NodeKind
@@ -37,9 +38,9 @@ def check_large_apart(history: History) -> Finding:
             else:
                 continue
             for sends in edges:
-                sent = next((send for send in sends if record.number < send.number < until), None)
-                if sent is not None:
-                    _judge(finding, client, what, sent, due)
+                behind = bisect_right(sends, record.number, key=lambda send: send.number)
+                if behind < len(sends) and sends[behind].number < until:
+                    _judge(finding, client, what, sends[behind], due)
     return finding
 
 

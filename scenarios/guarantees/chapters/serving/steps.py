@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import takewhile
 from typing import Any
 
@@ -181,8 +181,8 @@ _Answer = tuple[Record, bool]
 
 def _of_only_core(history: History, client: str, answers: list[Record]) -> list[_Answer]:
     asked_at = {record.data.get("ticket"): record.number for record in history.by_node("ask").get(client, ())}
-    return [(answer, _is_behind(history, client, asked_at.get(answer.data.get("ticket"), answer.number), answer))
-            for answer in answers]
+    return _with_turns(history, client, [
+        (asked_at.get(answer.data.get("ticket"), answer.number), answer) for answer in answers])
 
 
 def _answers_of(history: History, engine: EngineLife, client: str) -> list[_Answer]:
@@ -191,13 +191,15 @@ def _answers_of(history: History, engine: EngineLife, client: str) -> list[_Answ
     answers = [record for record in history.by_node("answer").get(client, ()) if record.data["core"] == engine.engine]
     pairs = takewhile(lambda pair: all(pair[0].data[name] == pair[1].data[name] for name in ("method", "args")),
                       zip(asks, answers, strict=False))
-    return [(answer, _is_behind(history, client, ask.number, answer)) for ask, answer in pairs]
+    return _with_turns(history, client, [(ask.number, answer) for ask, answer in pairs])
 
 
-def _is_behind(history: History, client: str, asked_at: int, answer: Record) -> bool:
-    """Whether a call that steers was made between this one and its answer."""
-    return any(asked_at < record.number < answer.number and record.data["method"] in _STEERING
-               for record in history.by_node("ask").get(client, ()))
+def _with_turns(history: History, client: str, answers: list[tuple[int, Record]]) -> list[_Answer]:
+    """Of each, with the number of its call, whether a call that steers was made between that one and the answer."""
+    steering = [record.number for record in history.by_node("ask").get(client, ())
+                if record.data["method"] in _STEERING]
+    return [(answer, bisect_right(steering, asked_at) < bisect_left(steering, answer.number))
+            for asked_at, answer in answers]
 
 
 def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Answer]) -> None:
