@@ -13,6 +13,8 @@ from scenarios.worlds.vllm.stand_in import SCHEDULER
 
 #: A new interpreter imports vLLM for itself, one after the other.
 SPAWNED_S = 120.0
+#: A start that is given less fails on a machine that has other things to do.
+SHORTEST_START_S = 8.0
 #: Where the configuration does not say: blocks of the cache, and tokens of a request.
 BLOCKS, LONGEST = 64, 400
 #: vLLM counts its time-out of a step in whole seconds, and gives its workers 5 s to leave.
@@ -20,6 +22,8 @@ BOUNDS: dict[str, float] = {"startup_s": 20.0, "step_s": 2.0, "rpc_s": 2.0, "sta
                             "detection_s": 1.0, "cleanup_s": 3.0, "terminate_s": 6.0, "orphan_s": 6.0, "drain_s": 2.0}
 
 
+#: A start that has failed gives its cores 5 s to leave, and these their workers, before they are killed.
+LEAVE_S = 10.0
 #: A client of several engines tells nobody of the death of one before the others have left, or were killed because
 #: they did not leave in this time.
 OTHERS_LEAVE_S = 5.0
@@ -27,10 +31,11 @@ OTHERS_LEAVE_S = 5.0
 
 def with_bounds(config: EngineConfig, topology: Topology = Topology()) -> EngineConfig:  # noqa: B008
     """What is documented of vLLM, or was configured, instead of our engine's own bounds."""
-    startup_s = SPAWNED_S if config.start_method == "spawn" else BOUNDS["startup_s"]
+    startup_s = SPAWNED_S if config.start_method == "spawn" else max(
+        SHORTEST_START_S, min(config.bounds.startup_s, BOUNDS["startup_s"]))
     others_s = OTHERS_LEAVE_S if len(topology.engines) > 1 else 0.0
     return msgspec.structs.replace(config, bounds=msgspec.structs.replace(
-        config.bounds, **{**BOUNDS, "startup_s": startup_s, "detection_s": BOUNDS["detection_s"] + others_s}))
+        config.bounds, **{**BOUNDS, "startup_s": startup_s + LEAVE_S, "detection_s": BOUNDS["detection_s"] + others_s}))
 
 
 def _in_step(config: EngineConfig) -> dict[str, Any]:
@@ -82,5 +87,5 @@ def environment_of(config: EngineConfig, sockets: str) -> dict[str, str]:
         "VLLM_RPC_BASE_PATH": sockets, "TMPDIR": sockets,
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn" if spawned else "fork",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(math.ceil(config.bounds.step_s)),
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(config.bounds.startup_s)),
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(config.bounds.startup_s - LEAVE_S)),
     }

@@ -12,6 +12,8 @@ _STAGES = "vLLM's runner of models that is played has no stages with a step in f
 _OTHER_TYPE = "vLLM's client lets a rank of another type through, and what hears of requests in the core ends by it"
 _NEXT_LIFE = "what is left to hear live for its next life differs from play to play there"
 _STATE = "vLLM's publisher tells nobody its state"
+_WAITS = "vLLM promises nothing of a message that is lost, and its callers wait for ever"
+_FOUND = "what vLLM does not keep of it a scenario of its own declares"
 
 #: By name: why not.
 DIFFERENT = {
@@ -20,6 +22,10 @@ DIFFERENT = {
     "test_core_is_asked_to_leave": "vLLM's core aborts what it has when it is asked to leave",
     "test_urgent_requests_go_first": _LENGTH, "test_one_token_at_a_time": _LENGTH,
     "test_requests_outgrow_the_cache": _LENGTH, "test_request_that_cannot_be_served": _LENGTH,
+    "test_request_is_lost": _WAITS, "test_requests_are_damaged_on_the_way": _WAITS,
+    "test_what_steers_the_scheduler_is_cut_short": _WAITS, "test_request_for_a_core_that_has_disconnected": _WAITS,
+    "test_hello_is_lost": _FOUND, "test_frontend_dies": _FOUND, "test_ready_is_cut_short": _COUNTS,
+    "test_ready_is_late": _COUNTS, "test_output_is_doubled": _COUNTS,
     "test_core_is_stopped": _UNWATCHED, "test_core_stands_still_before_it_says_hello": _UNWATCHED,
     "test_core_beside_others_stands_still": _UNWATCHED, "test_one_rank_in_step_is_slow": _UNWATCHED,
     "test_rank_is_slow_with_two_steps_in_flight": _UNWATCHED,

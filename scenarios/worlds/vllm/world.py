@@ -37,6 +37,8 @@ from scenarios.worlds.vllm.relay.process import RelayRecipe, fresh_name
 from scenarios.worlds.vllm.selection import DIFFERENT
 from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay
 
+#: By such names scenarios are known that are made for vLLM's processes.
+OF_ITS_OWN = "test_vllm_"
 #: Of the lab's model.
 VOCABULARY = 561
 #: A relay has started within this.
@@ -60,6 +62,8 @@ class VllmWorld(World):
         options = msgspec.structs.replace(options, edits=(*options.edits, *self.edits))
         check(plan, options)
         check_topology(topology, plan)
+        if needs_relay(plan, options) and not self.scenario.startswith(OF_ITS_OWN):
+            raise NotHereError("messages of vLLM's are hit in scenarios of its own: crossings there count otherwise")
         check_config(config or lab_config(), workload)
         config = with_bounds(config or lab_config(), topology)
         if topology.subscribers:  # its publisher is the one that they are told to hear

@@ -27,6 +27,16 @@ import os
 return [os.pidfd_open(process.pid) for process in self.processes]
 """
 
+#: The wait of a start for its cores, with the time-out that is documented for it.
+_IN_TIME = """
+import time as _time
+from vllm import envs as _envs
+_until = _time.monotonic() + _envs.VLLM_ENGINE_READY_TIMEOUT_S
+def _poll(poller, milliseconds):
+    if _time.monotonic() > _until:
+        raise TimeoutError("a core was not ready in time")
+    return poller.poll(min(milliseconds, 200))
+"""
 #: Answers of one worker come in the order of the calls that it has to answer: what is left of an older one is passed.
 _IN_TURN = """
 _all = kv_output_aggregator or ec_output_aggregator or unique_reply_rank is None
@@ -141,6 +151,9 @@ MENDS = {
         "its parent from its first moment.",
         (Edit(_PROCESSES, "CoreEngineProcManager.sentinels", does(_KEPT_OPEN)),
          Edit(_EXECUTOR, "WorkerProc.worker_main", begins(_LEAVES_WITH_ITS_PARENT.format(signal="SIGKILL"))))),
+    "start-has-a-bound": Mend(
+        "A start waits for its cores no longer than the time-out of a start that is documented.",
+        (Edit(_PROCESSES, "wait_for_engine_startup", both(called_by("poller.poll", "_poll"), begins(_IN_TIME))),)),
     "answers-in-their-turn": Mend(
         "A call passes over answers that older calls have left in the rings.",
         (Edit(_EXECUTOR, "MultiprocExecutor.collective_rpc",

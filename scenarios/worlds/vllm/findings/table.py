@@ -44,6 +44,16 @@ _PROCESSES = (
                   "at their parent when they have loaded, so one that waits for a rank that will not come waits on.",
         control="start-looks-at-the-core-itself", by_hand="core_killed_at_start",
         known=(known.START_WITHOUT_BOUND,)),
+    Finding(
+        id="start-without-a-bound", release="0.33.0",
+        title="The documented time-out of a start does not end it when an engine never shakes hands to the end",
+        breaks=("start-ends",),
+        source="vllm/envs.py, VLLM_ENGINE_READY_TIMEOUT_S: how long cores are waited for while an engine starts",
+        rows=("test_vllm_start_is_stuck", "test_vllm_greeting_is_lost"),
+        mechanism="The wait for the cores' handshakes asks its sockets in a loop that has no deadline: the time-out is "
+                  "read by a later step of the start alone, which is not reached.",
+        control="start-has-a-bound", by_hand="stuck_start",
+        known=(known.START_WITHOUT_BOUND,)),
 )
 
 FINDINGS = (*_PROCESSES, *ASKING, *RANKS)
