@@ -65,12 +65,22 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_ends_everything_with_one_line(place: Bench, tmp_path, moment):
-    process = place.start(*LONG, tmp_path)
+    process = place.start(*LONG, tmp_path, "--jobs", 1)
     until(lambda: MOMENTS[moment](place), process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     answer = end(process)
     assert answer.code == 130
     assert answer.line == "ringtwin: interrupted; whatever was started is gone"
+    assert place.left() == []
+
+
+def test_ctrl_c_ends_all_plays_that_go_on_at_once(place: Bench, tmp_path):
+    process = place.start(*LONG, tmp_path, "--jobs", 3)
+    until(lambda: MOMENTS["playing"](place), process)
+    os.killpg(process.pid, signal.SIGINT)
+    answer = end(process)
+    assert answer.code == 130
+    assert answer.err.splitlines()[-1] == "ringtwin: interrupted; whatever was started is gone"
     assert place.left() == []
 
 
