@@ -4,7 +4,7 @@ A relay stands in the middle and plays both ends: a message crosses its sender's
 `wire`, where the plan names that, and its receiver's `receive` when it is handed on. Fates are the lab's own, by the
 lab's own `Crossings`: drop, delay and the like befall a receive, a cut the wire; a process that is killed, stopped or
 asked to leave at a crossing is struck from outside, so it may be some instructions further than one of ours would be.
-A message whose sender is killed by it is not handed on.
+A message whose sender is killed by it is not handed on, nor is what that one has sent behind it.
 
 What is crossed here is written into journals of its own, one for each end, beside those of the processes themselves.
 """
@@ -69,6 +69,7 @@ class Passage:
         self._sends, self._wire, self._receives = (at(edge, place) for place in ("send", "wire", "receive"))
         self._names_wire = self._sender.judge.names(self._wire)
         self._inbox = Inbox(self._receiver.is_over, self._on_release)
+        self._has_died = False  # its sender, at a message of it
         self._stops: list[tuple[Crossings, Fault, str, int]] = []
         self.take = self._inbox.take
 
@@ -79,11 +80,14 @@ class Passage:
 
     def arrive(self, piece: Any, frames: Sequence[Any]) -> Cut | None:
         """A message has come in whole. -> the cut that ends its connection there: then it does not pass"""
+        if self._has_died:
+            return None
         data = {"bytes": big} if (big := max(map(len, frames), default=0)) >= LARGE_BYTES else None
         fault, nth = self._note(self._sender, self._sends, frames, data)
         if fault is not None:
             self._strike(self._sender, fault, self._sends, nth)
-            if fault.fate is Fate.KILL and fault.victim in (None, str(self.edge.source)):
+            self._has_died = fault.fate is Fate.KILL and fault.victim in (None, str(self.edge.source))
+            if self._has_died:
                 return None
         if self._names_wire:
             fault, nth = self._sender.note(self._wire)
