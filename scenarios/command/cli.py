@@ -320,12 +320,14 @@ def kv_tail(endpoint: str, replay: str | None, topic: str, json_lines: bool, mir
 @click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline stages, for the sites.")
 @click.option("--subscribers", type=click.IntRange(0), default=1, show_default=True,
               help="KV subscribers, for the sites.")
+@click.option("--world", type=click.Choice(list(WORLDS)), default=None,
+              help="Whose sites. Of vLLM's each says whether a fault reaches it, and why not.")
 @scenarios_option
-def list_(what: str, tp: int, pp: int, subscribers: int, folders: tuple[Path, ...]) -> int:
+def list_(what: str, tp: int, pp: int, subscribers: int, world: str | None, folders: tuple[Path, ...]) -> int:
     """Name every scenario, guarantee, site or fault."""
     from scenarios.command import listing
 
-    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers, pp=pp), folders):
+    for line in listing.lines(what, tensor_parallel(tp, subscribers=subscribers, pp=pp), folders, world):
         click.echo(line)
     return 0
 

@@ -30,11 +30,14 @@ FATES = {
 }
 
 
-def lines(what: str, topology: Topology, folders: Sequence[Path] = ()) -> Iterator[str]:
-    """Raises CatalogueError where the scenarios cannot be read."""
+def lines(what: str, topology: Topology, folders: Sequence[Path] = (), world: str | None = None) -> Iterator[str]:
+    """`world`: whose sites; of vLLM's each says whether a fault reaches it, and why not.
+
+    Raises CatalogueError where the scenarios cannot be read.
+    """
     found: dict[str, Callable[[], Iterator[str]]] = {
         "scenarios": lambda: _scenarios(folders), "guarantees": _guarantees, "faults": _faults,
-        "sites": lambda: _sites(topology)}
+        "sites": lambda: _sites(topology, world)}
     return found[what]()
 
 
@@ -54,11 +57,15 @@ def _guarantees() -> Iterator[str]:
         yield f"{entry.id:{width}}  {entry.sentence}"
 
 
-def _sites(topology: Topology) -> Iterator[str]:
+def _sites(topology: Topology, world: str | None) -> Iterator[str]:
+    from scenarios.worlds.vllm.sites import fates_within_reach, why_out_of_reach
+
     sites = topology.sites()
     width = max(map(len, sites))
     for site in sites:
-        yield f"{site:{width}}  {' '.join(sorted(fate.value for fate in fates_at(site)))}"
+        why = why_out_of_reach(site) if world == "vllm" else None
+        fates = fates_within_reach(site) if world == "vllm" else fates_at(site)
+        yield f"{site:{width}}  {f'out of reach: {why}' if why else ' '.join(sorted(fate.value for fate in fates))}"
 
 
 def _faults() -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.config import EngineConfig
 from engine.topology import Channel, Edge, Mark, NodeKind, Topology
-from faults.plan import PROCESS_FATES, Fate, Fault, Plan
+from faults.plan import PROCESS_FATES, Fate, Fault, Plan, allowed_at
 from faults.sites import home_of
 from scenarios.history.names import kind_of
 from scenarios.history.play import Options
@@ -20,13 +20,14 @@ MARKS = {
 }
 #: What a relay stands between.
 CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS)
+_RING = "rings of vLLM are memory that only its processes map"
+_COORDINATOR = "what a coordinator of vLLM's says and hears is not relayed yet"
+_EVENTS = "events of vLLM's are not relayed yet"
 _BEYOND = {
-    Channel.BIRTH: "vLLM has no such pipe: what it tells a process at birth it tells by the way that it is started",
-    Channel.RPC: "vLLM's rings are memory that only its processes map", Channel.RESPONSE: "vLLM's rings are memory that "
-    "only its processes map", Channel.OVERFLOW: "nothing stands between vLLM's rings and what they have no room for",
-    Channel.WAVE: "no coordinator of vLLM's is relayed yet", Channel.REPORT: "no coordinator of vLLM's is relayed yet",
-    Channel.STATS: "no coordinator of vLLM's is relayed yet", Channel.KV: "vLLM's events are not relayed yet",
-    Channel.REPLAY: "vLLM's events are not relayed yet",
+    Channel.BIRTH: "no such pipe of vLLM's: a process knows what it is by the way that it was started",
+    Channel.RPC: _RING, Channel.RESPONSE: _RING, Channel.OVERFLOW: "nothing stands between the rings of vLLM and what "
+    "they have no room for", Channel.WAVE: _COORDINATOR, Channel.REPORT: _COORDINATOR, Channel.STATS: _COORDINATOR,
+    Channel.KV: _EVENTS, Channel.REPLAY: _EVENTS,
 }
 #: What somebody who stands beside a process can do to it.
 _STRIKES = frozenset({Fate.KILL, Fate.STALL, Fate.TERMINATE})
@@ -52,8 +53,9 @@ def check(plan: Plan, options: Options) -> None:
     for fault in plan.faults:
         if (why := _why_not(fault)) is not None:
             raise NotHereError(f"{fault.site}: {why}")
-        if fault.until is not None and fault.until.site is not None and (why := why_out_of_reach(fault.until.site)) is not None:
-            raise NotHereError(f"{fault.until.site}: {why}")
+        awaited = fault.until.site if fault.until is not None else None
+        if awaited is not None and (why := why_out_of_reach(awaited)) is not None:
+            raise NotHereError(f"{awaited}: {why}")
 
 
 def check_topology(topology: Topology) -> None:
@@ -89,6 +91,11 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
         raise NotHereError("the stand-in draws no tokens")
 
 
+def fates_within_reach(site: str) -> frozenset[Fate]:
+    """What may befall a crossing of a site that is within reach."""
+    return allowed_at(site) - (PROCESS_FATES - _STRIKES if "->" in site else frozenset())
+
+
 def needs_relay(plan: Plan, options: Options) -> bool:
     """Whether the messages of a play pass a relay: where a fault names one, or somebody asks for it."""
     sites = [fault.site for fault in plan.faults]
@@ -105,8 +112,9 @@ def _why_not(fault: Fault) -> str | None:
     why = why_out_of_reach(fault.site)
     if why is not None:
         return why
-    if "->" in fault.site and fault.fate in PROCESS_FATES - _STRIKES:
-        return f"a relay stands beside a process, so {fault.fate.value} cannot befall it at a message"
+    if fault.fate not in fates_within_reach(fault.site):
+        return (f"a relay of vLLM's messages stands beside its processes, and cannot have one {fault.fate.value}"
+                if "->" in fault.site else f"{fault.fate.value} befalls no mark of vLLM's")
     return None
 
 
@@ -117,7 +125,7 @@ def why_out_of_reach(site: str) -> str | None:
     if channel in CHANNELS:
         return "no process of vLLM's lives twice in a play" if life else None
     if channel is not None or "/mark:" not in site:
-        return _BEYOND.get(channel) or f"vLLM's {site.rpartition(':')[2].split('.')[0]} is not watched"
+        return _BEYOND.get(channel) or "no crossing of vLLM's is seen there"
     kind, mark = NodeKind(kind_of(node)), site.rpartition(":")[2]
     known = [one.value for one in MARKS.get(kind, ())]
     return None if mark in known else f"no {kind.value} of vLLM passes it; it passes {', '.join(known) or 'none'}"

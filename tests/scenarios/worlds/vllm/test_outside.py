@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine.topology import data_parallel, tensor_parallel
-from faults.plan import drop, kill, plan, stall
+from faults.plan import delay, drop, kill, plan, raises, stall, until
+from scenarios.command.listing import lines
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.guarantees.theirs import THEIRS, is_promised
 from scenarios.history.play import OTHERS, Options
@@ -23,7 +24,7 @@ from scenarios.worlds.registry import EVERY, WORLDS, worlds_of
 from scenarios.worlds.vllm import environment
 from scenarios.worlds.vllm.arguments import arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.family import Family
-from scenarios.worlds.vllm.sites import check, check_config, check_topology
+from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay
 from scenarios.worlds.vllm.stand_in.gate import Gate
 
 ORPHANS = """
@@ -81,12 +82,34 @@ def test_an_orphan_still_belongs_to_its_play() -> None:
 
 
 @pytest.mark.parametrize("fault", [
-    drop("core.0->frontend.0/outputs", nth=2), kill("core.0", at="core.0/mark:idle"),
+    raises("core.0", at="core.0->frontend.0/outputs:send"), kill("core.0", at="core.0/mark:idle"),
     kill("worker.0", at="core.0->worker.0/rpc:receive"), stall("core.0", at="core.0/rpc:store.written", nth=2)],
     ids=lambda fault: fault.site)
 def test_what_is_out_of_reach_is_said(fault: object) -> None:
     with pytest.raises(NotHereError, match="of vLLM"):
         check(plan(fault), Options())  # type: ignore[arg-type]
+
+
+def test_a_relay_is_there_where_a_plan_names_a_message_or_somebody_asks_for_it() -> None:
+    outputs = "core.0->frontend.0/outputs"
+    stop = stall("core.0", at="core.0/mark:scheduled", until=until(outputs, 9))
+    for faults in (plan(drop(outputs)), plan(stop), plan(kill("core.0", at="frontend.0->core.0/handshake:send"))):
+        check(faults, Options())
+        assert needs_relay(faults, Options())
+    assert needs_relay(plan(), Options(relayed=True))
+    assert not needs_relay(plan(kill("core.0", at="core.0/mark:scheduled")), Options())
+    with pytest.raises(NotHereError, match="lives twice"):
+        check(plan(delay("core.0@1->frontend.0/outputs", until=until(seconds=1))), Options())
+
+
+def test_each_site_says_whether_it_is_within_reach() -> None:
+    told = dict(line.split(None, 1) for line in lines("sites", tensor_parallel(2), world="vllm"))
+    assert set(told) == set(tensor_parallel(2).sites())
+    assert told["frontend.0->core.0/requests:wire"] == "cut"
+    assert told["core.0->frontend.0/outputs:send"] == "kill stall terminate"
+    assert "drop" in told["core.0->frontend.0/outputs:receive"]
+    assert told["core.0/rpc:store.written"].startswith("out of reach: ")
+    assert "out of reach" not in "".join(lines("sites", tensor_parallel(2)))
 
 
 def test_what_is_within_reach_is_taken() -> None:
