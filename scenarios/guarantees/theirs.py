@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scenarios.guarantees.base import STALLS, Where
+from scenarios.guarantees.base import LOSSES, MESSAGE, STALLS, Where
 from scenarios.history.receipts import Receipt
 
 _CLIENT, _ASYNC = "vllm/v1/engine/core_client.py", "vllm/v1/engine/async_llm.py"
@@ -25,6 +25,11 @@ class Theirs(msgspec.Struct, frozen=True):
 
 #: Nothing watches a core that stands still: no bound is documented for it.
 _STOPPED_CORE = (Where(STALLS, nodes="core.*", why="vLLM promises nothing of a core that stands still"),)
+#: What ZMQ does not do to a message of a connection that stands.
+_MESSAGES = (Where(LOSSES | MESSAGE, sites="*->*", why="vLLM watches processes: of a message that is lost, changed, "
+                   "doubled or overtaken it promises nothing"),)
+#: Promises about streams, which consist of messages.
+_OF_STREAMS = ("ends-once", "tokens-in-order", "tokens-match-reference")
 #: Of vLLM 0.33.0.
 _VLLM = {
     "ends-once": f"{_ASYNC}, generate: a stream ends with its last output, marked finished, or with an error",
@@ -40,7 +45,7 @@ _VLLM = {
 }
 
 THEIRS: dict[str, dict[str, Theirs]] = {"vllm": {
-    name: Theirs(source, _STOPPED_CORE) for name, source in _VLLM.items()}}
+    name: Theirs(source, _STOPPED_CORE + (_MESSAGES if name in _OF_STREAMS else ())) for name, source in _VLLM.items()}}
 
 
 def beyond(guarantee: str, world: str, receipt: Receipt) -> Where | None:

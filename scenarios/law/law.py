@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.plan import Fate
-from scenarios.guarantees.base import Envelope, Finding, Guarantee
+from scenarios.guarantees.base import LOSSES, MESSAGE, Envelope, Finding, Guarantee
 from scenarios.history.history import History
 from scenarios.law.causes import CAUSES
 from scenarios.law.incidents import Incident, Sort, incidents
@@ -35,10 +35,14 @@ def cause_of(history: History, incident: Incident) -> str | None:
 
 
 def _among_others(history: History, incident: Incident) -> str | None:
-    """What other engines do that ours does not: they abort at once what a core has that is asked to leave, and kill
-    what has not left in time when they are closed."""
+    """What other engines do that ours does not: they abort at once what a core has that is asked to leave, kill what
+    has not left in time when they are closed, and promise nothing of a message that somebody meddled with."""
     if incident.sort is Sort.DEATH and incident.at >= history.closing_at(history.engine_of(incident.node)):
         return "its engine is closed"
+    meddled = next((r for r in history.faults.receipts if "->" in r.site and r.at <= incident.at
+                    and r.fate in LOSSES | MESSAGE), None)
+    if meddled is not None:
+        return f"it promises nothing of a message that was meddled with ({meddled.id})"
     asked = [r for r in history.faults.receipts if r.fate == Fate.TERMINATE and r.at <= incident.at
              and incident.operation is not None and history.asked_of(incident.operation).core == r.node]
     return f"its core is asked to leave ({asked[0].id})" if asked and incident.sort is Sort.ABORTED else None

@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.topology import Topology, with_ranks
 from faults.plan import Plan, PlanError
 from scenarios.guarantees.judge import judge
-from scenarios.guarantees.theirs import is_promised
+from scenarios.guarantees.theirs import beyond, is_promised
 from scenarios.history.play import Options, Play
 from scenarios.history.run import Run, load_run, save
 from scenarios.history.sides import Side, sides_of
@@ -50,7 +50,7 @@ class PlayedRun:
 
         Raises BrokenPromiseError.
         """
-        guarantees = tuple(one for one in guarantees if is_promised(one.id, self.runs[0].play.world))
+        guarantees = tuple(one for one in guarantees if self._is_promised(one.id))
         if self._other_topology:  # a promise about rings says nothing where there are none
             guarantees = tuple(guarantee for guarantee in guarantees if guarantee.applies(self.runs[0].play))
         promises = tuple(guarantee.id for guarantee in guarantees)
@@ -60,6 +60,13 @@ class PlayedRun:
         if wrong:
             run, _ = wrong[0].telling
             raise BrokenPromiseError("\n".join([*map(_sentence, wrong), f"replay: {replay_command(run)}"]))
+
+
+    def _is_promised(self, guarantee: str) -> bool:
+        """Whether the engine that was played has promised it, of what befell it."""
+        world = self.runs[0].play.world
+        return is_promised(guarantee, world) and (self.runs[0].play.is_ours or not any(
+            beyond(guarantee, world, receipt) for run in self.runs for receipt in run.history.faults.receipts))
 
 
 class World(ABC):
