@@ -49,3 +49,22 @@ def test_what_is_killed_when_its_engine_is_closed_has_its_cause() -> None:
 def test_what_is_killed_before_has_none() -> None:
     h = called(theirs().started()).ends("worker.0", exitcode=-9).wait(.01).ended("r0")
     assert h.observes("frontend.0", "closing", kept={}, errors=[]).judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_nothing_is_promised_of_a_message_that_was_meddled_with() -> None:
+    h = called(theirs()).fires("duplicate", "frontend.0->core.0/requests:receive").wait(.01)
+    assert h.ended("r0", "engine-dead", reason="why").judged(LAW).verdict is Verdict.HELD
+
+
+def test_what_was_told_before_it_is_not_explained_by_it() -> None:
+    h = called(theirs()).ended("r0", "engine-dead", reason="why").wait(.01)
+    assert h.fires("duplicate", "frontend.0->core.0/requests:receive").judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_it_promises_streams_nothing_of_a_lost_message_and_an_end_of_a_start_all_the_same() -> None:
+    def verdict(name: str, channel: str) -> Verdict:
+        h = theirs().observes("frontend.0", "starting").fires("drop", f"core.0->frontend.0/{channel}:receive")
+        return h.wait(900.0).judged(name).verdict
+
+    assert verdict("ends-once", "outputs") is Verdict.OUTSIDE
+    assert verdict("start-ends", "handshake") is Verdict.BROKEN
