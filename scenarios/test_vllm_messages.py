@@ -8,6 +8,8 @@ finding: the same on every play of that version.
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from engine.topology import tensor_parallel
 from faults.plan import Fault, Plan, corrupt, cut, delay, drop, duplicate, kill, plan, reorder, stall, truncate, until
 from scenarios.guarantees.all import (
@@ -43,8 +45,6 @@ FATES: dict[str, Callable[..., Fault]] = {
     "late": lambda edge, **named: delay(edge, until=until(seconds=0.4), **named)}
 #: Of the handshake, by what it is called there.
 GREETINGS = {"HELLO": (HELLO, 1), "INIT": (INIT, 1), "READY": (HELLO, 2), "announcement": (ANNOUNCED, 1)}
-#: The last request's, and one amid the steps.
-CUTS = {"requests": (REQUESTS, 11), "outputs": (OUTPUTS, 5)}
 
 
 def _fated(edge: str, **named: Any) -> Callable[[str], Plan]:
@@ -58,40 +58,42 @@ def _greeting(value: str) -> Plan:
     return plan(FATES[fate](edge, nth=nth))
 
 
-def _cut(value: str) -> Plan:
-    """`value`: "outputs behind a message", or "in one"."""
-    channel, _, where = value.partition(" ")
-    edge, nth = CUTS[channel]
-    return plan(Fault(id="", site=f"{edge}:wire", fate=cut(edge).fate, nth=nth, byte=WHOLE if where[0] == "b" else 9))
+def _cut(edge: str, nth: int, passes: int) -> Plan:
+    """`passes`: bytes of that message."""
+    return plan(msgspec.structs.replace(cut(edge, nth=nth), byte=passes))
 
 
 globals().update(family(__name__, (
     Case("test_vllm_calm_relayed", "Nothing goes wrong through the relay: all is as without it.", Plan(),
          (tokens_match_reference, tokens_in_order), only=THERE, play={"options": Options(relayed=True)}),
     Case("test_vllm_request_is", "One request on its way to the core: whose it is may wait, others are served.",
-         _fated(REQUESTS, match=ADD, nth=3), (), each=("lost", "late", "doubled"), only=THERE, play=GIVEN_UP),
+         _fated(REQUESTS, match=ADD, nth=3), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
     Case("test_vllm_output_is", "One message of outputs: nobody numbers them, so what is in it is missed by nobody.",
-         _fated(OUTPUTS, nth=8), (), each=("lost", "doubled", "overtaken"), only=THERE, play=GIVEN_UP),
+         _fated(OUTPUTS, nth=8), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
     Case("test_vllm_output_cannot_be_read", "The client cannot read a message: all that it serves fails.",
          _fated(OUTPUTS, nth=8), (), each=("cut short",), only=THERE),
     Case("test_vllm_abort_is", "An ABORT: its caller has gone, nothing else changes.", _fated(REQUESTS, match=ABORT),
-         (), each=("lost", "doubled", "late"), only=THERE, play=ABORTED),
-    Case("test_vllm_connection_is_cut", "A connection ends, behind a message or in one, and is made again.", _cut, (),
-         each=("requests behind one", "outputs behind one", "outputs in one"), only=THERE, play=GIVEN_UP),
+         (), each=("lost", "late"), only=THERE, play=ABORTED),
+    Case("test_vllm_connection_for_requests_is_cut", "A connection ends behind the last message that the core is sent "
+         "before all is done.", _cut(REQUESTS, 11, WHOLE), (tokens_match_reference,), only=THERE),
+    Case("test_vllm_connection_for_outputs_is_cut", "A connection ends behind so many bytes of a message of outputs, "
+         "and is made again.", lambda passes: _cut(OUTPUTS, 5, passes), (), each=(9, WHOLE), only=THERE, play=GIVEN_UP),
     Case("test_vllm_death_notice_is", "The core says that it dies, and nobody hears it so: the end of its process "
          "tells it, too.", lambda value: plan(kill("worker.1", at="core.0/mark:scheduled", nth=5), FATES[value](
-             OUTPUTS, match=NOTICE)), (ends_once, death_is_told, health_is_true), each=("lost", "doubled", "late"),
+             OUTPUTS, match=NOTICE)), (ends_once, death_is_told, health_is_true), each=("lost", "late"),
          only=THERE),
     Case("test_vllm_core_is_killed_at_a_message", "A core is killed as a message of it, or to it, is under way.",
          lambda site: plan(kill("core.0", at=site, nth=6)), (ends_once, death_is_told, health_is_true),
          each=(f"{REQUESTS}:receive", f"{OUTPUTS}:send", f"{OUTPUTS}:receive"), only=THERE),
     Case("test_vllm_greeting_is", "A word of the start, late or twice: the start ends, one way or the other.",
-         _greeting, (start_ends,), each=tuple(f"{word} {fate}" for word in GREETINGS for fate in (
-             "late", "doubled", "cut short") if (word, fate) != ("INIT", "cut short")), only=THERE),
+         _greeting, (start_ends,), each=("HELLO late", "HELLO doubled", "INIT cut short", "READY doubled",
+                                         "announcement cut short"), only=THERE),
     Case("test_vllm_greeting_is_lost", "A word of the start is lost: its time-out is documented, and bounds only what "
          "comes after that word, so the start waits.", _greeting, (), each=("HELLO lost", "READY lost"),
          only=THERE, broken=(start_ends,), play=SOON),
+    Case("test_vllm_announcement_is_lost", "The core's first word on its socket is lost: the documented time-out "
+         "ends the start.", plan(drop(ANNOUNCED)), (start_ends,), only=THERE, play=SOON),
     Case("test_vllm_start_is_stuck", "A worker stands still while it loads: the documented time-out of a start does "
          "not end it.", lambda victim: plan(stall(victim, at=f"{victim}/mark:loading")), (),
-         each=("worker.0", "worker.1"), only=THERE, broken=(start_ends,), play=SOON),
+         each=("worker.0",), only=THERE, broken=(start_ends,), play=SOON),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))

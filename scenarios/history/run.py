@@ -110,10 +110,12 @@ def _of_today(play: Any) -> Any:
 def load_run(path: Path) -> Run:
     """Raises RunError where the directory is not a whole run."""
     play, lab = _read(path / "play.json", Play), _read(path / "lab.json", Lab)
-    files = sorted((path / "journals").glob("*.journal"))
-    if not files:
+    folder = path / "journals"
+    names = {file.name for place in (folder, folder / RELAYED) for file in place.glob("*.journal")}
+    files = [folder / name for name in sorted(names)]
+    if not any(file.exists() for file in files):
         raise RunError(f"{path / 'journals'}: holds no journal, so this is not a whole run; play it again")
-    journals = [with_relayed(read_journal(file), path / "journals" / RELAYED / file.name) for file in files]
+    journals = [journal_of(file, folder / RELAYED / file.name) for file in files]
     for file, journal in zip(files, journals, strict=True):
         if (damage := _damage(journal, lab)) is not None:
             raise RunError(f"{file}: damaged journal ({damage}); play it again")
@@ -122,12 +124,15 @@ def load_run(path: Path) -> Run:
     return Run(path, play, lab, journals, judgement)
 
 
-def with_relayed(journal: JournalFile, beside: Path) -> JournalFile:
-    """With what a relay has seen cross at that process, if there is any, by time: one journal of one process."""
-    if not beside.exists():
-        return journal
-    records = sorted((*journal.records, *read_journal(beside).records), key=lambda record: record.at)
-    return msgspec.structs.replace(journal, records=[
+def journal_of(own: Path, relayed: Path) -> JournalFile:
+    """Of one process: what it wrote, and what a relay has seen cross there, by time. One of both may be missing: a
+    process may end before it writes anything."""
+    if not relayed.exists():
+        return read_journal(own)
+    seen = read_journal(relayed)
+    mine = read_journal(own) if own.exists() else msgspec.structs.replace(seen, records=[])
+    records = sorted((*mine.records, *seen.records), key=lambda record: record.at)
+    return msgspec.structs.replace(mine, damage=mine.damage or seen.damage, records=[
         msgspec.structs.replace(record, number=number) for number, record in enumerate(records)])
 
 

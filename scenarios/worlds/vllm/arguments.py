@@ -15,6 +15,8 @@ from scenarios.worlds.vllm.stand_in import SCHEDULER
 SPAWNED_S = 120.0
 #: A start that is given less fails on a machine that has other things to do.
 SHORTEST_START_S = 8.0
+#: vLLM's time-out of a start begins when a core has got ready; so much of ours may have passed before that.
+GETTING_READY_S = 4
 #: Where the configuration does not say: blocks of the cache, and tokens of a request.
 BLOCKS, LONGEST = 64, 400
 #: vLLM counts its time-out of a step in whole seconds, and gives its workers 5 s to leave.
@@ -87,5 +89,5 @@ def environment_of(config: EngineConfig, sockets: str) -> dict[str, str]:
         "VLLM_RPC_BASE_PATH": sockets, "TMPDIR": sockets,
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn" if spawned else "fork",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(math.ceil(config.bounds.step_s)),
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(config.bounds.startup_s - LEAVE_S)),
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(config.bounds.startup_s - LEAVE_S) - GETTING_READY_S),
     }

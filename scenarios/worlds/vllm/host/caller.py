@@ -11,8 +11,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from vllm import AsyncEngineArgs
+from vllm import AsyncEngineArgs, envs
 from vllm.config import KVEventsConfig
+from vllm.v1.engine import core_client
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from engine.effects import Loop, Now, Observe
@@ -42,6 +43,8 @@ def prepare() -> str:
 
 def main(recipe: Recipe, descriptor: int) -> None:
     os.environ.update(recipe.environment)
+    # This process is a fork of one that has imported it with another environment.
+    core_client.VLLM_ENGINE_READY_TIMEOUT_S = envs.VLLM_ENGINE_READY_TIMEOUT_S
     connection = Connection(descriptor)
     seat = Seat(recipe.folder, frontend(recipe.index, recipe.life))
     seat.born()
