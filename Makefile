@@ -5,6 +5,7 @@
 #                 sample that is the same each time: planted bugs, single faults, combinations, rounds of benchmarks.
 #                 It is `make pure`, which starts no engine, beside `make real`, which has the scenarios
 #   make vllm     vLLM's own processes, in an environment of their own -> out/vllm/report/index.html, out/vllm/results.json
+#   make vllm-soak  all that can be played with vLLM, ten times
 #   make sim      the twin alone, in an environment without torch and pyzmq
 #   make check    lint and types
 #   make soak     the long forms: every scenario ten times, tests with ten times the examples and without samples, every planted
@@ -40,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE =
 # Wheels that pip was told of, for uv, too.
 FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || echo "$$PIP_FIND_LINKS")
 
-.PHONY: report test pure real sim vllm check soak mutation picture clean setup
+.PHONY: report test pure real sim vllm vllm-soak check soak mutation picture clean setup
 .DEFAULT_GOAL := report
 
 report: $(VENV)/.ready
@@ -74,6 +75,10 @@ vllm: $(VENV)/.ready $(VENV_VLLM)/.ready
 	  xargs -0 --no-run-if-empty $(VENV)/bin/ringtwin run --out $(OUT)/vllm/beside
 	$(VENV)/bin/ringtwin report $(OUT)/vllm/runs $$(ls -d $(OUT)/vllm/beside/runs 2>/dev/null) -o $(OUT)/vllm/report/index.html \
 	  --json $(OUT)/vllm/results.json
+
+vllm-soak: $(VENV)/.ready $(VENV_VLLM)/.ready
+	for i in $$(seq $(TIMES)); do RINGTWIN_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(VENV)/bin/ringtwin run --world vllm \
+	  --scenario '*' --seed $$i --out $(OUT)/vllm-soak/$$i $(ARGS) || exit $$?; done
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .

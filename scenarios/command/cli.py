@@ -37,6 +37,7 @@ from scenarios.lab.player import ScenarioResult, Settings, Worlds, replay
 from scenarios.lab.settings import MODEL, lab_config
 from scenarios.worlds.registry import EVERY, WORLDS, can_play, no_real_processes, worlds_of
 from scenarios.worlds.vllm.environment import VARIABLE
+from scenarios.worlds.vllm.selection import is_usual
 
 BAD, INTERRUPTED = 3, 130
 #: By which a shell asks for completions, as click names it.
@@ -104,6 +105,8 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
         os.environ[VARIABLE] = str(vllm_python.absolute())
     names = playable(world)
     chosen = [one for one in selected(catalogue(*folders), globs) if worth_naming(one, names)]
+    if names == ("vllm",) and not globs:
+        chosen = [one for one in chosen if is_usual(one.name)]
     asked = EngineConfig(model=str(model or MODEL), tensor_parallel_size=tp or 2, pipeline_parallel_size=pp or 1,
                          device=device)  # type: ignore[arg-type]
     if model is not None or tp is not None or pp is not None:

@@ -1,6 +1,10 @@
-"""Scenarios of our engine that could be played with vLLM and do not say there what they say here (pure)."""
+"""Scenarios of our engine that could be played with vLLM and do not say there what they say here, and which of those
+that are played there are played as a rule (pure).
+"""
 
 from __future__ import annotations
+
+from fnmatch import fnmatchcase
 
 _COUNTS = "its crossings count otherwise in vLLM"
 _LENGTH = "vLLM bounds a request by what its cache holds, and our engine preempts it"
@@ -41,3 +45,32 @@ DIFFERENT = {
     "test_subscriber_dies_and_is_started_again": _NEXT_LIFE,
     "test_state_of_many_blocks_is_told_in_pieces": _STATE, "test_state_comes_while_its_reader_stands_still": _STATE,
 }
+
+#: What is much like something that is played, or takes long: played where it is named, and where all is (soak). Globs.
+_MORE = (
+    "test_vllm_is_killed_async[[]* in prefill]", "test_vllm_is_killed_async[[]worker.0*",
+    "test_vllm_stage_is_killed[[]* in prefill]", "test_vllm_stage_is_killed[[]worker.0*",
+    "test_vllm_worker_is_asked_to_leave[[]worker.0*", "test_vllm_worker_is_stopped[[]worker.0 in prefill]",
+    "test_vllm_worker_is_stopped[[]worker.1 in decode]", "test_vllm_is_killed[[]worker.0 in prefill]",
+    "test_vllm_server_loses_its_engine[[]worker.1]", "test_vllm_program_waits_for_workers[[]* in prefill]",
+    "test_vllm_ranks_async", "test_vllm_ranks_in_step_async", "test_vllm_events_of_a_small_cache_async",
+    "test_vllm_rank_in_step_is_killed[[]core.1*", "test_vllm_refuses_extra_args*",
+    "test_vllm_rank_is_killed[[]* in prefill]", "test_vllm_coordinator_is_killed[[]* in prefill]",
+    "test_vllm_output_is[[]doubled]", "test_vllm_abort_is[[]late]", "test_vllm_death_notice_is[[]late]",
+    "test_vllm_core_is_killed_at_a_message[[]*/requests*", "test_vllm_core_is_killed_at_a_message[[]*:send]",
+    "test_vllm_connection_for_outputs_is_cut[[]9]", "test_vllm_greeting_is[[]* doubled]",
+    "test_vllm_greeting_is_lost[[]READY lost]", "test_vllm_refuses_prompt_token_ids*",
+    "test_vllm_is_deaf_by_cache_salt*",
+    "test_replayed_batch_is_lost", "test_end_of_a_replay_is_lost", "test_batch_is_lost_in_every_replay",
+    "test_nobody_can_be_asked_for_a_batch", "test_reader_that_cannot_ask_rests",
+    "test_last_batch_of_a_plain_publisher_is_lost", "test_batch_of_a_plain_publisher_is_cut_short",
+    "test_answers_of_a_plain_publisher_hold_nothing", "test_one_of_four_ranks_in_step_dies", "test_rank_in_step_raises",
+    "test_*_with_its_sample_asked_for", "test_program_polls_what_it_follows",
+)
+#: So many are played at most where none is named.
+MOST = 120
+
+
+def is_usual(scenario: str) -> bool:
+    """Whether it is one of those that are played where none is named."""
+    return not any(fnmatchcase(scenario, one) for one in _MORE)
