@@ -83,14 +83,22 @@ def starting() -> Iterator[None]:
 
 
 def end() -> list[str]:
-    """The end of this lab: whatever it started is gone when this returns. -> what had to be ended, as text."""
+    """The end of this lab: whatever it started is gone when this returns. -> what had to be ended, as text.
+
+    Signals wait until it is done. Where one gets through, by another thread, this can be called again.
+    """
     global _home
-    if _home is None or _home[0] != os.getpid():
-        return []
-    path, _home = _home[1], None
-    found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path]) + _sweep_engines([path])
-    shutil.rmtree(path, ignore_errors=True)
-    return found
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        if _home is None or _home[0] != os.getpid():
+            return []
+        path = _home[1]
+        found = _kill(lambda: [pid for pid, lab in _marked_processes() if lab == path]) + _sweep_engines([path])
+        shutil.rmtree(path, ignore_errors=True)
+        _home = None
+        return found
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def orphans() -> list[int]:

@@ -123,9 +123,9 @@ class _Lane:
         return f"the process that played it ended with {self._process.exitcode}"
 
     def leave(self, *, at_once: bool) -> None:
-        self.connection.close()
         if at_once and self._process.is_alive() and self._process.pid is not None:
-            os.kill(self._process.pid, signal.SIGTERM)
+            os.kill(self._process.pid, signal.SIGTERM)  # before it may leave by itself: it is interrupted once, and not in that
+        self.connection.close()
 
     def join(self) -> None:
         self._process.join(CLOSE_S)
@@ -152,6 +152,7 @@ def _main(connection: Connection, others: list[Connection], parent: int, tasks: 
                 connection.send((msgspec.structs.replace(result, runs=[]), list(map(_sent, result.runs)),
                                  *verdict_of(result)))
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             worlds.close()
             home.end()
 
