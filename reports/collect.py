@@ -6,6 +6,7 @@ It reads runs that are in memory and judges nothing itself; what several runs sa
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -60,6 +61,12 @@ class PlayedScenario(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect(runs: Sequence[Run]) -> list[PlayedScenario]:
     """Scenarios in the order in which they first appear."""
+    return list(_collected(tuple(runs)))
+
+
+@functools.lru_cache(maxsize=1)
+def _collected(runs: tuple[Run, ...]) -> list[PlayedScenario]:
+    """All that is made of runs begins with this, and of the same ones a dozen times."""
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_name[run.play.scenario].append(run)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
 from reports.answer import Answer, Trouble, answer
@@ -28,7 +29,7 @@ from reports.results import SCHEMA, agreement, counts
 from reports.views.beside import besides
 from reports.views.causes import Cause, causes
 from reports.views.packing import block, packed
-from reports.views.scenarios import ScenarioView, scenario_view
+from reports.views.scenarios import scenario_view
 from reports.views.templates import environment, inline
 from reports.views.unseen import blind_of, places_of
 from scenarios.history.run import Run
@@ -39,26 +40,50 @@ from scenarios.worlds.registry import in_order, known
 MOST_CAUSES, MOST_OPEN = 10, 5
 
 
+def in_turn(count: int, work: Callable[[int], Any]) -> list[Any]:
+    return [work(number) for number in range(count)]
+
+
+#: How many there are, what to do for the number of each -> what came of it, in their order.
+Each = Callable[[int, Callable[[int], Any]], list[Any]]
+
+
+class Filed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page says of a scenario at once, and its evidence, packed."""
+
+    anchor: str
+    grade: str
+    astray: int
+    packet: str
+
+
 def write_page(runs: Sequence[Run], promises: Mapping[str, Promise], out: Path,
-               replay_command: Callable[[Run], str], unplayed: int = 0) -> None:
+               replay_command: Callable[[Run], str], unplayed: int = 0, each: Each = in_turn) -> None:
     """Write the report, whole or not at all."""
     temporary = out.with_name(out.name + ".part")
-    temporary.write_text(render(runs, promises, replay_command, unplayed), encoding="utf-8")
+    temporary.write_text(render(runs, promises, replay_command, unplayed, each), encoding="utf-8")
     temporary.replace(out)
 
 
 def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command: Callable[[Run], str],
-           unplayed: int = 0) -> str:
-    """The page as text. `unplayed`: plays that were asked for and are not among the runs."""
+           unplayed: int = 0, each: Each = in_turn) -> str:
+    """The page as text. `unplayed`: plays that were asked for and are not among the runs. `each`: who does what
+    there is to do for each scenario; several may, at once.
+    """
     scenarios = collect(runs)
     said = answer(runs, unplayed)
     judged = guarantees_of(scenarios, promises)
     several = {(s.name, world) for s in scenarios for world in s.worlds if len(s.of(world)) > 1}
     words = {promise.id: promise for promise in judged}
     anchors = {id(run): f"r{s.number}-{place}" for s in scenarios for place, run in enumerate(s.runs, 1)}
-    views = [scenario_view(s, words, anchors, several, replay_command) for s in scenarios]
     templates = _templates()
     evidence = templates.get_template("scenario.html")
+
+    def filed(number: int) -> Filed:
+        view = scenario_view(scenarios[number], words, anchors, several, replay_command)
+        return Filed(anchor=view.anchor, grade=view.grade, astray=view.astray, packet=packed(evidence.render(s=view)))
+
+    files = each(len(scenarios), filed)
     bounds = [run.play.config.bounds.detection_s for run in runs
               if any(fault.fate.value == "kill" for fault in run.play.plan.faults)]
     origin = origin_of(runs)
@@ -66,8 +91,8 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         answer=said, causes=[_cause(cause, f"k{number}", anchors, replay_command)
                              for number, cause in enumerate(causes(said.troubles), 1)],
         most_causes=MOST_CAUSES, origin=line_of(origin), origins=rows_of(origin, SCHEMA),
-        tiles=_tiles(runs, said), matrix=matrix(scenarios, judged), scenarios=views,
-        opened=_opened(views), evidence=Markup(block({v.anchor: packed(evidence.render(s=v)) for v in views})),  # noqa: S704
+        tiles=_tiles(runs, said), matrix=matrix(scenarios, judged), scenarios=list(zip(files, scenarios, strict=True)),
+        opened=_opened(files), evidence=Markup(block({file.anchor: file.packet for file in files})),  # noqa: S704
         strip=strip(detections_of(scenarios, lambda run: anchors[id(run)]), min(bounds, default=None)),
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
         besides=besides(runs),
@@ -83,9 +108,9 @@ def _templates() -> jinja2.Environment:
     return templates
 
 
-def _opened(views: Sequence[ScenarioView]) -> set[str]:
+def _opened(files: Sequence[Filed]) -> set[str]:
     """Few scenarios that need a person are open from the start; many would bury each other."""
-    astray = {view.anchor for view in views if view.astray}
+    astray = {file.anchor for file in files if file.astray}
     return astray if len(astray) <= MOST_OPEN else set()
 
 

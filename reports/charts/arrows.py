@@ -156,10 +156,10 @@ Item = Arrow | Burst | Collective | Passed
 Shown = Item | Skipped
 
 
-def column(node: str) -> tuple[int, str, int]:
+def column(node: str) -> tuple[int, str, tuple[int, ...], str]:
     """Sort key: frontend, core, workers, subscribers, then strangers by name."""
-    kind, _, index = node.partition(".")
-    return _COLUMNS.get(kind, len(_COLUMNS)), kind, int(index) if index.isdigit() else 0
+    kind, *numbers = node.split(".")
+    return _COLUMNS.get(kind, len(_COLUMNS)), kind, tuple(int(one) for one in numbers if one.isdigit()), node
 
 
 def arrows_of(history: History) -> list[Arrow | Collective]:

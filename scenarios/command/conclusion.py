@@ -24,12 +24,14 @@ from reports.summary import write_summary
 from reports.views import issue as writing
 from reports.views.issue import Again, broken_in
 from scenarios.command import checks
+from scenarios.command.at_once import at_once
 from scenarios.command.playing import replaying
 from scenarios.guarantees.judge import judge
 from scenarios.guarantees.registry import GUARANTEES
 from scenarios.guarantees.theirs import THEIRS
 from scenarios.history.names import kind_of
 from scenarios.history.run import Run
+from scenarios.history.verdicts import Judgement
 from scenarios.lab.player import ScenarioResult, replay_command
 from scenarios.worlds.vllm.edits.mends import MENDS
 from scenarios.worlds.vllm.findings import lookup as findings
@@ -81,7 +83,7 @@ def publish(runs: Sequence[Run], out: Path, page: Path | None = None, unplayed: 
     """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
     page = page or out / "report" / "index.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_page(runs, promises(), page, replay_command, unplayed)
+    write_page(runs, promises(), page, replay_command, unplayed, at_once)
     write_results(runs, out / "results.json", out, unplayed)
     write_junit(runs, out / "junit.xml", replay_command)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -101,14 +103,14 @@ def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None, unpl
 
     `unplayed`: runs that are not whole. Where nothing worse is found, they are what is not known.
     """
-    from scenarios.guarantees.judge import judge
+    def judged(number: int) -> Judgement | None:
+        one = runs[number]
+        return judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
 
-    found = []
-    for one in runs:
-        judgement = judge(one.play, one.lab, one.journals) if one.lab.failure is None else None
-        found.append(Run(one.path, one.play, one.lab, one.journals, judgement))
+    found = [Run(one.path, one.play, one.lab, one.journals, judgement)
+             for one, judgement in zip(runs, at_once(len(runs), judged), strict=True)]
     checks.writable(page.parent)
-    write_page(found, promises(), page, replay_command, unplayed)
+    write_page(found, promises(), page, replay_command, unplayed, at_once)
     if json_file is not None:
         write_json(results(found, unplayed=unplayed), json_file)
     said = answer(found, unplayed)

@@ -124,7 +124,7 @@ class _Lane:
 
     def leave(self, *, at_once: bool) -> None:
         if at_once and self._process.is_alive() and self._process.pid is not None:
-            os.kill(self._process.pid, signal.SIGTERM)  # before it may leave by itself: it is interrupted once, and not in that
+            os.kill(self._process.pid, signal.SIGTERM)  # before it may leave by itself: that is not to be interrupted
         self.connection.close()
 
     def join(self) -> None:
