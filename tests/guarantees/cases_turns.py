@@ -93,6 +93,13 @@ def what_nobody_has_heard_is_sent_again() -> Builder:
 
 
 @accepts(TURN)
+def what_nobody_had_heard_is_sent_again_behind_the_next_report() -> Builder:
+    """The thread that sends had it in its hands as the all-reduce ended."""
+    h = heard(reports(asked(group("engine"))).wait(0.15), exclude=0)
+    return sends(reports(adds_up(steps(h, 0, 0), 1)), start_wave=0)
+
+
+@accepts(TURN)
 def ranks_pause_and_go_on_in_one_all_reduce_each() -> Builder:
     h = asked(paused(), 1).observes(CORE, "go-on", why="resume", unfinished=True)
     h = adds_up(h, 0, 1, 1, votes=[1, 0]).observes(CORE, "start-wave", wave=1)
@@ -132,6 +139,12 @@ def what_was_heard_is_sent_again() -> Builder:
 @rejects(TURN)
 def what_nobody_has_heard_is_sent_again_at_once() -> Builder:
     return heard(sends(reports(asked(group())), start_wave=0), exclude=0)
+
+
+@rejects(TURN)
+def what_nobody_had_heard_is_sent_twice_more_behind_the_next_report() -> Builder:
+    h = reports(adds_up(steps(reports(asked(group("engine"))).wait(0.15), 0, 0), 1))
+    return sends(sends(h, start_wave=0), start_wave=0)
 
 
 @rejects(TURN)

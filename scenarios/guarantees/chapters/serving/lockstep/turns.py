@@ -211,15 +211,15 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
         if place < len(said) and said[place].word == word and said[place].record.at <= sent.at:
             place, last_at = place + 1, sent.at
         elif place and said[place - 1].word == word and not word.over and options.repair:
-            before = said[place - 1]
-            repeats[place - 1] += 1
-            late = before.heard_at + slack < sent.at - history.faults.frozen_s(rank.core, before.heard_at, sent.at)
-            often = repeats[place - 1] > (sent.at - before.record.at) / options.changed_s
             waited = sent.at - last_at - history.faults.frozen_s(rank.core, last_at, sent.at)
-            if late or often or waited > 2 * options.changed_s + slack:
-                finding.broke("{} sent once more {}, {}", rank.core, _named(word), "though it was heard" if late else
-                              "at once" if often else f"{waited:.3f} s later", at=sent.at, node=rank.core)
+            wrong = f"{waited:.3f} s later" if waited > 2 * options.changed_s + slack else ""
+            # What was about to be sent once more may come behind the next report of the same wave.
+            whose = [number for number in (place - 1, place - 2) if number >= 0 and said[number].word == word]
+            reasons = [_too_soon(history, rank, said[number], sent, repeats[number] + 1, slack) for number in whose]
+            if wrong := wrong or (reasons[0] if all(reasons) else ""):
+                finding.broke("{} sent once more {}, {}", rank.core, _named(word), wrong, at=sent.at, node=rank.core)
                 return
+            repeats[whose[reasons.index("")]] += 1
             last_at = sent.at
         else:
             finding.broke("{} sent {}, and had not said so", rank.core, _named(word), at=sent.at, node=rank.core)
@@ -228,6 +228,15 @@ def _judge_sent(finding: Finding, group: Group, rank: Rank, said: list[_Report])
     if unsent and history.ends.at(rank.core) > unsent[0].record.at + history.bounds.detection_s:
         finding.hangs("that {} sends {}", rank.core, _named(unsent[0].word), bound=history.bounds.detection_s,
                       since=unsent[0].record.at, node=rank.core)
+
+
+def _too_soon(history: History, rank: Rank, before: _Report, sent: Record, times: int, slack: float) -> str:
+    """Why this report is not the one before again, for the so-manieth time; empty where it may be."""
+    frozen_s = history.faults.frozen_s(rank.core, before.heard_at, sent.at)
+    if before.heard_at + slack < sent.at - frozen_s:
+        return "though it was heard"
+    often = times > (sent.at - before.record.at) / history.play.config.data_parallel.changed_s
+    return "at once" if often else ""
 
 
 GUARANTEES = (
