@@ -150,10 +150,11 @@ def _gone_along(history: History, names: frozenset[str]) -> frozenset[str]:
 
 
 def _gone_with_the_head(history: History, engine: EngineLife, at: float) -> frozenset[str]:
-    """The coordinator, where who has started it was struck dead by then."""
+    """The coordinator, where who has started it was struck dead by then, or has begun to shut it down."""
     hub = history.hub_of(engine)
     head = hub and history.owner_of(hub)
-    gone = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
+    closes = any(record.at <= at for record in history.by_node("closing").get(head or "", ()))
+    gone = closes or any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
                for receipt in history.faults.receipts)
     return frozenset({base(hub), base(head)}) if hub and head and gone else frozenset()
 
