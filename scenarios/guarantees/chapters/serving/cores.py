@@ -154,9 +154,9 @@ def _gone_with_the_head(history: History, engine: EngineLife, at: float) -> froz
     hub = history.hub_of(engine)
     head = hub and history.owner_of(hub)
     closes = any(record.at <= at for record in history.by_node("closing").get(head or "", ()))
-    gone = closes or any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
-               for receipt in history.faults.receipts)
-    return frozenset({base(hub), base(head)}) if hub and head and gone else frozenset()
+    struck = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
+                 for receipt in history.faults.receipts)
+    return frozenset({base(hub), base(head)}) if hub and head and (closes or struck) else frozenset()
 
 
 def _follows(history: History, node: str, at: float) -> bool:
