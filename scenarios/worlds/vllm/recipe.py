@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from engine.topology import Channel
 from scenarios.workloads.workload import Workload
 
 #: So many times the bound of a request a caller waits for any word at all.
@@ -34,10 +35,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Caller -> relay: to stand before the socket at `target`, of that client."""
+    """Caller -> relay: to stand before the socket at `target`, of that client's or for it."""
 
     target: str
     client: int
+    channel: str = Channel.HANDSHAKE.value
 
 
 def address_of(name: str) -> str:

@@ -21,14 +21,13 @@ MARKS = {
     NodeKind.WORKER: (Mark.BORN, *OF_A_RANK),
 }
 #: What a relay stands between.
-CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS)
+CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.WAVE, Channel.REPORT, Channel.STATS)
 _RING = "rings of vLLM are memory that only its processes map"
-_COORDINATOR = "what a coordinator of vLLM's says and hears is not relayed yet"
 _EVENTS = "events of vLLM's are not relayed yet"
 _BEYOND = {
     Channel.BIRTH: "no such pipe of vLLM's: a process knows what it is by the way that it was started",
     Channel.RPC: _RING, Channel.RESPONSE: _RING, Channel.OVERFLOW: "nothing stands between the rings of vLLM and what "
-    "they have no room for", Channel.WAVE: _COORDINATOR, Channel.REPORT: _COORDINATOR, Channel.STATS: _COORDINATOR,
+    "they have no room for",
     Channel.KV: _EVENTS, Channel.REPLAY: _EVENTS,
 }
 #: What somebody who stands beside a process can do to it.
