@@ -6,13 +6,11 @@ instead; and so is who asks the coordinator for where it tells counts. All else 
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
-import msgspec
 from vllm.v1.engine import utils
 
-from scenarios.worlds.vllm.recipe import Wish, address_of
+from scenarios.worlds.vllm.recipe import Wish, granted
 
 #: Of an argument of vLLM's that is such an address.
 _ADDRESSES = ("handshake_address", "client_handshake_address")
@@ -39,8 +37,4 @@ def shake_hands_through(relay: str, client: int) -> None:
 
 
 def _stand_before(relay: str, target: str, client: int, channel: str = "handshake") -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-        asked.settimeout(5.0)
-        asked.connect(address_of(relay))
-        asked.send(msgspec.msgpack.encode(Wish(target, client, channel)))
-        return asked.recv(4096).decode()
+    return granted(relay, Wish(target, client, channel))

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from engine.topology import Channel, Edge, Node, Topology, coordinator, core, frontend
+from engine.topology import Channel, Edge, Node, Topology, coordinator, core, frontend, subscriber
 from faults.real.wire import parse_address
 from scenarios.worlds.vllm.relay.decoding import decoded_of, engine_in, readdressed
 from scenarios.worlds.vllm.relay.frames import Piece, encoded
@@ -31,6 +31,8 @@ LOOK_S, REST_S = 0.003, 1.0
 _TOLD = {"inputs": Channel.REQUESTS, "outputs": Channel.OUTPUTS, "coordinator_input": Channel.WAVE,
          "coordinator_output": Channel.REPORT}
 _OF_COORDINATOR = (Channel.WAVE, Channel.REPORT, Channel.STATS)
+#: On these the lab's own subscribers hear what befalls a receive: here only connections end.
+OF_EVENTS = (Channel.KV, Channel.REPLAY)
 _IDENTITY_BYTES = 2
 
 
@@ -77,16 +79,16 @@ class Relay:
         self._ends, self._topology = ends, topology
         self._edges = frozenset(topology.edges)
         self._now = ends.clock.monotonic
-        self._posts: dict[str, Post] = {}  # by the address that it stands before
+        self._posts: dict[tuple[str, int], Post] = {}  # by the address that it stands before, and for which client
         self._processes: dict[int, int] = {}  # pid -> index, of cores that have told who they are
         self._passages: dict[Edge, Passage] = {}
         self._selector = selectors.DefaultSelector()
 
     def stand_before(self, channel: Channel, target: str, client: int) -> str:
         """-> the address to connect to instead"""
-        post = self._posts.get(target)
+        post = self._posts.get((target, client))
         if post is None:
-            post = self._posts[target] = Post(channel, target, client)
+            post = self._posts[target, client] = Post(channel, target, client)
         return post.address
 
     def turn(self, *beside: Beside) -> None:
@@ -220,17 +222,21 @@ class Relay:
             return None
         passage = self._passages.get(edge)
         if passage is None:
-            passage = self._passages[edge] = Passage(edge, self._ends)
+            passage = self._passages[edge] = Passage(edge, self._ends, wire_alone=edge.channel in OF_EVENTS)
         return passage
 
     def _edge(self, post: Post, index: int | None, way: Way) -> Edge | None:
         if post.channel is Channel.STATS:
             connects: Node = frontend(post.client)
+        elif post.channel in OF_EVENTS:
+            connects = subscriber(post.client)
         elif index is not None or len(self._topology.engines) == 1:
             connects = core(self._topology.engines[0].index if index is None else index)
         else:
             return None
         bound = coordinator(0) if post.channel in _OF_COORDINATOR else frontend(post.client)
+        if post.channel in OF_EVENTS:  # of the one that publishes
+            bound = core(self._topology.engines[0].index)
         edge = Edge(connects, bound, post.channel) if way.is_up else Edge(bound, connects, post.channel)
         return edge if edge in self._edges else None
 
