@@ -383,4 +383,4 @@ def test_of_events_only_connections_end_here(bench: Callable[..., Bench]) -> Non
     assert publisher.recv() == b"\x01"
     publisher.send(b"2")
     assert subscriber.recv() == b"2"
-    assert there.crossed("core.0", f"{edge}:wire") == 2 and there.crossed("core.0", f"{edge}:send") == 0
+    assert there.crossed("core.0", f"{edge}:wire") == 3 and there.crossed("core.0", f"{edge}:send") == 0
