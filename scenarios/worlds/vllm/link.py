@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.lab import home
-from scenarios.worlds.vllm.environment import VARIABLES
+from scenarios.worlds.vllm.environment import IMPORT_S, VARIABLES
 from scenarios.worlds.vllm.recipe import (
     PACKET_BYTES,
     Ended,
@@ -29,9 +29,6 @@ from scenarios.worlds.vllm.recipe import (
     decode,
     encode,
 )
-
-#: vLLM imports within this, also from a cold disk.
-IMPORT_S = 180.0
 
 
 class VllmError(RuntimeError):
