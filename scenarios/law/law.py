@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.topology import Channel
 from faults.plan import Fate
-from scenarios.guarantees.base import LOSSES, MESSAGE, Envelope, Finding, Guarantee
+from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.history.history import History, Operation
 from scenarios.law.causes import CAUSES
 from scenarios.law.incidents import Incident, Sort, incidents
 from scenarios.law.reach import REACH
+from scenarios.law.theirs import THEIRS
 
 #: What a starved machine may bring about: lateness, and what is given up for it.
 _LATENESS = frozenset({Sort.FAILED, Sort.UTILITY, Sort.START, Sort.DEAD, Sort.TOLD, Sort.DEATH, Sort.WAIT,
@@ -29,27 +29,19 @@ def cause_of(history: History, incident: Incident) -> str | None:
         if incident.sort in cause.sorts and cause.holds(history, incident):
             return cause.name
     for receipt in history.faults.receipts:
-        for row in REACH:
+        for row in REACH if history.play.is_ours else THEIRS:
             if row.explains(history, receipt, incident):
                 return f"{row.name} ({receipt.id})"
     return None
 
 
-#: Between an engine's own processes.
-_STEERED_BY = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS)
-
-
 def _among_others(history: History, incident: Incident) -> str | None:
-    """What other engines do that ours does not: they abort at once what a core has that is asked to leave, kill what
-    has not left in time when they are closed, and promise nothing of a message that somebody meddled with."""
+    """What other engines do that ours does not: they abort at once what a core has that is asked to leave, and kill
+    what has not left in time when they are closed."""
     if incident.sort in (Sort.DEATH, Sort.DEAD) and incident.at >= history.closing_at(history.engine_of(incident.node)):
         return "its engine is closed"
     if incident.sort is Sort.FAILED and incident.operation is not None and _is_odd(history, incident.operation):
         return "it was asked for with a value of another kind"
-    meddled = next((r for r in history.faults.receipts if r.at <= incident.at and r.fate in LOSSES | MESSAGE
-                    and any(f"/{channel.value}:" in r.site for channel in _STEERED_BY)), None)
-    if meddled is not None:
-        return f"it promises nothing of a message that was meddled with ({meddled.id})"
     asked = [r for r in history.faults.receipts if r.fate == Fate.TERMINATE and r.at <= incident.at
              and incident.operation is not None and history.asked_of(incident.operation).core == r.node]
     return f"its core is asked to leave ({asked[0].id})" if asked and incident.sort is Sort.ABORTED else None

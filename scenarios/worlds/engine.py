@@ -19,6 +19,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,7 @@ class EngineWorld(World):
     def _play(self, play: Play) -> list[Path]:
         if play.options.queue and not PLAYS[play.options.queue].is_for_programs:
             raise PlanError(f"{play.scenario}: the queue by itself is played so in the twin only, by no process")
-        folder = self.folder(play)
-        bench = RealBench(play, folder, self.device)
-        try:
-            seen = bench.run()
-        finally:
-            bench.close()
-        save(folder / "lab.json", seen)
-        return [folder]
+        return [RealBench(play, self.folder(play), self.device).play_out()]
 
     def close(self) -> None:
         fork_server.stop()
@@ -112,16 +106,11 @@ class Watched:
                           ended_at=self.ended_at, exitcode=exitcode, killed_by_lab=self.killed_by_lab)
 
 
-class RealActor:
-    """A process the lab started itself: the caller or a listener, with the pipe between them."""
+class Connected:
+    """The lab's end of a process that it has speak with it."""
 
-    def __init__(self, target: Any, recipe: bytes, name: str, start_method: str) -> None:
-        context = fork_server.context() if start_method == "fork" else fork_server.spawn_context()
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        with home.starting(), fork_server.without_main():
-            self.process.start()
-        theirs.close()
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.said: list[bytes] = []
 
     def look(self) -> None:
@@ -132,6 +121,19 @@ class RealActor:
     def tell(self, word: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, OSError):
             self.connection.send_bytes(word)
+
+
+class RealActor(Connected):
+    """A process the lab started itself: the caller or a listener, with the pipe between them."""
+
+    def __init__(self, target: Any, recipe: bytes, name: str, start_method: str) -> None:
+        context = fork_server.context() if start_method == "fork" else fork_server.spawn_context()
+        ours, theirs = context.Pipe()
+        super().__init__(ours)
+        self.process = context.Process(target=target, args=(recipe, theirs), name=name)
+        with home.starting(), fork_server.without_main():
+            self.process.start()
+        theirs.close()
 
     @property
     def gone(self) -> bool:
@@ -200,6 +202,15 @@ class RealBench:
         return msgspec.structs.replace(
             with_events_at(config, f"{self._scratch}/", ports), device=config.device if device == "auto" else device,
             start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
+
+    def play_out(self) -> Path:
+        """Once, with what the lab has seen on record. -> its folder"""
+        try:
+            seen = self.run()
+        finally:
+            self.close()
+        save(self._folder / "lab.json", seen)
+        return self._folder
 
     def run(self) -> Lab:
         began, seen = self.now(), self._perform()

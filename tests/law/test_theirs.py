@@ -101,14 +101,6 @@ def test_what_is_asked_for_oddly_may_fail(asked: object, verdict: Verdict) -> No
     requests = [{**WORKLOAD["requests"][0], "asked_params": asked}]
     h = called(theirs().promised(workload={**WORKLOAD, "requests": requests}))
     assert h.ended("r0", "failed", reason="why", error="RequestError").judged(LAW).verdict is verdict
-def test_nothing_is_promised_of_a_message_that_was_meddled_with() -> None:
-    h = called(theirs()).fires("duplicate", "frontend.0->core.0/requests:receive").wait(.01)
-    assert h.ended("r0", "engine-dead", reason="why").judged(LAW).verdict is Verdict.HELD
-
-
-def test_what_was_told_before_it_is_not_explained_by_it() -> None:
-    h = called(theirs()).ended("r0", "engine-dead", reason="why").wait(.01)
-    assert h.fires("duplicate", "frontend.0->core.0/requests:receive").judged(LAW).verdict is Verdict.BROKEN
 
 
 def test_it_promises_streams_nothing_of_a_lost_message_and_an_end_of_a_start_all_the_same() -> None:

@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
+
+from scenarios.worlds.vllm.host import fit
 
 ROOT = Path(__file__).parents[3]
 #: Names the interpreter; `--vllm-python` does, too. Where neither does: the environment of `make vllm`.
 VARIABLE = "RINGTWIN_VLLM_PYTHON"
 BUILT = Path(".venv-vllm/bin/python")
-#: What is tested. Others are played if the stand-in fits them.
+#: What is tested. Others are played if the lab's adapter fits them (`host/fit.py`).
 TESTED = "0.33.0"
+#: vLLM imports within this, also from a cold disk.
+IMPORT_S = 180.0
 #: Of the lab's packages what vLLM's processes load.
 _PACKAGES = ("engine", "faults", "scenarios")
 _ENTRY_POINTS = """[vllm.platform_plugins]
@@ -55,7 +61,28 @@ def obstacle() -> str | None:
         found = version_of(python)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"{python} cannot be asked for its vLLM: {error}"
-    return None if found else f"{python} has no vLLM"
+    if not found:
+        return f"{python} has no vLLM"
+    why = None if found == TESTED else misfit_of(python)
+    return why and f"vLLM {found} cannot be played as {TESTED} can: {why}"
+
+
+@cache
+def misfit_of(python: Path) -> str | None:
+    """What the lab's adapter uses of vLLM and this interpreter's does not have, in a line; None: it fits. Asked once:
+    its vLLM is imported for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            told = subprocess.run([str(python), "-m", fit.__name__], capture_output=True, text=True, check=False,
+                                  timeout=IMPORT_S,
+                                  env={**os.environ, **VARIABLES, "PYTHONPATH": str(make_path(Path(folder)))})
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{type(error).__name__}: {error}"
+    last = (told.stdout.splitlines() or [""])[-1]
+    if last == fit.FITS:
+        return None
+    return last.removeprefix(fit.MISFIT) if last.startswith(fit.MISFIT) else \
+        f"its interpreter ended with {told.returncode}: {(told.stderr.splitlines() or ['and said nothing'])[-1]}"
 
 
 def version_of(python: Path) -> str:

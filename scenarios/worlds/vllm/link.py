@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.lab import home
-from scenarios.worlds.vllm.environment import VARIABLES
+from scenarios.worlds.engine import Connected
+from scenarios.worlds.vllm.environment import IMPORT_S, VARIABLES
 from scenarios.worlds.vllm.recipe import (
     PACKET_BYTES,
     Ended,
@@ -29,9 +30,6 @@ from scenarios.worlds.vllm.recipe import (
     decode,
     encode,
 )
-
-#: vLLM imports within this, also from a cold disk.
-IMPORT_S = 180.0
 
 
 class VllmError(RuntimeError):
@@ -114,23 +112,14 @@ class Host:
             self._process.wait()
 
 
-class Caller:
+class Caller(Connected):
     """A caller of a play, as `scenarios.lab.script.Actor`; what it was forked from tells of its end."""
 
     def __init__(self, host: Host, pid: int, connection: Connection, memory: int, why_not: str) -> None:
-        self._host, self.pid, self.connection = host, pid, connection
+        super().__init__(connection)
+        self._host, self.pid = host, pid
         self.memory, self.shares_memory_because = memory, why_not
-        self.said: list[bytes] = []
         self._fd = os.pidfd_open(pid)
-
-    def look(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while self.connection.poll():
-                self.said.append(self.connection.recv_bytes())
-
-    def tell(self, word: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, OSError):
-            self.connection.send_bytes(word)
 
     @property
     def gone(self) -> bool:

@@ -43,6 +43,8 @@ _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
 #: Calls of a workload that vLLM's client has, too.
 CALLS = frozenset({"reset_prefix_cache", "is_paused", "collective_rpc", "pause_generation", "shutdown",
                    "pause_scheduler", "resume_scheduler"})
+#: What a client of its HTTP server does beside asking: it sends the head of a request and no more, and goes away.
+CALLS_OF_A_SERVER = frozenset({"begin_a_request", "leave_amid_a_request"})
 _WHOLE = ("device_communicator", "distributed_executor_backend", "max_concurrent_batches", "skip_tokenizer_init",
           "model")
 #: What a caller asks our engine for, and nobody vLLM.
@@ -90,8 +92,8 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
         if getattr(config, name) != getattr(usual, name):
             raise NotHereError(f"vLLM knows no {name}, or the lab does not set it there")
     called = {action.method for phase in workload.phases for action in phase.actions if action.kind == "utility"}
-    if called - CALLS:
-        raise NotHereError(f"vLLM's client has no call {', '.join(sorted(called - CALLS))}")
+    if strange := called - CALLS - CALLS_OF_A_SERVER:
+        raise NotHereError(f"vLLM's client has no call {', '.join(sorted(strange))}")
     if any(action.kind == "raw" for phase in workload.phases for action in phase.actions):
         raise NotHereError("nobody but its own client speaks with vLLM's core")
     if any(request.unservable or request.asked is not None or (

@@ -19,7 +19,6 @@ from engine.process.identity import start_time
 from engine.topology import Channel, Client, Deployment, Launcher, Node, NodeKind
 from faults.plan import Plan, PlanError
 from scenarios.history.play import Options, Play
-from scenarios.history.run import save
 from scenarios.lab import home
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, workload_for
@@ -75,14 +74,7 @@ class VllmWorld(World):
     def _play(self, play: Play) -> list[Path]:
         host = self._brought_up(play.options.edits)
         play = msgspec.structs.replace(play, versions={**self._versions, "ringtwin": play.versions.get("ringtwin", "")})
-        folder = self.folder(play)
-        bench = VllmBench(play, folder, host)
-        try:
-            seen = bench.run()
-        finally:
-            bench.close()
-        save(folder / "lab.json", seen)
-        return [folder]
+        return [VllmBench(play, self.folder(play), host).play_out()]
 
     def _brought_up(self, edits: tuple[str, ...]) -> Host:
         """One that is not edited stays; of the others, which take as much memory, the last one that was asked for."""

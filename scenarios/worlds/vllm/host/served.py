@@ -59,6 +59,7 @@ def main(recipe: Recipe, descriptor: int) -> None:
             connection.send_bytes(FAILED + b" the server has not come up")
     finally:
         server.leaves()
+        seat.observe("server-ended", exitcode=server.exitcode)
     seat.observe("bye", reason="done")
 
 
@@ -87,7 +88,28 @@ class Server:
         return False
 
     def is_there(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return self._left() is None
+
+    @property
+    def exitcode(self) -> int | None:
+        """Or -signal; None: it is there."""
+        left = self._left()
+        if left is None:
+            return None
+        return left.si_status if left.si_code == os.CLD_EXITED else -left.si_status
+
+    def _left(self) -> os.waitid_result | None:
+        """It stays to be looked at again."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def begin_a_request(self) -> socket.socket:
+        """As a client that says what it will send, and sends none of it. -> its connection"""
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(HEALTH_S)
+        client.connect(self.path)
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: 1000\r\n\r\n")
+        return client
 
     def health(self) -> int:
         """-> the status, or 0 where nobody answers"""
@@ -128,6 +150,8 @@ def _serve(recipe: Recipe, path: str) -> None:
             setattr(arguments, name, value)
         asyncio.run(run_server(arguments))
         code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -148,6 +172,8 @@ class AskedServer:
         self.calls: set[asyncio.Task[None]] = set()
         self.told: Any = None  # the CallerProcess
         self._running: dict[str, list[asyncio.Task[None]]] = {}
+        self._left: set[asyncio.Task[None]] = set()  # whose clients have gone away
+        self._halves: list[socket.socket] = []  # of requests that have only begun
         self._uses = 0
 
     @property
@@ -167,6 +193,7 @@ class AskedServer:
     def abort(self, name: str) -> Loop[None]:
         """Who goes away is not asked for a reason."""
         for task in self._running.pop(name, ()):
+            self._left.add(task)
             task.cancel()
         return
         yield
@@ -176,7 +203,15 @@ class AskedServer:
         yield
 
     def call(self, command: Command) -> Loop[None]:
-        raise RequestError(command.method, "vLLM's server has no such call")
+        """What a client may do beside asking: see `CALLS_OF_A_SERVER`."""
+        if command.method == "begin_a_request":
+            self._halves.append(self._server.begin_a_request())
+        elif command.method == "leave_amid_a_request":
+            self._halves.pop().close()
+        else:
+            raise RequestError(command.method, "vLLM's server has no such call")
+        asyncio.get_running_loop().call_soon(self.told.answered, command, None, None)
+        return
         yield
 
     def check_health(self) -> Loop[None]:
@@ -190,6 +225,8 @@ class AskedServer:
     def close(self) -> None:
         for task in self.tasks:
             task.cancel()
+        for half in self._halves:
+            half.close()
 
     async def ask_late(self, params: Any) -> str:
         """-> the class of the error, empty where there is none"""
@@ -215,6 +252,8 @@ class AskedServer:
             if finish is None:
                 failure = EngineDeadError("the answer ended before its end")
         except asyncio.CancelledError:
+            if asyncio.current_task() not in self._left:  # nobody waits any more: it has no end
+                raise
             finish = "abort"
             self.told.hear(heard, RequestOutput(
                 request_id=heard.name, prompt=None, prompt_token_ids=list(prompt), token_ids=tokens, text="",

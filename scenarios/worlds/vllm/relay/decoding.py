@@ -67,6 +67,26 @@ def decoded_of(channel: Channel, frames: Sequence[Any]) -> Decoded | None:
         return None
 
 
+def told_of(channel: Channel, frames: Sequence[Any]) -> Decoded:
+    """What of a message is on record: `says`, its kind, and of a request `about`, the id that its caller gave it. Empty
+    where that cannot be read.
+
+        requests: ADD, ABORT, UTILITY, of a core READY; outputs: outputs, answer (of a call), ENGINE_CORE_DEAD;
+        handshake: HELLO, INIT, READY
+    """
+    found = decoded_of(channel, frames)
+    if found is None:
+        return {}
+    if channel is Channel.HANDSHAKE:
+        return {"says": found.get("status", "INIT")}
+    if channel is Channel.OUTPUTS:
+        return {"says": found.get("type") or ("outputs" if found["utility_output"] is None else "answer")}
+    if found.get("type") == "ADD":
+        request = found["request"]
+        return {"says": "ADD", "about": request["external_req_id"] or request["request_id"]}
+    return {"says": found["type"]} if "type" in found else {}
+
+
 def engine_in(frames: Sequence[Any]) -> int | None:
     """The index of the core that says it in its outputs or reports."""
     found = decoded_of(Channel.OUTPUTS, frames)

@@ -24,7 +24,7 @@ from faults.plan import PROCESS_FATES, Fate, Fault
 from faults.real.board import Board
 from faults.real.crossings import Crossings
 from faults.sites import home_of
-from scenarios.worlds.vllm.relay.decoding import decoded_of
+from scenarios.worlds.vllm.relay.decoding import decoded_of, told_of
 
 #: A frame of this size is on record as large (`docs/ARCHITECTURE.md`).
 LARGE_BYTES = 64 << 10
@@ -87,7 +87,9 @@ class Passage:
             return self._on_wire() or self._inbox.arrive(self._receives, (piece, frames), None, 0, 0.0)
         if self._has_died:
             return None
-        data = {"bytes": big} if (big := max(map(len, frames), default=0)) >= LARGE_BYTES else None
+        data = told_of(self.edge.channel, frames)
+        if (big := max(map(len, frames), default=0)) >= LARGE_BYTES:
+            data["bytes"] = big
         fault, nth = self._note(self._sender, self._sends, frames, data)
         if fault is not None:
             self._strike(self._sender, fault, self._sends, nth)
@@ -124,7 +126,7 @@ class Passage:
         self._sender.released(cut.fault, cut.site, cut.nth)
 
     def _note(self, end: Crossings, site: str, frames: Sequence[Any],
-              data: dict[str, Any] | None) -> tuple[Fault | None, int]:
+              data: dict[str, Any]) -> tuple[Fault | None, int]:
         return end.note(site, frames=frames, data=data, decoded=lambda: decoded_of(self.edge.channel, frames))
 
     def _strike(self, end: Crossings, fault: Fault, site: str, nth: int) -> None:

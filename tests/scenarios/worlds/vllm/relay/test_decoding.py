@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.topology import Channel
 from faults.match import matches
 from scenarios.worlds.vllm.environment import VARIABLE
-from scenarios.worlds.vllm.relay.decoding import decoded_of, engine_in, readdressed
+from scenarios.worlds.vllm.relay.decoding import decoded_of, engine_in, readdressed, told_of
 
 pack = msgspec.msgpack.encode
 
@@ -79,6 +79,24 @@ def test_addresses_are_exchanged_in_the_message_that_hands_them_out() -> None:
 def test_whose_outputs_they_are() -> None:
     assert engine_in([pack([3, []])]) == 3
     assert engine_in([b"ENGINE_CORE_DEAD"]) is None
+
+
+@pytest.mark.parametrize(("channel", "frames", "told"), [
+    (Channel.REQUESTS, [b"\x00", pack({"request_id": "a-1-x", "external_req_id": "a-1"})],
+     {"says": "ADD", "about": "a-1"}),
+    (Channel.REQUESTS, [b"\x00", pack(["a-1"])], {"says": "ADD", "about": "a-1"}),
+    (Channel.REQUESTS, [b"\x01", pack(["a-1", "b-2"])], {"says": "ABORT"}),
+    (Channel.REQUESTS, [b"\x03", pack([0, 9, "reset_prefix_cache", []])], {"says": "UTILITY"}),
+    (Channel.REQUESTS, [pack({"max_model_len": 40})], {"says": "READY"}),
+    (Channel.OUTPUTS, [b"ENGINE_CORE_DEAD"], {"says": "ENGINE_CORE_DEAD"}),
+    (Channel.OUTPUTS, [pack([1, [["a-1", [7, 8]]]])], {"says": "outputs"}),
+    (Channel.OUTPUTS, [pack({"utility_output": [9, None, [None, 3]]})], {"says": "answer"}),
+    (Channel.HANDSHAKE, [b"", pack({"status": "HELLO"})], {"says": "HELLO"}),
+    (Channel.HANDSHAKE, [b"", pack({"addresses": {}})], {"says": "INIT"}),
+    (Channel.OUTPUTS, [b"\xc1"], {}),
+])
+def test_what_of_a_message_is_on_record(channel: Channel, frames: list[bytes], told: dict[str, str]) -> None:
+    assert told_of(channel, frames) == told
 
 
 ENCODES = """
