@@ -160,7 +160,7 @@ globals().update(family(__name__, (
     Case("test_vllm_start_of_a_wave_is_lost", "An engine at rest is not woken.", plan(drop(START, match=A_START)),
          (), only=THERE, play=_in(IN_STEP, _rested())),
     Case("test_vllm_report_in_step_is", "What a core tells of its step.", _fated(REPORT, nth=2),
-         (), each=("doubled", "late"), only=THERE, play=_in(IN_STEP, _rested())),
+         (), each=("doubled", "late", "cut short"), only=THERE, play=_in(IN_STEP, _rested())),
     Case("test_vllm_subscription_of_a_core_is", "A core subscribes, and the coordinator hears that late, or twice.",
          _fated(SUBSCRIPTION), (start_ends,), each=("late", "doubled"), only=THERE, play=_in(IN_STEP)),
     Case("test_vllm_subscription_of_a_core_is_lost", "A core's subscription is lost: the coordinator waits for it, and "

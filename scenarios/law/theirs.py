@@ -97,6 +97,10 @@ def of_a_start_by_its_bound(history: History, receipt: Receipt, incident: Incide
     return incident.at <= receipt.at + history.bounds.startup_s and of_its_start(history, receipt, incident)
 
 
+def of_who_reads_it(history: History, receipt: Receipt, incident: Incident) -> bool:
+    return incident.node == receipt.node and incident.at <= receipt.at + history.bounds.detection_s
+
+
 def of_a_start_that_is_greeted_twice(history: History, receipt: Receipt, incident: Incident) -> bool:
     return says(history, receipt) == "HELLO" and of_a_start_by_its_bound(history, receipt, incident)
 
@@ -152,5 +156,13 @@ OF_MESSAGES: tuple[Reach, ...] = (
           of_a_start_that_has_timed_out, "the start is over by its time-out"),
 )
 
+#: What a coordinator hears; what it tells is advice, or waited for by nobody who says so.
+OF_COORDINATORS: tuple[Reach, ...] = (
+    Reach("a core's subscription is lost or late", _LOST, "core.*->coordinator.*/wave:*", "*", _START,
+          of_a_start_that_has_timed_out, "the start is over by its time-out"),
+    Reach("a report cannot be read", _UNREADABLE, "core.*->coordinator.*/report:receive", "coordinator.*",
+          frozenset({Sort.DEATH}), of_who_reads_it, "a coordinator that cannot read one ends by it"),
+)
+
 #: In place of `REACH`.
-THEIRS: tuple[Reach, ...] = (*(row for row in REACH if not _is_of_others(row)), *OF_MESSAGES)
+THEIRS: tuple[Reach, ...] = (*(row for row in REACH if not _is_of_others(row)), *OF_MESSAGES, *OF_COORDINATORS)

@@ -222,6 +222,38 @@ def test_a_message_whose_kind_is_not_on_record_explains_nothing_of_its_kind() ->
     assert _explained(h.dies("a"), Sort.TOLD) == [None]
 
 
+# -- what a coordinator hears
+
+HUB, GROUP = "coordinator.0", data_parallel(2, coordinated=True, lockstep=True)
+REPORT, SUBSCRIPTION = f"core.0->{HUB}/report", f"core.1->{HUB}/wave"
+
+
+def _group(*, started: bool) -> Builder:
+    h = history(world="vllm", tp=1, topology=GROUP).observes("frontend.0", "starting")
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8) if started else h
+
+
+def test_what_a_coordinator_hears_explains_its_end_and_that_of_a_start() -> None:
+    h = _fires(_group(started=True), Occasion(Fate.TRUNCATE, REPORT)).ends(HUB, exitcode=1)
+    assert _explained(h, Sort.DEATH) == ["a report cannot be read (f1)"]
+    h = MADE[Sort.START](_fires(_group(started=False), Occasion(Fate.DROP, SUBSCRIPTION)).wait(2.0), 0)
+    h = h.ends("core.1", exitcode=1)
+    assert _explained(h, Sort.START) == ["a core's subscription is lost or late (f1)"]
+    assert _explained(h, Sort.DEATH, 1) == ["a core's subscription is lost or late (f1)"]
+
+
+@pytest.mark.parametrize("told", [
+    lambda: _fires(_group(started=True), Occasion(Fate.DROP, REPORT)).ends(HUB, exitcode=1),
+    lambda: _fires(_group(started=True), Occasion(Fate.TRUNCATE, REPORT)).wait(2.0).ends(HUB, exitcode=1),
+    lambda: _fires(_group(started=True), Occasion(Fate.TRUNCATE, REPORT)).ends("core.0", exitcode=1),
+    lambda: _fires(_group(started=True), Occasion(Fate.DROP, SUBSCRIPTION)).wait(2.0).ends("core.0", exitcode=1),
+    lambda: MADE[Sort.START](_fires(_group(started=False), Occasion(Fate.DROP, SUBSCRIPTION)), 0)],
+    ids=["a report is lost", "long after", "of the core that reports", "it has started", "at once"])
+def test_what_a_coordinator_hears_explains_nothing_else(told: Callable[[], Builder]) -> None:
+    h = told()
+    assert {*_explained(h, Sort.DEATH), *_explained(h, Sort.START)} == {None}
+
+
 def test_the_rows_of_messages_stand_in_place_of_ours() -> None:
     """And those of processes are the same."""
     gone = [row for row in REACH if row not in THEIRS]
