@@ -124,6 +124,8 @@ def _judge_offline(finding: Finding) -> None:
         gone = [engine.core for engine in ranks if engine.core in history.ends and history.ends[engine.core].planned]
         named = [ranks[-1].core] if "data_parallel_rank" in differs else sorted(differs.keys() & _OF_ALL) or gone
         for startup in history.startups:
+            if "data_parallel_rank" in differs and startup.end is not None and not startup.ready:
+                _judge_rank(finding, ranks, startup.end, startup.node)
             others = [name for name in named if name not in {engine.core for engine in history.engines_of(startup.node)}
                       or differs]
             said = "" if startup.end is None else str(startup.end.data.get("reason", ""))
@@ -135,6 +137,18 @@ def _judge_offline(finding: Finding) -> None:
                               others[0], at=startup.end.at, node=startup.node)
             else:
                 finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
+
+
+def _judge_rank(finding: Finding, ranks: list[EngineLife], failed: Record, node: str) -> None:
+    """As which rank the last one came is said; where it is another one's, of both, and by their processes."""
+    history = finding.history
+    rank, said = history.play.options.differs["data_parallel_rank"], str(failed.data.get("reason", ""))
+    wanted = [f"rank {rank}"]
+    for engine in (ranks[rank], ranks[-1]) if rank < len(ranks) - 1 else ():
+        wanted += [engine.core, *(f"pid {born.data['pid']}" for born in history.by_node("born").get(engine.core, ()))]
+    if missing := [what for what in wanted if what not in said]:
+        finding.broke("{} was told {!r}, which says nothing of {}", node, said, " and ".join(missing), at=failed.at,
+                      node=node)
 
 
 GUARANTEES = (
