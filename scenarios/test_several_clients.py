@@ -13,6 +13,7 @@ from scenarios.guarantees.all import (
     client_routed,
     death_is_told,
     dp_coordinator_death_is_told,
+    ends_once,
     launcher_says,
     lost_request_is_bounded,
     no_orphans,
@@ -20,6 +21,7 @@ from scenarios.guarantees.all import (
     notice_to_all,
     rests_when_idle,
     served_in_turn,
+    stall_is_told,
     start_ends,
     tokens_match_reference,
 )
@@ -100,6 +102,12 @@ globals().update(family(__name__, (
          plan(terminate("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (nothing_left_behind,)),
     Case("test_core_of_two_clients_stands_still", "Their launcher ends it.",
          plan(stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (launcher_says, nothing_left_behind)),
+    Case("test_core_of_two_clients_stands_still_and_so_does_its_launcher",
+         "Nobody ends it for long: each client sees by itself that it makes no progress.",
+         plan(stall("launcher.0", at="core.0->frontend.1/outputs:send", nth=3, until=until(seconds=2.5)),
+              stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (stall_is_told, ends_once)),
+    Case("test_announcement_to_one_of_two_clients_is_lost", "It says which core it cannot send to, and the other one "
+         "is served.", plan(drop("core.0->frontend.1/requests")), (start_ends, nothing_left_behind)),
     Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
          plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)),
          (notice_to_all, death_is_told, nothing_left_behind)),

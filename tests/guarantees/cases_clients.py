@@ -182,9 +182,11 @@ def one_alone_was_there_to_be_told() -> Builder:
 SAYS, LAUNCHER = "launcher-says", "launcher.0"
 
 
-def launched(*, lockstep: bool = False) -> Builder:
+def launched(*, lockstep: bool = False, ready: tuple[str, ...] = ("core.0", "core.1")) -> Builder:
     """Two cores of two clients, by a launcher that is ready."""
     h = history(tp=1, topology=data_parallel(2, tp=1, clients=2, lockstep=lockstep), data_parallel_size=2)
+    for core in ready:
+        h.observes(core, "ready", num_gpu_blocks=8, parallel_config={})
     return h.crosses(f"{LAUNCHER}/mark:ready").wait(.1)
 
 
@@ -250,6 +252,19 @@ def a_launcher_says_that_of_a_core_that_lives() -> Builder:
 @rejects(SAYS)
 def a_launcher_says_that_of_one_and_means_another_one() -> Builder:
     return says(the_second_dies(launched()), 1, "core.0 died (exit code -9)").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_is_ready_before_its_cores() -> Builder:
+    return launched(ready=("core.0",)).observes("core.1", "ready", num_gpu_blocks=8, parallel_config={}).wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_is_ready_long_after_its_cores() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, tp=1, clients=2), data_parallel_size=2)
+    for core in ("core.0", "core.1"):
+        h.observes(core, "ready", num_gpu_blocks=8, parallel_config={})
+    return h.wait(5).crosses(f"{LAUNCHER}/mark:ready").wait(3)
 
 
 @rejects(SAYS)

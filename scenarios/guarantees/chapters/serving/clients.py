@@ -217,12 +217,24 @@ def check_launcher_says(history: History) -> Finding:
         words += [_Word(hub, record) for hub in hubs
                   for record in history.by_node("coordinator-dead").get(launcher, ())]
         until = min(history.ends.at(launcher), history.closing_at(engines[0]), history.ended_at)
+        _judge_ready(finding, launcher, ready[0].at, [engine.core for engine in engines])
         for word in words:
             _judge_word(finding, launcher, word)
         for node in (*(engine.core for engine in engines), *sorted(hubs)):
             _judge_said(finding, launcher, node, (ready[0].at, until), words)
         _judge_last(finding, launcher, [engine.core for engine in engines], until)
     return finding
+
+
+def _judge_ready(finding: Finding, launcher: str, at: float, cores: list[str]) -> None:
+    """It has started them when they serve, and neither before nor much later."""
+    history, bounds = finding.history, finding.history.bounds
+    starts = [next(iter(history.by_node("ready").get(core, ())), None) for core in cores]
+    if any(start is None or start.at > at for start in starts) and min(map(history.ends.at, cores)) > at:
+        finding.broke("{} was ready before all of its cores were", launcher, at=at, node=launcher)
+    elif starts and all(start is not None for start in starts) and not history.faults.receipts:
+        finding.took("the start of {} behind its last core's", launcher, bound=bounds.detection_s, at=at, node=launcher,
+                     measured=at - max(start.at for start in starts if start is not None))
 
 
 def _judge_last(finding: Finding, launcher: str, cores: list[str], until: float) -> None:
