@@ -142,6 +142,20 @@ def all_ranks_are_told_who_is_none_of_them() -> Builder:
     return gives_up(h, HEAD, OWN, reason="core.1 came as rank 2, of 2")
 
 
+def comes_and_dies() -> Builder:
+    return meets(count=3).observes("core.1", "born", pid=12).wait(.1).fires("kill", "core.1/mark:born").wait(1.0)
+
+
+@accepts(AGREE)
+def who_came_and_died_is_missed_as_one_that_never_came() -> Builder:
+    return gives_up(comes_and_dies(), HEAD, "frontend.2", reason="core.1 (rank 1) of 3 did not come within 5 s")
+
+
+@rejects(AGREE)
+def who_came_and_died_is_met_all_the_same() -> Builder:
+    return comes_and_dies().observes("core.0", "ranks-met", ranks=["core.0", "core.1", "core.2"])
+
+
 def two_of_one_rank() -> Builder:
     h = meets(differs={"data_parallel_rank": 0})
     return h.observes("core.0", "born", pid=11).observes("core.1", "born", pid=12)

@@ -117,6 +117,7 @@ def _judge_offline(finding: Finding) -> None:
     history, differs = finding.history, finding.history.play.options.differs
     for one in history.play.topology.offline:
         ranks = [engine for engine in history.engines if engine.engine in one.engines]
+        _judge_met(finding, ranks)
         if any(engine.core in history.by_node("ready") for engine in ranks):
             if wrong := differs.keys() & _OF_ALL:
                 finding.broke("ranks are ready, and {} of them differs", " and ".join(sorted(wrong)))
@@ -137,6 +138,18 @@ def _judge_offline(finding: Finding) -> None:
                               others[0], at=startup.end.at, node=startup.node)
             else:
                 finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
+
+
+def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
+    """Who was gone before the last one came is none of those that have met."""
+    history = finding.history
+    for met in ranks:
+        for record in history.by_node("ranks-met").get(met.core, ()):
+            gone = [one.core for one in ranks if base(one.core) in record.data["ranks"]
+                    and history.ends.at(one.core) + history.bounds.detection_s < record.at]
+            if gone:
+                finding.broke("{} has met {}, which was gone", met.core, " and ".join(gone), at=record.at,
+                              node=met.core)
 
 
 def _judge_rank(finding: Finding, ranks: list[EngineLife], failed: Record, node: str) -> None:
