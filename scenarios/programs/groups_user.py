@@ -213,8 +213,14 @@ def _connected(where: str) -> socket.socket:
 
 
 def _free(host: str = LOOPBACK) -> int:
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
-        return int(free.getsockname()[1])
+    """The first of some ports in a row that nobody has, and that no system hands out: each program begins elsewhere."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for first in range(20_000 + os.getpid() % 1000 * 10, 30_000, PORTS_TRIED):
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            for port in range(first, first + PORTS_TRIED):
+                taken.enter_context(socket.create_server((host, port), family=family))
+            return first
+    raise OSError("no ports in a row are free")
 
 
 def _find(ask: Asking) -> None:
