@@ -52,7 +52,7 @@ from scenarios.workloads import Workload, abort, add, recorded, utility
 CONFIG = lab_config(bounds=BOUNDS)
 TCP = lab_config(bounds=BOUNDS, sockets={"transport": "tcp"})
 #: A start that waits in vain is over soon.
-SOON = lab_config(bounds={**BOUNDS, "startup_s": 8.0, "handshake_s": 2.0})
+SOON = lab_config(bounds={**BOUNDS, "startup_s": 5.0, "handshake_s": 2.0})
 SOON_TCP = lab_config(bounds=SOON.bounds, sockets={"transport": "tcp"})
 #: Of a client that is ready while another one gives up, nobody asks anything.
 NOTHING = recorded("eight-mixed").then()

@@ -37,7 +37,7 @@ CONFIG = lab_config(sockets=OVER_TCP, bounds={"collective_s": 0.8})
 SOON = lab_config(sockets=OVER_TCP, bounds={"collective_s": 0.8, "request_s": 1.2})
 BEATS = lab_config(sockets={**OVER_TCP, "heartbeat_s": 0.05}, bounds={"request_s": 1.2})
 #: A start that waits in vain is over soon.
-SOON_OVER = lab_config(sockets=OVER_TCP, bounds={"startup_s": 8.0, "handshake_s": 2.0})
+SOON_OVER = lab_config(sockets=OVER_TCP, bounds={"startup_s": 5.0, "handshake_s": 2.0})
 HUB = data_parallel(2, coordinated=True)
 IN_STEP = data_parallel(2, lockstep=True)
 TWO_CLIENTS = data_parallel(2, tp=1, clients=2, coordinated=True)

@@ -6,7 +6,7 @@ Messages are lost at the subscriber, which is the lab's; all that is sent is vLL
 from __future__ import annotations
 
 from engine.topology import tensor_parallel
-from faults.plan import Plan, drop, hang, plan, until
+from faults.plan import Plan, cut, drop, hang, plan, until
 from scenarios.guarantees.all import (
     kv_gap_seen,
     kv_gap_too_old,
@@ -33,6 +33,10 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=5), drop(KV, nth=6)), HEALED, only=THERE),
     Case("test_vllm_answers_are_lost", "A batch does not come, nor does one of the answer: it is asked for again.",
          plan(drop(KV, nth=5), drop(ANSWERS, nth=3)), HEALED, only=THERE),
+    Case("test_vllm_connection_of_events_is_cut", "The subscriber's connection ends, and is made again: what was said "
+         "meanwhile is asked for.", plan(cut(KV, nth=4)), HEALED, only=THERE),
+    Case("test_vllm_connection_of_answers_is_cut", "A batch does not come, and the connection ends on which it is "
+         "asked for: it is asked again.", plan(drop(KV, nth=5), cut(ANSWERS, nth=2)), HEALED, only=THERE),
     Case("test_vllm_subscriber_joins_late", "It comes when everything has been said, and asks for it from the start.",
          Plan(), HEALED, only=THERE, play={"options": Options(late_subscriber=True)}),
     Case("test_vllm_subscriber_is_slow", "It stands still for a while, and one batch does not come.",

@@ -6,10 +6,27 @@ declared broken is a finding: the same on every play of that version, and red he
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from engine.topology import Topology, data_parallel
-from faults.plan import Fault, Plan, hang, kill, plan, terminate, until
+from faults.plan import (
+    Fault,
+    Plan,
+    corrupt,
+    cut,
+    delay,
+    drop,
+    duplicate,
+    hang,
+    kill,
+    plan,
+    reorder,
+    terminate,
+    truncate,
+    until,
+)
 from scenarios.guarantees.all import (
     death_is_told,
     dp_burst_spreads,
@@ -20,6 +37,7 @@ from scenarios.guarantees.all import (
     tokens_in_order,
     tokens_match_reference,
 )
+from scenarios.history.play import Options
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
@@ -31,9 +49,26 @@ DENSE, DENSE_OF_TWO = data_parallel(2, coordinated=True), data_parallel(2, tp=2,
 IN_STEP, IN_STEP_OF_TWO = data_parallel(2, lockstep=True), data_parallel(2, tp=2, lockstep=True)
 #: Marks of the first core at which whoever is hit is hit.
 MOMENTS = {"prefill": ("core.0/mark:executed", 1), "decode": ("core.0/mark:scheduled", 6)}
+#: What the coordinator says and hears, through a relay. Counts are advice; of those in step nobody says twice that
+#: there is work: what is lost there is waited for, and vLLM promises nothing of that.
+COUNTS, START = "coordinator.0->frontend.0/stats", "coordinator.0->core.1/wave"
+REPORT, SUBSCRIPTION = "core.0->coordinator.0/report", "core.1->coordinator.0/wave"
+A_START = {"type": "START_DP_WAVE"}
+#: A start that is stuck is seen so sooner.
+SOON = {"config": lab_config(bounds={"startup_s": 8.0})}
 ENDED = 10_000  # more tokens than a request has: its end
 TOLD = (ends_once, death_is_told, health_is_true)
 TOKENS = (tokens_match_reference, tokens_in_order)
+
+
+FATES: dict[str, Callable[..., Fault]] = {
+    "lost": drop, "doubled": duplicate, "overtaken": reorder, "cut short": truncate, "changed": corrupt,
+    "late": lambda edge, **named: delay(edge, until=until(seconds=0.4), **named)}
+
+
+def _fated(edge: str, **named: object) -> Callable[[str], Plan]:
+    return lambda value: plan(FATES[value](edge, **named))
+
 
 
 def _free(workload: Workload) -> Workload:
@@ -109,4 +144,26 @@ globals().update(family(__name__, (
          only=THERE, play=_in(IN_STEP)),
     Case("test_vllm_rank_is_asked_to_leave", "An engine of two gets SIGTERM amid requests: each ends.",
          lambda value: _hit(terminate, value), (ends_once,), each=("core.1 in decode",), only=THERE, play=_in(DENSE)),
+    Case("test_vllm_ranks_relayed", "Nothing goes wrong through the relay: all is as without it.", Plan(), TOKENS,
+         only=THERE, play=_in(DENSE, options=Options(relayed=True))),
+    Case("test_vllm_ranks_in_step_relayed", "The same of engines in step.", Plan(), TOKENS, only=THERE,
+         play=_in(IN_STEP, options=Options(relayed=True))),
+    Case("test_vllm_counts_are", "What the client is told of counts: all is served, spread by what it believes.",
+         _fated(COUNTS), TOKENS, each=("lost", "doubled", "late", "cut short"), only=THERE, play=_in(DENSE)),
+    Case("test_vllm_connection_of_counts_is_cut", "The client's connection to the coordinator ends.",
+         plan(cut(COUNTS)), TOKENS, only=THERE, play=_in(DENSE)),
+    Case("test_vllm_report_of_counts_is", "What a core tells of its counts: they are advice.", _fated(REPORT, nth=2),
+         (), each=("lost", "doubled", "overtaken"), only=THERE, play=_in(DENSE)),
+    Case("test_vllm_start_of_a_wave_is", "An engine at rest is woken late, or twice: all step on together.",
+         _fated(START, match=A_START), (), each=("late", "doubled"), only=THERE,
+         play=_in(IN_STEP, _rested())),
+    Case("test_vllm_start_of_a_wave_is_lost", "An engine at rest is not woken.", plan(drop(START, match=A_START)),
+         (), only=THERE, play=_in(IN_STEP, _rested())),
+    Case("test_vllm_report_in_step_is", "What a core tells of its step.", _fated(REPORT, nth=2),
+         (), each=("doubled", "late"), only=THERE, play=_in(IN_STEP, _rested())),
+    Case("test_vllm_subscription_of_a_core_is", "A core subscribes, and the coordinator hears that late, or twice.",
+         _fated(SUBSCRIPTION), (start_ends,), each=("late", "doubled"), only=THERE, play=_in(IN_STEP)),
+    Case("test_vllm_subscription_of_a_core_is_lost", "A core's subscription is lost: the coordinator waits for it, and "
+         "the documented time-out of a start does not end that.", plan(drop(SUBSCRIPTION)), (), only=THERE,
+         broken=(start_ends,), play=_in(IN_STEP, **SOON)),
 ), topology=DENSE, workload=ALL))

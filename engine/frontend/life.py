@@ -52,6 +52,8 @@ from engine.wire.handshake import HANDSHAKE, REQUESTS
 #: A tick looks at all time-outs; the shortest of them sets how often.
 TICKS_PER_BOUND = 10
 _AT_ONCE = 0.0
+#: Of the time in which a death has to be told: so long others may know of an end before those who wait for it.
+_SAME_END_SHARE = 0.25
 #: Ticks that a client has missed when it stood still itself.
 _AWAY = 5
 
@@ -284,10 +286,10 @@ class ClientLife:
                 yield from self._look_at(handle, now)
         return now
 
-    def _see_ends(self, now: float) -> Loop[None]:
+    def _see_ends(self, now: float, wait_s: float = 0.0) -> Loop[None]:
         if not self.watched:
             return
-        gone = yield AwaitEnds(self.watched, _AT_ONCE)
+        gone = yield AwaitEnds(self.watched, now + wait_s if wait_s else _AT_ONCE)
         for node, end in gone.items():
             self._engines.by_node[node].monitor.on_gone(f" (exit code {end.exitcode})", now)
             if self._engines.is_core(node):
@@ -327,7 +329,9 @@ class ClientLife:
         yield from handle.bury(reason, is_core and index in self.session.notices)
         if self.config.is_lockstep and self.session.dead is None:
             now: float = yield Now()
-            yield from self._see_ends(now)  # one that says only that it leaves may do so for another's end
+            # One that says only that it leaves may do so for another's end: its connections end before itself.
+            why_is_known = handle.has_said_why or index not in self.session.notices or not is_core
+            yield from self._see_ends(now, 0.0 if why_is_known else _SAME_END_SHARE * self.config.bounds.detection_s)
             yield from self._all_die(reason + self._engines.silent(now))
         elif is_core:
             deliveries = self.session.die(reason, index)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.topology import Channel
 from scenarios.guarantees.base import LOSSES, MESSAGE, STALLS, Where
 from scenarios.history.receipts import Receipt
 
@@ -25,8 +26,10 @@ class Theirs(msgspec.Struct, frozen=True):
 #: Nothing watches a core that stands still: no bound is documented for it.
 _STOPPED_CORE = (Where(STALLS, nodes="core.*", why="vLLM promises nothing of a core that stands still"),)
 #: What ZMQ does not do to a message of a connection that stands.
-_MESSAGES = (Where(LOSSES | MESSAGE, sites="*->*", why="vLLM watches processes: of a message that is lost, changed, "
-                   "doubled or overtaken it promises nothing"),)
+_WATCHED = "vLLM watches processes: of a message that is lost, changed, doubled or overtaken it promises nothing"
+#: All but the counts that a coordinator tells: by them a client chooses, and no more (vllm/v1/engine/coordinator.py).
+_MESSAGES = tuple(Where(LOSSES | MESSAGE, sites=f"*->*/{channel}*", why=_WATCHED) for channel in Channel
+                  if channel is not Channel.STATS)
 #: Promises about streams, which consist of messages.
 _OF_STREAMS = ("ends-once", "tokens-in-order", "tokens-match-reference")
 #: Of vLLM 0.33.0.

@@ -260,9 +260,13 @@ class RealBench:
         return self._act(main, recipe, f"{client.node}@{life}")
 
     def start_subscriber(self, node: Node, engine: Engine) -> RealActor:
-        what = following(config_of(self._config, engine), engine.index, node.index, self._options)
+        what = following(config_of(self._followed_by(node), engine), engine.index, node.index, self._options)
         return self._act(listener.main, listener.ListenerRecipe(
             index=node.index, what=what, ports_factory=FACTORY, ports_argument=self._argument), str(node))
+
+    def _followed_by(self, subscriber: Node) -> EngineConfig:
+        """With the addresses that it is told."""
+        return self._config
 
     def start_part(self, node: Node) -> RealActor:
         return self._act(queue_user.main, queue_user.QueueRecipe(

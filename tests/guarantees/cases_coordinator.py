@@ -185,6 +185,29 @@ def a_client_that_stood_still_reads_late() -> Builder:
     return views(h, 1, 1).wait(LONG_S)
 
 
+def cut_off(*, heard_between: bool) -> Builder:
+    """The connection is lost before the last change, which is told twice."""
+    h = views(ready(), 0, 0).fires("cut", f"{STATS}:wire", node="frontend.0")
+    for core, request in ((0, "a"), (1, "b")):
+        h.observes(f"core.{core}", "request", request=request, action="add", reason="")
+    told = {"counts": [[1, 0, 0.0], [1, 0, 0.0]], "wave": 0, "running": False}
+    h.crosses(f"{STATS}:send", **told)
+    if heard_between:
+        views(h.crosses(f"{STATS}:receive", **told), 1, 1)
+    h.wait(.2).crosses(f"{STATS}:send", **told)
+    return views(h.crosses(f"{STATS}:receive", **told), 1, 1).wait(LONG_S)
+
+
+@accepts(VIEW)
+def what_changes_behind_a_lost_connection_is_told_again() -> Builder:
+    return cut_off(heard_between=False)
+
+
+@silent(VIEW)
+def a_connection_is_back_before_something_changes() -> Builder:
+    return cut_off(heard_between=True)
+
+
 @rejects(VIEW)
 def a_notice_is_lost_and_never_said_again() -> Builder:
     return counted("drop").wait(LONG_S)

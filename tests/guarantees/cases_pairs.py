@@ -96,7 +96,7 @@ def who_looks_in_time_names_another_one() -> Builder:
     return _client_hears_of_two(stops=False)
 
 
-def _head_and_a_core_end(*, head: bool) -> Builder:
+def _head_and_a_core_end(*, head: bool = False, closes: bool = False) -> Builder:
     h = history(tp=1, topology=external(2), data_parallel_size=2)
     for client in (FIRST, SECOND):
         h.observes(client, "starting").observes(client, "ready", num_gpu_blocks=8)
@@ -104,6 +104,8 @@ def _head_and_a_core_end(*, head: bool) -> Builder:
     h.observes(SECOND, "accepted", request="a", internal="a-1", core=1)
     if head:
         h.fires("kill", "core.1/mark:executing", node=FIRST).ends(FIRST, exitcode=-9).ends(HUB).wait(0.001)
+    if closes:
+        h.observes(FIRST, "closing", kept={}, errors=[])
     h.fires("terminate", "core.1/mark:executing", nth=2, node="core.1").wait(0.001)
     reason = "coordinator.0 died"
     h.observes(SECOND, "engine-dead", reason=reason, core=1)
@@ -115,9 +117,14 @@ def a_head_takes_the_coordinator_along_before_a_core_ends() -> Builder:
     return _head_and_a_core_end(head=True)
 
 
+@silent(GROUP)
+def a_head_shuts_the_coordinator_down_before_a_core_ends() -> Builder:
+    return _head_and_a_core_end(closes=True)
+
+
 @rejects(GROUP)
 def a_coordinator_is_named_that_is_there() -> Builder:
-    return _head_and_a_core_end(head=False)
+    return _head_and_a_core_end()
 
 
 def _client_ends_its_coordinator(*, struck: bool = False) -> Builder:

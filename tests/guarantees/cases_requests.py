@@ -408,6 +408,13 @@ def a_request_is_given_up_at_its_time_out() -> Builder:
     return _timed_out(2.1)
 
 
+@silent("lost-request-is-bounded")
+def a_request_is_said_to_be_accepted_late_and_given_up_at_its_time_out() -> Builder:
+    h = history().started().observes("frontend.0", "call", request="a", index=0, prompt=2, max_tokens=3).wait(0.01)
+    return h.observes("frontend.0", "accepted", request="a", internal="a-0", core=0).wait(1.995).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
 def _timed_out(after_s: float) -> Builder:
     return history().started().called("a").wait(after_s).ended(
         "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)

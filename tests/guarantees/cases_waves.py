@@ -363,6 +363,12 @@ def who_is_gone_is_named_at_once() -> Builder:
 
 
 @accepts(MISSING)
+def who_is_gone_is_named_before_its_process_has_ended() -> Builder:
+    h = gives_up(enters(two("engine"), 0), 0, "core.1", why=DIED).wait(0.05)
+    return h.fires("kill", "core.1/consensus:enter", node="core.1")
+
+
+@accepts(MISSING)
 def who_gave_up_is_named_by_the_other_one() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
     return gives_up(h, 2, "core.0", why="gave up")
@@ -390,6 +396,12 @@ def another_turn_is_spoken_of() -> Builder:
 @rejects(MISSING)
 def who_lives_is_said_to_have_died() -> Builder:
     return gives_up(enters(two(), 0).wait(5.05), 0, "core.1", why=DIED)
+
+
+@rejects(MISSING)
+def who_dies_long_after_is_said_to_have_died() -> Builder:
+    h = gives_up(enters(two("engine"), 0).wait(5.05), 0, "core.1", why=DIED).wait(1.0)
+    return h.fires("kill", "core.1/consensus:enter", node="core.1")
 
 
 @rejects(MISSING)

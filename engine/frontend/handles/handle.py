@@ -70,6 +70,11 @@ class Handle:
         """Whether it was heard to say why it cannot start."""
         return isinstance(self._told, StartFailure)
 
+    @property
+    def has_said_why(self) -> bool:
+        """Whether it told its parent why it leaves: one on another host has none here."""
+        return self._told is not None
+
     def watch(self, now: float) -> None:
         """It is ready."""
         self.monitor = CoreMonitor(self.name, self._bounds.stall_s, now)

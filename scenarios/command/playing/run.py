@@ -23,6 +23,7 @@ from scenarios.worlds.base import World
 Played = Generator[tuple[int, Told], None, None]
 #: Of real processes more than that at once are in each other's way, on whatever machine.
 JOBS_MOST = 8
+VLLM_JOBS_MOST = 2
 
 
 def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
@@ -47,8 +48,16 @@ def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings
 
 
 def usual_jobs(names: Sequence[str], device: str) -> int:
-    """One a core; but the memory of a GPU, and vLLM, is for one play at a time."""
-    return 1 if "vllm" in names or fork_server.has_gpu(device) else min(JOBS_MOST, len(os.sched_getaffinity(0)))
+    """One a core, and one more where there are real processes, which wait more than they compute.
+
+    But the memory of a GPU is for one play at a time, and of vLLM two are as much as one can start.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if "vllm" in names:
+        return min(VLLM_JOBS_MOST, cores)
+    if "engine" not in names:
+        return cores
+    return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 1)
 
 
 def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, screen: Screen) -> Played:

@@ -1,17 +1,21 @@
-"""What the lab tells a process of a play of vLLM, and what they say to each other (pure): the lab's interpreter and
-vLLM's both read it.
+"""What the lab tells a process of a play of vLLM, and what they say to each other: the lab's interpreter and vLLM's
+both read it.
 """
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import msgspec
 
+from engine.topology import Channel
 from scenarios.workloads.workload import Workload
 
 #: So many times the bound of a request a caller waits for any word at all.
 PATIENCE = 1.2
+#: A relay answers within this.
+GRANTED_S = 5.0
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +38,25 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Caller -> relay: to stand before the socket at `target`, of that client."""
+    """Caller or lab -> relay: to stand before the socket at `target`, of that client or for it (or a subscriber)."""
 
     target: str
     client: int
+    channel: str = Channel.HANDSHAKE.value
 
 
 def address_of(name: str) -> str:
     """Of a socket without a file."""
     return "\0" + name
+
+
+def granted(relay: str, wish: Wish) -> str:
+    """-> the address to connect to instead. `relay`: the name by which it is asked"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        asked.settimeout(GRANTED_S)
+        asked.connect(address_of(relay))
+        asked.send(msgspec.msgpack.encode(wish))
+        return asked.recv(4096).decode()
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):

@@ -21,14 +21,15 @@ MARKS = {
     NodeKind.WORKER: (Mark.BORN, *OF_A_RANK),
 }
 #: What a relay stands between.
-CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS)
+CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.WAVE, Channel.REPORT, Channel.STATS)
 _RING = "rings of vLLM are memory that only its processes map"
-_COORDINATOR = "what a coordinator of vLLM's says and hears is not relayed yet"
-_EVENTS = "events of vLLM's are not relayed yet"
+_EVENTS = "what vLLM publishes is hit where it is heard, and on the wire"
+#: Of these only the wire: who hears them is the lab's own, and passes all other fates itself.
+WIRES = (Channel.KV, Channel.REPLAY)
 _BEYOND = {
     Channel.BIRTH: "no such pipe of vLLM's: a process knows what it is by the way that it was started",
     Channel.RPC: _RING, Channel.RESPONSE: _RING, Channel.OVERFLOW: "nothing stands between the rings of vLLM and what "
-    "they have no room for", Channel.WAVE: _COORDINATOR, Channel.REPORT: _COORDINATOR, Channel.STATS: _COORDINATOR,
+    "they have no room for",
     Channel.KV: _EVENTS, Channel.REPLAY: _EVENTS,
 }
 #: What somebody who stands beside a process can do to it.
@@ -109,7 +110,11 @@ def needs_relay(plan: Plan, options: Options) -> bool:
     """Whether the messages of a play pass a relay: where a fault names one, or somebody asks for it."""
     sites = [fault.site for fault in plan.faults]
     sites += [fault.until.site for fault in plan.faults if fault.until is not None and fault.until.site is not None]
-    return options.relayed or any(_channel_of(site) in CHANNELS for site in sites)
+    return options.relayed or any(_channel_of(site) in CHANNELS or _is_wire_of_events(site) for site in sites)
+
+
+def _is_wire_of_events(site: str) -> bool:
+    return _channel_of(site) in WIRES and site.endswith(":wire")
 
 
 def _channel_of(site: str) -> Channel | None:
@@ -133,7 +138,7 @@ def why_out_of_reach(site: str) -> str | None:
     if kind_of(node) == NodeKind.SUBSCRIBER:  # it is the lab's own, with ports that know all fates
         return None
     channel = _channel_of(site)
-    if channel in CHANNELS:
+    if channel in CHANNELS or _is_wire_of_events(site):
         return "no process of vLLM's lives twice in a play" if life else None
     if channel is not None or "/mark:" not in site:
         return _BEYOND.get(channel) or "no crossing of vLLM's is seen there"

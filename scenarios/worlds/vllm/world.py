@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from engine.config import EngineConfig
 from engine.process.identity import start_time
-from engine.topology import Client, Deployment, Launcher, Node, NodeKind
+from engine.topology import Channel, Client, Deployment, Launcher, Node, NodeKind
 from faults.plan import Plan, PlanError
 from scenarios.history.play import Options, Play
 from scenarios.history.run import save
@@ -30,7 +31,7 @@ from scenarios.worlds.vllm.edits.registry import edits_of
 from scenarios.worlds.vllm.environment import installed, interpreter, make_path, versions_of
 from scenarios.worlds.vllm.family import Family, name_of
 from scenarios.worlds.vllm.link import Caller, Host, VllmError
-from scenarios.worlds.vllm.recipe import Recipe
+from scenarios.worlds.vllm.recipe import Recipe, Wish, granted
 from scenarios.worlds.vllm.references import with_references
 from scenarios.worlds.vllm.relay import process as relay_process
 from scenarios.worlds.vllm.relay.process import RelayRecipe, fresh_name
@@ -147,6 +148,15 @@ class VllmBench(RealBench):
         workload = workload_for(msgspec.convert(self._play.workload, Workload), client, self._play.topology)
         return msgspec.structs.replace(workload, free=workload.free or self._options.synchronous
                                        or self._options.over_http)
+
+    def _followed_by(self, subscriber: Node) -> EngineConfig:
+        """Through the relay, where there is one."""
+        if self._relay is None:
+            return self._config
+        events, asked = self._config.kv_events, {"endpoint": Channel.KV, "replay_endpoint": Channel.REPLAY}
+        told = {name: granted(self._relay[0], Wish(getattr(events, name), subscriber.index, channel))
+                for name, channel in asked.items()}
+        return msgspec.structs.replace(self._config, kv_events=msgspec.structs.replace(events, **told))
 
     def start_launcher(self, launcher: Launcher, clients: tuple[Client, ...], life: int) -> Any:
         raise PlanError("several frontends are not played with vLLM yet")

@@ -10,6 +10,7 @@ import pytest
 from scenarios.command import cli as command
 from scenarios.command import conclusion
 from scenarios.command.playing.lanes import Lanes, Task
+from scenarios.command.playing.run import usual_jobs
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.player import Settings
 from tests.scenarios import examples
@@ -53,3 +54,12 @@ def test_where_every_lane_died_nothing_is_waited_for(tmp_path):
             lanes.played(lambda task: None)) as played:
         found = dict(played)
     assert [found[number][1] for number in range(5)] == ["harness failed"] * 5
+
+
+@pytest.mark.parametrize(("names", "gpu", "jobs"), [
+    (("sim",), False, 4), (("sim", "engine"), False, 5), (("engine",), True, 1), (("sim",), True, 4),
+    (("vllm",), False, 2)])
+def test_as_many_are_played_at_once_as_there_is_room_for(monkeypatch, names, gpu, jobs):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+    monkeypatch.setattr("scenarios.worlds.fork_server.has_gpu", lambda device: gpu)
+    assert usual_jobs(names, "auto") == jobs

@@ -65,8 +65,12 @@ _WAYS = {" died before it entered": (False, True, None), " died in it": (True, T
 
 
 def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, turns: int) -> None:
-    """What it says of those that it names is so."""
+    """What it says of those that it names is so.
+
+    Of real processes connections end first: another one knows of an end before who waits for the process.
+    """
     history = finding.history
+    seen_by = failed.at + (0.0 if history.simulated else history.bounds.detection_s)
     for part in failed.data["reason"].partition(": ")[2].partition(" within ")[0].split(", and "):
         way = next((way for way in _WAYS if part.endswith(way)), None)
         for other in group.ranks if way else ():
@@ -74,7 +78,7 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
                 continue
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
-            is_so = (_came(other, failed.at) >= turns, history.ends.at(other.core) <= failed.at,
+            is_so = (_came(other, failed.at) >= turns, history.ends.at(other.core) <= seen_by,
                      any(record.at <= failed.at for record in left))
             if any(said not in (None, so) for said, so in zip(_WAYS[way or ""], is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)

@@ -202,9 +202,19 @@ def _judge_view(finding: Finding, hub: str, client: str, quiet: _Quiet) -> None:
         return  # it was over too soon
     kept = finding.took("{} believed that the cores have {} requests, and they had {}: that", client,
                         _told_in(known), list(quiet.requests), bound=bound, measured=late, at=until, node=client)
-    if kept and any(quiet.since <= receipt.at <= until and receipt.fate in LOSSES | ORDERINGS for receipt in struck):
+    if kept and any(quiet.since <= receipt.at <= until and receipt.fate in LOSSES | ORDERINGS or
+                    _is_deaf_by(history, edge, receipt, quiet, until) for receipt in struck):
         finding.witness("{} did not hear of a count, or late, and knew {:.4f} s behind the last change that the cores "
                         "have {}", client, until - quiet.since, list(quiet.requests), at=until, node=client)
+
+
+def _is_deaf_by(history: History, edge: str, receipt: Receipt, quiet: _Quiet, until: float) -> bool:
+    """Whether a connection was lost before the last change, and what was said of that behind it found nobody."""
+    heard = history.crossings.get(f"{edge}:receive", ())
+    said = [record for record in history.crossings.get(f"{edge}:send", ()) if quiet.since <= record.at < until
+            and record.data.get("counts") is not None
+            and tuple(waiting + running for waiting, running, _ in record.data["counts"]) == quiet.requests]
+    return receipt.fate == Fate.CUT and len(said) > 1 and not any(receipt.at < one.at < said[-1].at for one in heard)
 
 
 def _told_in(views: list[Record]) -> str:

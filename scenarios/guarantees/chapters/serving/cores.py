@@ -169,12 +169,13 @@ def _gone_along(history: History, names: frozenset[str]) -> frozenset[str]:
 
 
 def _gone_with_the_head(history: History, engine: EngineLife, at: float) -> frozenset[str]:
-    """The coordinator, where who has started it was struck dead by then."""
+    """The coordinator, where who has started it was struck dead by then, or has begun to shut it down."""
     hub = history.hub_of(engine)
     head = hub and history.owner_of(hub)
-    gone = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
-               for receipt in history.faults.receipts)
-    return frozenset({base(hub), base(head)}) if hub and head and gone else frozenset()
+    closes = any(record.at <= at for record in history.by_node("closing").get(head or "", ()))
+    struck = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
+                 for receipt in history.faults.receipts)
+    return frozenset({base(hub), base(head)}) if hub and head and (closes or struck) else frozenset()
 
 
 def _follows(history: History, node: str, at: float) -> bool:

@@ -49,7 +49,7 @@ _PROCESSES = (
         title="The documented time-out of a start does not end it when an engine never shakes hands to the end",
         breaks=("start-ends",),
         source="vllm/envs.py, VLLM_ENGINE_READY_TIMEOUT_S: how long cores are waited for while an engine starts",
-        rows=("test_vllm_start_is_stuck", "test_vllm_greeting_is_lost"),
+        rows=("test_vllm_start_is_stuck", "test_vllm_greeting_is_lost", "test_vllm_subscription_of_a_core_is_lost"),
         mechanism="The wait for the cores' handshakes asks its sockets in a loop that has no deadline: the time-out is "
                   "read by a later step of the start alone, which is not reached.",
         control="start-has-a-bound", by_hand="stuck_start",

@@ -1,18 +1,16 @@
 """Has the cores of a caller shake hands through the lab's relay, which then tells them of posts for all other sockets.
 
 vLLM hands the address of the handshake to whoever starts its cores (`CoreEngineProcManager`): that is given the relay's
-instead. All else is as vLLM has it.
+instead; and so is who asks the coordinator for where it tells counts. All else is as vLLM has it.
 """
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
-import msgspec
 from vllm.v1.engine import utils
 
-from scenarios.worlds.vllm.recipe import Wish, address_of
+from scenarios.worlds.vllm.recipe import Wish, granted
 
 #: Of an argument of vLLM's that is such an address.
 _ADDRESSES = ("handshake_address", "client_handshake_address")
@@ -30,11 +28,13 @@ def shake_hands_through(relay: str, client: int) -> None:
             super().__init__(*args, **named)
 
     utils.CoreEngineProcManager = RelayedProcManager
+    address = utils.DPCoordinator.get_stats_publish_address
+
+    def get_stats_publish_address(self: Any) -> str:
+        return _stand_before(relay, address(self), client, "stats")
+
+    utils.DPCoordinator.get_stats_publish_address = get_stats_publish_address
 
 
-def _stand_before(relay: str, target: str, client: int) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-        asked.settimeout(5.0)
-        asked.connect(address_of(relay))
-        asked.send(msgspec.msgpack.encode(Wish(target, client)))
-        return asked.recv(4096).decode()
+def _stand_before(relay: str, target: str, client: int, channel: str = "handshake") -> str:
+    return granted(relay, Wish(target, client, channel))

@@ -56,6 +56,7 @@ class Link:
         self.up, self.down = Way(is_up=True), Way(is_up=False)
         self.state = State.OPEN
         self.core: int | None = None  # who connects, once that is known
+        self.pid = 0
         self._connect, self._on_piece, self._now = connect, on_piece, now
         self._close_by = 0.0
         client.setblocking(False)

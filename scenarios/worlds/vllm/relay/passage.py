@@ -60,10 +60,13 @@ class Ends:
 
 
 class Passage:
-    """One edge. Messages are `(piece, frames)`; those of a connection that ends while they are held go to the next."""
+    """One edge. Messages are `(piece, frames)`; those of a connection that ends while they are held go to the next.
 
-    def __init__(self, edge: Edge, ends: Ends) -> None:
-        self.edge = edge
+    `wire_alone`: its ends are the lab's to watch elsewhere, or nobody's.
+    """
+
+    def __init__(self, edge: Edge, ends: Ends, *, wire_alone: bool = False) -> None:
+        self.edge, self._wire_alone = edge, wire_alone
         self._clock = ends.clock
         self._sender, self._receiver = ends.of(edge.source), ends.of(edge.target)
         self._sends, self._wire, self._receives = (at(edge, place) for place in ("send", "wire", "receive"))
@@ -80,6 +83,8 @@ class Passage:
 
     def arrive(self, piece: Any, frames: Sequence[Any]) -> Cut | None:
         """A message has come in whole. -> the cut that ends its connection there: then it does not pass"""
+        if self._wire_alone:
+            return self._on_wire() or self._inbox.arrive(self._receives, (piece, frames), None, 0, 0.0)
         if self._has_died:
             return None
         data = {"bytes": big} if (big := max(map(len, frames), default=0)) >= LARGE_BYTES else None
@@ -89,10 +94,8 @@ class Passage:
             self._has_died = fault.fate is Fate.KILL and fault.victim in (None, str(self.edge.source))
             if self._has_died:
                 return None
-        if self._names_wire:
-            fault, nth = self._sender.note(self._wire)
-            if fault is not None:
-                return Cut(fault, self._wire, nth)
+        if (ends := self._on_wire()) is not None:
+            return ends
         fault, nth = self._note(self._receiver, self._receives, frames, data)
         strikes = fault is not None and fault.fate in PROCESS_FATES
         self._inbox.arrive(self._receives, (piece, frames), None if strikes else fault,  # type: ignore[arg-type]
@@ -100,6 +103,10 @@ class Passage:
         if fault is not None and strikes:
             self._strike(self._receiver, fault, self._receives, nth)
         return None
+
+    def _on_wire(self) -> Cut | None:
+        fault, nth = self._sender.note(self._wire) if self._names_wire else (None, 0)
+        return None if fault is None else Cut(fault, self._wire, nth)
 
     def release(self) -> bool:
         """Let go what is over. -> whether a message may be taken now that was held"""

@@ -1,7 +1,7 @@
 """The relay as a process of the lab's own: started for a play, asked by callers of vLLM for posts, gone with the lab.
 
-    caller  -> {"target", "client"}     of the socket on which it will shake hands, one packet
-            <- the address for its cores to connect to instead
+    caller  -> {"target", "client", "channel"}  of the socket on which it will shake hands, or hears counts, one packet
+            <- the address to connect to instead
 """
 
 from __future__ import annotations
@@ -78,4 +78,4 @@ class Asked:
         with caller:
             caller.settimeout(1.0)
             wish = msgspec.msgpack.decode(caller.recv(_PACKET_BYTES), type=Wish)
-            caller.send(self._relay.stand_before(Channel.HANDSHAKE, wish.target, wish.client).encode())
+            caller.send(self._relay.stand_before(Channel(wish.channel), wish.target, wish.client).encode())

@@ -2,9 +2,10 @@
 
     core --connects--> post of the relay --connects, once it is ZMTP--> socket that vLLM has bound
 
-A post stands before one bound socket. The first is the handshake's; the message by which the client hands out the
-addresses of the others is changed to name posts before them. A core is known by the identity of its socket, or by what
-its outputs say. Posts have abstract names: nothing is left behind.
+A post stands before one bound socket. The first are the handshake's, and that on which a coordinator tells counts; the
+message by which the client hands out the addresses of the others is changed to name posts before them. A core is known
+by the identity of its socket, by what its outputs say, or by its process. Posts have abstract names: nothing is left
+behind.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import contextlib
 import os
 import selectors
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from engine.topology import Channel, Edge, Topology, coordinator, core, frontend
+from engine.topology import Channel, Edge, Node, Topology, coordinator, core, frontend, subscriber
 from faults.real.wire import parse_address
 from scenarios.worlds.vllm.relay.decoding import decoded_of, engine_in, readdressed
 from scenarios.worlds.vllm.relay.frames import Piece, encoded
@@ -28,7 +30,9 @@ LOOK_S, REST_S = 0.003, 1.0
 #: What the client tells a core, and on which channel it speaks there; by the place in a list it is known whose it is.
 _TOLD = {"inputs": Channel.REQUESTS, "outputs": Channel.OUTPUTS, "coordinator_input": Channel.WAVE,
          "coordinator_output": Channel.REPORT}
-_OF_COORDINATOR = (Channel.WAVE, Channel.REPORT)
+_OF_COORDINATOR = (Channel.WAVE, Channel.REPORT, Channel.STATS)
+#: On these the lab's own subscribers hear what befalls a receive: here only connections end.
+OF_EVENTS = (Channel.KV, Channel.REPLAY)
 _IDENTITY_BYTES = 2
 
 
@@ -75,15 +79,16 @@ class Relay:
         self._ends, self._topology = ends, topology
         self._edges = frozenset(topology.edges)
         self._now = ends.clock.monotonic
-        self._posts: dict[str, Post] = {}  # by the address that it stands before
+        self._posts: dict[tuple[str, int], Post] = {}  # by the address that it stands before, and for which client
+        self._processes: dict[int, int] = {}  # pid -> index, of cores that have told who they are
         self._passages: dict[Edge, Passage] = {}
         self._selector = selectors.DefaultSelector()
 
     def stand_before(self, channel: Channel, target: str, client: int) -> str:
         """-> the address to connect to instead"""
-        post = self._posts.get(target)
+        post = self._posts.get((target, client))
         if post is None:
-            post = self._posts[target] = Post(channel, target, client)
+            post = self._posts[target, client] = Post(channel, target, client)
         return post.address
 
     def turn(self, *beside: Beside) -> None:
@@ -156,13 +161,14 @@ class Relay:
                 client.close()
                 return
             link = Link(client, post.connect, lambda way, piece: self._on_piece(post, link, way, piece), self._now)
+            link.pid = _peer_of(client)
             post.links.append(link)
 
     # -- messages
 
     def _on_piece(self, post: Post, link: Link, way: Way, piece: Piece) -> None:
         if piece.identity is not None and way.is_up and len(piece.identity) == _IDENTITY_BYTES:
-            link.core = int.from_bytes(piece.identity, "little")
+            link.core = self._processes[link.pid] = int.from_bytes(piece.identity, "little")
         passage = self._passage(post, link, way, piece.frames) if piece.is_message else None
         if passage is None:
             way.pending += piece.raw
@@ -209,21 +215,29 @@ class Relay:
         """None where it is nobody's of the play."""
         if way.is_up and link.core is None and post.channel in (Channel.OUTPUTS, Channel.REPORT):
             link.core = engine_in(frames)
+        elif link.core is None and post.channel is Channel.WAVE:  # such a socket tells nobody how it is called
+            link.core = self._processes.get(link.pid)
         edge = self._edge(post, link.core, way)
         if edge is None:
             return None
         passage = self._passages.get(edge)
         if passage is None:
-            passage = self._passages[edge] = Passage(edge, self._ends)
+            passage = self._passages[edge] = Passage(edge, self._ends, wire_alone=edge.channel in OF_EVENTS)
         return passage
 
     def _edge(self, post: Post, index: int | None, way: Way) -> Edge | None:
-        if index is None:
-            if len(self._topology.engines) > 1:
-                return None
-            index = self._topology.engines[0].index
+        if post.channel is Channel.STATS:
+            connects: Node = frontend(post.client)
+        elif post.channel in OF_EVENTS:
+            connects = subscriber(post.client)
+        elif index is not None or len(self._topology.engines) == 1:
+            connects = core(self._topology.engines[0].index if index is None else index)
+        else:
+            return None
         bound = coordinator(0) if post.channel in _OF_COORDINATOR else frontend(post.client)
-        edge = Edge(core(index), bound, post.channel) if way.is_up else Edge(bound, core(index), post.channel)
+        if post.channel in OF_EVENTS:  # of the one that publishes
+            bound = core(self._topology.engines[0].index)
+        edge = Edge(connects, bound, post.channel) if way.is_up else Edge(bound, connects, post.channel)
         return edge if edge in self._edges else None
 
     def _way_of(self, edge: Edge) -> tuple[Post, Link, Way] | None:
@@ -245,9 +259,14 @@ class Relay:
         posts = {}
         for name, channel in _TOLD.items():
             given = told.get(name)
-            for index, address in enumerate(given if isinstance(given, list) else [given]):
+            for place, address in enumerate(given if isinstance(given, list) else [given]):
                 if isinstance(address, str):
-                    client = index if isinstance(given, list) and len(given) > 1 else post.client
+                    client = place if isinstance(given, list) and len(given) > 1 else post.client
                     posts[address] = self.stand_before(channel, address, client)
         return readdressed(frames, posts)
 
+
+def _peer_of(client: socket.socket) -> int:
+    """The process that has connected, by its pid."""
+    pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from engine.topology import Channel, tensor_parallel
+from engine.topology import Channel, Topology, data_parallel, tensor_parallel
 from faults.journal import RELAYED, Kind, read_journal
 from faults.plan import Plan, corrupt, cut, delay, drop, duplicate, kill, plan, reorder, until
 from faults.real.board import create_board
@@ -46,10 +46,10 @@ class Wake:
 class Bench:
     """A relay in a thread, between a client's sockets and a core's."""
 
-    def __init__(self, folder: Path, faults: Plan) -> None:
+    def __init__(self, folder: Path, faults: Plan, topology: Topology) -> None:
         (folder / "journals").mkdir()
         self.folder, self.faults = folder, faults
-        self.board = create_board(folder, faults, tensor_parallel(2))
+        self.board = create_board(folder, faults, topology)
         self.relay = Relay(Ends(self.board, folder), self.board.topology)
         self.wake = Wake()
         self.context = zmq.Context()
@@ -126,8 +126,8 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
-    def make(*faults: Any) -> Bench:
-        made.append(Bench(tmp_path, plan(*faults)))
+    def make(*faults: Any, topology: Topology = tensor_parallel(2)) -> Bench:  # noqa: B008
+        made.append(Bench(tmp_path, plan(*faults), topology))
         return made[-1]
 
     yield make
@@ -206,7 +206,7 @@ def test_a_large_message_passes_whole_and_a_slow_reader_slows_its_writer(bench: 
                 + b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL")
     for _ in range(640):  # 64 MiB, which nobody reads
         writer.send(bytes(100 << 10))
-    way = next(post for target, post in there.relay._posts.items() if target.endswith("slow")).links[0].up
+    way = next(post for post in there.relay._posts.values() if post.target.endswith("slow")).links[0].up
     there.until(lambda: len(way.pending) >= 256 << 10)
     taken = there.crossed("core.0", f"{OUTPUTS}:send")
     assert len(way.pending) < 2 << 20 and taken < 100
@@ -334,3 +334,53 @@ def test_the_handshake_hands_out_posts(bench: Callable[..., Bench]) -> None:
     assert told["addresses"]["inputs"] == [there.requests] and told["addresses"]["outputs"] == [there.outputs]
     assert [record.site.rpartition("/")[2] for record in there.records("core.0")] == [
         "handshake:send", "handshake:receive"]
+
+
+def publishes(there: Bench, channel: Channel) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """An XPUB, and a SUB that hears it through the relay, as the publisher knows."""
+    publisher, address = there._bound(zmq.XPUB, channel)
+    hears = there.socket(zmq.SUB, SUBSCRIBE=b"")
+    hears.connect(address)
+    assert publisher.recv() == b"\x01"
+    return publisher, hears
+
+
+def test_counts_that_a_coordinator_tells_are_lost(bench: Callable[..., Bench]) -> None:
+    edge = "coordinator.0->frontend.0/stats"
+    there = bench(drop(edge, nth=2), topology=data_parallel(2, coordinated=True))
+    publisher, client = publishes(there, Channel.STATS)
+    for number in range(3):
+        publisher.send(b"%d" % number)
+    assert told(client) == [b"0", b"2"]
+    assert there.crossed("coordinator.0", f"{edge}:send") == 3
+    assert there.crossed("coordinator.0", "frontend.0->coordinator.0/stats:receive") == 1
+
+
+def test_who_is_woken_is_known_by_its_process(bench: Callable[..., Bench]) -> None:
+    """Such a socket tells nobody how it is called."""
+    edge = "coordinator.0->core.1/wave"
+    there = bench(drop(edge, nth=2), topology=data_parallel(2, lockstep=True))
+    known = there.socket(zmq.DEALER, IDENTITY=b"\x01\x00")
+    known.connect(there.requests)
+    known.send(b"hello")
+    assert there.router.recv_multipart() == [b"\x01\x00", b"hello"]
+    publisher, core = publishes(there, Channel.WAVE)
+    for number in range(3):
+        publisher.send(b"%d" % number)
+    assert told(core) == [b"0", b"2"]
+    assert there.crossed("coordinator.0", "core.1->coordinator.0/wave:receive") == 1
+
+
+def test_of_events_only_connections_end_here(bench: Callable[..., Bench]) -> None:
+    edge = "core.0->subscriber.0/kv"
+    there = bench(drop(edge, nth=1), cut(edge, nth=2), topology=tensor_parallel(2, subscribers=1))
+    publisher, subscriber = publishes(there, Channel.KV)
+    publisher.send(b"0")
+    assert subscriber.recv() == b"0"  # its receive is the lab's own, which loses it
+    publisher.send(b"1")
+    assert publisher.recv() == b"\x00"  # its connection has ended
+    there.until(lambda: not subscriber.poll(1) and bool(publisher.poll(0)))  # it subscribes again as it is read from
+    assert publisher.recv() == b"\x01"
+    publisher.send(b"2")
+    assert subscriber.recv() == b"2"
+    assert there.crossed("core.0", f"{edge}:wire") == 3 and there.crossed("core.0", f"{edge}:send") == 0
