@@ -127,7 +127,9 @@ globals().update(family(__name__, (
          plan(stall("core.1", at="core.0/consensus:enter", nth=2)), MISSED),
     Case("test_core_of_one_of_three_clients_stands_still_while_it_waits",
          "Of both others each says so, and neither of the other one.",
-         plan(stall("core.2", at="core.1/consensus:enter", nth=2)), MISSED, play={"topology": external(3)}),
+         plan(stall("core.2", at="core.1/consensus:enter", nth=2),
+              hang("core.0", at="core.0/consensus:enter", nth=2, until=until(seconds=0.1))), MISSED,
+         play={"topology": external(3)}),
     Case("test_core_of_one_of_three_clients_stands_still",
          "One of both others has waited longer, and gives up: the last one says why, and that it is the stopped one's "
          "doing.",
