@@ -21,6 +21,7 @@ from scenarios.workloads.intruders import (
     another_core_of_this_index,
     no_buffers,
     no_requests,
+    ready_of_a_core_that_has_not_said_hello,
     to_client,
     to_outputs_of_another,
     to_owner,
@@ -62,6 +63,8 @@ globals().update(family(__name__, (
     *(Case(f"test_another_core_of_the_same_index_says_{what}", "It is named, and the one that was started serves.",
            plan(), PROMISED, play={"options": amid(another_core_of_this_index(says_ready=what == "ready"))})
       for what in ("hello", "ready")),
+    Case("test_another_core_of_the_same_index_says_ready_first", "It has not said HELLO: nobody goes by what it says.",
+         plan(), PROMISED, play={"options": amid(ready_of_a_core_that_has_not_said_hello())}),
     Case("test_frames_that_are_no_requests_of_two_clients", "Either sends them: neither is hurt by them.", plan(),
          (bad_frame_isolated, tokens_match_reference, blocks_conserved),
          play={"topology": TWO, "workload": rude(other=1).but(1, rude(other=0))}),

@@ -28,6 +28,7 @@ from scenarios.guarantees.all import (
     dp_coordinator_death_is_told,
     dp_death_ends_group,
     dp_handshakes_agree,
+    dp_missing_is_named,
     dp_work_wakes_all,
     ends_once,
     handshake_order,
@@ -60,6 +61,7 @@ CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserve
 #: They may be closed before they have looked at their books.
 IN_STEP = (*(promise for promise in CALM if promise is not blocks_conserved), dp_collectives_equal)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
+MISSED = (dp_missing_is_named, ends_once, health_is_true, nothing_left_behind)
 STARTS = (start_ends, handshake_order, nothing_left_behind)
 FAILED = (start_ends, nothing_left_behind)
 REFUSED = (*FAILED, dp_handshakes_agree)
@@ -114,6 +116,26 @@ globals().update(family(__name__, (
     Case("test_client_beside_the_head_dies",
          "The other client is killed.",
          plan(kill("frontend.1", at="core.1->frontend.1/outputs:receive", nth=2)), (no_orphans,)),
+    Case("test_core_of_one_of_two_clients_dies_at_an_all_reduce",
+         "A core is killed where it enters what the other one waits in: that one is told by nobody, and sees it.",
+         plan(kill("core.1", at="core.1/consensus:enter", nth=2)), LOST),
+    Case("test_core_of_one_of_two_clients_dies_while_it_waits",
+         "A core that waits for the other one is killed.",
+         plan(kill("core.1", at="core.0/consensus:enter", nth=2)), LOST),
+    Case("test_core_of_one_of_two_clients_stands_still_while_it_waits",
+         "A core that waits for the other one is stopped for good: that one says that it has come, and no answer.",
+         plan(stall("core.1", at="core.0/consensus:enter", nth=2)), MISSED),
+    Case("test_core_of_one_of_three_clients_stands_still_while_it_waits",
+         "Of both others each says so, and neither of the other one.",
+         plan(stall("core.2", at="core.1/consensus:enter", nth=2),
+              hang("core.0", at="core.0/consensus:enter", nth=2, until=until(seconds=0.1))), MISSED,
+         play={"topology": external(3)}),
+    Case("test_core_of_one_of_three_clients_stands_still",
+         "One of both others has waited longer, and gives up: the last one says why, and that it is the stopped one's "
+         "doing.",
+         plan(stall("core.1", at="core.1/consensus:enter", nth=2),
+              hang("core.2", at="core.2/consensus:enter", nth=2, until=until(seconds=0.2))), MISSED,
+         play={"topology": external(3)}),
     Case("test_client_of_a_dead_core_goes_on_being_told",
          "Both clients stay: whatever they ask later is answered at once.",
          plan(kill("core.1", at=EXECUTED, nth=3)), (*LOST, dp_death_ends_group), play={"options": STAYS}),

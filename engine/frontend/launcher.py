@@ -153,7 +153,6 @@ class LauncherLife:
     def _is_dead(self, handle: Handle, reason: str) -> Loop[None]:
         reason = yield from handle.in_its_words(reason)
         is_core = self._engines.is_core(handle.node)
-        self.watched = tuple(node for node in self.watched if node != handle.node)
         yield Observe("engine-dead", {"reason": reason, "core": handle.node.index}) if is_core else Observe(
             "coordinator-dead", {"reason": reason})
         yield from handle.bury(reason, False)
@@ -162,7 +161,6 @@ class LauncherLife:
             for other in self._engines.all:
                 if not other.dead:
                     yield from other.bury(reason, False)
-            self.watched = ()
         if all(core.dead for core in self._engines.cores.values()):
             self.reason = self.reason or reason
 

@@ -47,8 +47,9 @@ class Reach(NamedTuple):
 
 
 def _outlives(receipt: Receipt, incident: Incident) -> bool:
-    """A client tells its callers of the end of its engine, and goes on: its own end is by what befell it."""
-    return (incident.sort is Sort.DEATH and kind_of(incident.node) == NodeKind.FRONTEND
+    """A client tells its callers of the end of its engine, and goes on, and so does a launcher: their own end is by
+    what befell them."""
+    return (incident.sort is Sort.DEATH and kind_of(incident.node) in (NodeKind.FRONTEND, NodeKind.LAUNCHER)
             and receipt.node != incident.node)
 
 

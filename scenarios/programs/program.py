@@ -25,7 +25,7 @@ from scenarios.programs.books import look_at_books
 from scenarios.programs.engines_user import ask_engines
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
-from scenarios.programs.groups_user import ask_groups
+from scenarios.programs.groups_user import ask_groups, ask_meetings
 from scenarios.programs.models_user import ask_models
 from scenarios.programs.queues_user import ask_queues
 from scenarios.workloads.workload import Workload
@@ -34,7 +34,7 @@ from scenarios.worlds.caller import log_to
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
     "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
-    "generation": ask_generation, "engines": ask_engines, "models": ask_models,
+    "meetings": ask_meetings, "generation": ask_generation, "engines": ask_engines, "models": ask_models,
     BOOKS: lambda asking: asking.run(look_at_books()), BATCHES: lambda asking: asking.run(ask_of_batches())}
 
 

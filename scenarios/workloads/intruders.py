@@ -16,7 +16,7 @@ from engine.messages import (
     SchedulerStats,
     UtilityOutput,
 )
-from engine.wire.buffers import INTEGERS
+from engine.wire.buffers import INTEGERS, MAX_BUFFERS
 from engine.wire.codec import Utility, encode_outputs, encode_utility
 from engine.wire.wiring import identity_of
 from scenarios.history.play import Intruder, Options
@@ -90,6 +90,10 @@ def another_core_of_this_index(*, says_ready: bool) -> Intruder:
                     idle=[READY] if says_ready else [])
 
 
+def ready_of_a_core_that_has_not_said_hello() -> Intruder:
+    return Intruder(at="handshake", kind="DEALER", identity=identity_of(0), early=True, bad=[READY])
+
+
 def to_outputs_of_another() -> Intruder:
     """Of two cores: what comes as outputs of the second one is nobody else's."""
     return Intruder(at="outputs.1", kind="PUSH", bad=[*GARBAGE, report(engine_index=0)], idle=[report(engine_index=1)])
@@ -105,16 +109,24 @@ def no_requests(other: int) -> list[Action]:
 
 def no_buffers() -> list[Action]:
     """Requests that have buffers which are not what their body says, though it can be read: longer, too many, one that
-    nobody names, what are no whole numbers, of no kind that there is, and named twice.
+    nobody names, what are no whole numbers, of no kind that there is, and named twice; more than there may be, though
+    each is named; and beside an abort, which has none.
     """
     return [_said_to_have("longer", [b"\0" * 64], 68), _said_to_have("more", [b"\0" * 4] * 65, 4),
             _said_to_have("unnamed", [b"\0" * 4] * 2, 4), _said_to_have("broken", [b"\0" * 6], 6),
-            _said_to_have("strange", [b"\0" * 4], 4, kind=3), _said_to_have("twice", [b"\0" * 4], 4, times=2)]
+            _said_to_have("strange", [b"\0" * 4], 4, kind=3), _said_to_have("twice", [b"\0" * 4], 4, times=2),
+            raw(EngineCoreRequestType.ABORT, msgspec.msgpack.encode(["nobody"]), b"\0" * 4),
+            raw(EngineCoreRequestType.UTILITY, msgspec.msgpack.encode((0, 1 << 40, "ping", [
+                [_ext(place, b"\0" * 4, 4) for place in range(MAX_BUFFERS + 1)]])), *[b"\0" * 4] * (MAX_BUFFERS + 1))]
+
+
+def _ext(place: int, buffer: bytes, size: int, kind: int = INTEGERS) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(kind, struct.pack("<III", place, size, crc32(buffer)))
 
 
 def _said_to_have(name: str, buffers: list[bytes], size: int, kind: int = INTEGERS, times: int = 1) -> Action:
     """A request whose prompt is the first of these buffers, of so many bytes as it says, or as often."""
-    prompt: Any = msgspec.msgpack.Ext(kind, struct.pack("<III", 0, size, crc32(buffers[0])))
+    prompt: Any = _ext(0, buffers[0], size, kind)
     prompt = prompt if times == 1 else [prompt] * times
     return raw(EngineCoreRequestType.ADD, msgspec.msgpack.encode([name, prompt, {"max_tokens": 2}]), *buffers)
 

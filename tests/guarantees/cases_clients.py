@@ -182,9 +182,11 @@ def one_alone_was_there_to_be_told() -> Builder:
 SAYS, LAUNCHER = "launcher-says", "launcher.0"
 
 
-def launched(*, lockstep: bool = False) -> Builder:
+def launched(*, lockstep: bool = False, ready: tuple[str, ...] = ("core.0", "core.1")) -> Builder:
     """Two cores of two clients, by a launcher that is ready."""
     h = history(tp=1, topology=data_parallel(2, tp=1, clients=2, lockstep=lockstep), data_parallel_size=2)
+    for core in ready:
+        h.observes(core, "ready", num_gpu_blocks=8, parallel_config={})
     return h.crosses(f"{LAUNCHER}/mark:ready").wait(.1)
 
 
@@ -196,6 +198,15 @@ def the_second_dies(h: Builder) -> Builder:
     return h.fires("kill", "core.1/mark:step", node="core.1").ends("core.1", exitcode=-9).wait(.02)
 
 
+def none_left(h: Builder, reason: str = "core.1 died (exit code -9)") -> Builder:
+    return h.observes(LAUNCHER, "none-left", reason=reason)
+
+
+def both_die() -> Builder:
+    h = says(the_second_dies(launched(lockstep=True)), 1, "core.1 died (exit code -9)")
+    return h.wait(.01).ends("core.0", exitcode=-9)
+
+
 @accepts(SAYS)
 def a_launcher_says_that_a_core_has_died() -> Builder:
     return says(the_second_dies(launched()), 1, "core.1 died (exit code -9)").wait(3)
@@ -203,8 +214,7 @@ def a_launcher_says_that_a_core_has_died() -> Builder:
 
 @accepts(SAYS)
 def a_launcher_ends_the_other_core() -> Builder:
-    h = says(the_second_dies(launched(lockstep=True)), 1, "core.1 died (exit code -9)")
-    return h.wait(.01).ends("core.0", exitcode=-9).wait(3)
+    return none_left(both_die()).wait(3)
 
 
 @accepts(SAYS)
@@ -242,6 +252,34 @@ def a_launcher_says_that_of_a_core_that_lives() -> Builder:
 @rejects(SAYS)
 def a_launcher_says_that_of_one_and_means_another_one() -> Builder:
     return says(the_second_dies(launched()), 1, "core.0 died (exit code -9)").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_is_ready_before_its_cores() -> Builder:
+    return launched(ready=("core.0",)).observes("core.1", "ready", num_gpu_blocks=8, parallel_config={}).wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_is_ready_long_after_its_cores() -> Builder:
+    h = history(tp=1, topology=data_parallel(2, tp=1, clients=2), data_parallel_size=2)
+    for core in ("core.0", "core.1"):
+        h.observes(core, "ready", num_gpu_blocks=8, parallel_config={})
+    return h.wait(5).crosses(f"{LAUNCHER}/mark:ready").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_does_not_say_that_none_is_left() -> Builder:
+    return both_die().wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_says_that_none_is_left_and_not_why() -> Builder:
+    return none_left(both_die(), "all is over").wait(3)
+
+
+@rejects(SAYS)
+def a_launcher_says_that_none_is_left_and_one_lives() -> Builder:
+    return none_left(says(the_second_dies(launched()), 1, "core.1 died (exit code -9)")).wait(3)
 
 
 @rejects(SAYS)

@@ -91,6 +91,21 @@ def those_that_step_together_end_together() -> Builder:
     return group_ends(in_step())
 
 
+@accepts(GROUP)
+def who_was_silent_for_long_is_named_beside_whoever_died() -> Builder:
+    return group_ends(in_step(), "core.1 died (exit code -9); core.0 has been silent for 0.62 s")
+
+
+@rejects(GROUP)
+def who_lives_is_said_to_have_died_too() -> Builder:
+    return group_ends(in_step(), "core.1 died (exit code -9); core.0 died, too").wait(5.0)
+
+
+@rejects(GROUP)
+def who_was_heard_just_now_is_called_silent() -> Builder:
+    return group_ends(in_step(), "core.1 died (exit code -9); core.0 has been silent for 0.01 s")
+
+
 @rejects(GROUP)
 def a_group_ends_and_nobody_is_named() -> Builder:
     return group_ends(in_step(), "an engine core died")

@@ -142,6 +142,46 @@ def all_ranks_are_told_who_is_none_of_them() -> Builder:
     return gives_up(h, HEAD, OWN, reason="core.1 came as rank 2, of 2")
 
 
+def comes_and_dies() -> Builder:
+    return meets(count=3).observes("core.1", "born", pid=12).wait(.1).fires("kill", "core.1/mark:born").wait(1.0)
+
+
+@accepts(AGREE)
+def who_came_and_died_is_missed_as_one_that_never_came() -> Builder:
+    return gives_up(comes_and_dies(), HEAD, "frontend.2", reason="core.1 (rank 1) of 3 did not come within 5 s")
+
+
+@rejects(AGREE)
+def who_came_and_died_is_met_all_the_same() -> Builder:
+    return comes_and_dies().observes("core.0", "ranks-met", ranks=["core.0", "core.1", "core.2"])
+
+
+def two_of_one_rank() -> Builder:
+    h = meets(differs={"data_parallel_rank": 0})
+    return h.observes("core.0", "born", pid=11).observes("core.1", "born", pid=12)
+
+
+@accepts(AGREE)
+def both_that_come_as_one_rank_are_named() -> Builder:
+    return gives_up(two_of_one_rank(), HEAD, OWN, reason="core.0 (pid 11) and core.1 (pid 12) both came as rank 0")
+
+
+@rejects(AGREE)
+def who_came_as_another_one_s_rank_is_said_not_to_have_come() -> Builder:
+    return gives_up(two_of_one_rank(), HEAD, OWN, reason="core.1 (rank 1) of 2 did not come within 5 s")
+
+
+@rejects(AGREE)
+def of_two_that_come_as_one_rank_it_is_not_said_which_processes() -> Builder:
+    return gives_up(two_of_one_rank(), HEAD, OWN, reason="core.0 and core.1 both came as rank 0")
+
+
+@rejects(AGREE)
+def a_rank_that_there_is_none_of_is_not_said() -> Builder:
+    h = meets(differs={"data_parallel_size": 3, "data_parallel_rank": 2})
+    return gives_up(h, HEAD, OWN, reason="data_parallel_size is 3 of core.1 and 2 of core.0")
+
+
 @rejects(AGREE)
 def one_rank_is_not_told_what_differs() -> Builder:
     h = meets(differs={"sync_interval": 7})

@@ -374,6 +374,20 @@ def who_gave_up_is_named_by_the_other_one() -> Builder:
     return gives_up(h, 2, "core.0", why="gave up")
 
 
+@accepts(MISSING)
+def who_gave_up_is_named_with_whom_it_missed() -> Builder:
+    h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
+    why = "core.1 did not enter, and core.0 gave up"
+    return h.observes("core.2", "consensus-failed", blamed=["core.1", "core.0"], reason=f"sum, turn 2 of dp: {why}")
+
+
+@rejects(MISSING)
+def whom_it_blames_it_does_not_say() -> Builder:
+    h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
+    return h.observes("core.2", "consensus-failed", blamed=["core.1", "core.0"],
+                      reason="sum, turn 2 of dp: core.0 gave up")
+
+
 @rejects(MISSING)
 def another_turn_is_spoken_of() -> Builder:
     return gives_up(enters(two(), 0).wait(5.05), 0, "core.1", title="sum, turn 1 of dp")

@@ -68,6 +68,27 @@ def test_what_is_on_its_way_at_a_death_may_arrive_or_not() -> None:
     assert [answer for _, answer in enumerate_choices(play)] == [None, [[0], [1]]]
 
 
+def test_who_stands_still_when_the_last_comes_keeps_the_answer_from_all() -> None:
+    kernel = Kernel()
+    gathering, threads = two(kernel, 0)
+    threads[0].stands_still = True
+    gathering.bring("core.1", 1, 1, [1], threads[1])
+    kernel.time.advance(10.0)
+    assert gathering.answer(1) is None and threads[1].woken == 0
+    threads[0].stands_still = False
+    assert gathering.answer(1) == [[0], [1]] and threads[1].woken == 1
+
+
+def test_what_stood_still_and_died_then_is_lost() -> None:
+    kernel = Kernel()
+    gathering, threads = two(kernel, 0)
+    threads[0].stands_still = True
+    gathering.bring("core.1", 1, 1, [1], threads[1])
+    kernel.time.advance(10.0)
+    gathering.died("core.0")
+    assert gathering.answer(1) is None and threads[1].woken == 0
+
+
 @pytest.mark.parametrize("stranger", ["core.7", "worker.0"])
 def test_the_death_of_a_stranger_is_nothing_to_it(stranger: str) -> None:
     kernel = Kernel()

@@ -24,8 +24,6 @@ class Register:
 
     def come(self, card: Card) -> None:
         """Somebody introduces itself."""
-        if self.refusal:
-            return
         if not 0 <= card.rank < self._size:
             self._refuse(f"{card.member.name} came as rank {card.rank}, of {self._size}")
             return

@@ -29,6 +29,8 @@ from sim.process.process import SimProcess
 
 #: The queue that takes the lab's words.
 ORDERS = "orders"
+#: A launcher is asked to watch for so long at a time: it comes back sooner, with the time that it is.
+WATCH_S = 10.0
 
 
 class AskedLife:
@@ -128,8 +130,12 @@ def _own(life: LauncherLife, say: Callable[[bytes], None]) -> Loop[None]:
         say(FAILED + b" " + str(error).encode())
         return
     say(UP + msgspec.msgpack.encode(attachment))
-    while not (yield Take(ORDERS, (yield Now()) + life.tick_s if life.has_orphans or not life.reason else None)):
-        yield from life.serve((yield Now()))
+    now, told = (yield Now()), False
+    while not (yield Take(ORDERS, now if life.has_orphans or not life.reason else None)):
+        now = yield from life.serve(now + WATCH_S)
+        if life.reason and not told:
+            told = True
+            yield Observe("none-left", {"reason": life.reason})
     yield from _shut_down(life)
     yield Observe("bye", {"reason": "done"})
 

@@ -33,6 +33,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(_MONITOR, "CoreMonitor._die", "branch-never-taken", "self.dead is not None",
                "its client dies by the first reason, and asks it nothing more"),
     Equivalent(_MONITOR, "CoreMonitor.on_tick", "off-by-one", "now >= self._gone_since + self._grace_s", _INSTANT),
+    Equivalent(_MONITOR, "CoreMonitor.on_tick", "statement-gone", "self._looked_at = now",
+               "it is looked again sooner, and until the grace is over what is seen then is the same"),
+    Equivalent(_MONITOR, "CoreMonitor.silent", "off-by-one", "still_s <= longer_than_s", _INSTANT),
+    Equivalent(_HANDLE, "Handle.__init__", "statement-gone", "self.serves = False",
+               "it is asked of processes that are watched, which sets it"),
+    Equivalent("engine/frontend/launcher.py", "LauncherLife.start", "statement-gone", "yield MarkPoint(Mark.READY)",
+               "a place where a fault may strike: whoever plans none there sees nothing of it"),
     Equivalent(_SESSION, "ClientSession.__init__", "off-by-one", "0", "calls are told apart by their numbers, and any "
                "number may be the first"),
     Equivalent(_SESSION, "ClientSession.add", "branch-never-taken", "request_id in self._by_id", _STREAMS),

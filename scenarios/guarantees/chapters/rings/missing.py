@@ -40,6 +40,10 @@ def _judge(finding: Finding, group: Group, rank: Rank) -> None:
             finding.broke("{} left {}by {}", rank.core, title, failed.data["reason"], at=failed.at, node=rank.core)
             return
         _judge_words(finding, group, rank, failed, len(turns))
+        said = failed.data["reason"].partition(": ")[2]
+        if unsaid := [name for name in blamed if name not in said]:
+            finding.broke("{} left an all-reduce because of {}, and said only {!r}", rank.core, " and ".join(unsaid),
+                          said, at=failed.at, node=rank.core)
         if innocent := [name for name in blamed if name not in absent]:
             finding.broke("{} left an all-reduce because of {}, which waited in it itself", rank.core,
                           " and ".join(innocent), at=failed.at, node=rank.core)

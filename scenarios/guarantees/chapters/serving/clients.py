@@ -217,11 +217,39 @@ def check_launcher_says(history: History) -> Finding:
         words += [_Word(hub, record) for hub in hubs
                   for record in history.by_node("coordinator-dead").get(launcher, ())]
         until = min(history.ends.at(launcher), history.closing_at(engines[0]), history.ended_at)
+        _judge_ready(finding, launcher, ready[0].at, [engine.core for engine in engines])
         for word in words:
             _judge_word(finding, launcher, word)
         for node in (*(engine.core for engine in engines), *sorted(hubs)):
             _judge_said(finding, launcher, node, (ready[0].at, until), words)
+        _judge_last(finding, launcher, [engine.core for engine in engines], until)
     return finding
+
+
+def _judge_ready(finding: Finding, launcher: str, at: float, cores: list[str]) -> None:
+    """It has started them when they serve, and neither before nor much later."""
+    history, bounds = finding.history, finding.history.bounds
+    starts = [next(iter(history.by_node("ready").get(core, ())), None) for core in cores]
+    if any(start is None or start.at > at for start in starts) and min(map(history.ends.at, cores)) > at:
+        finding.broke("{} was ready before all of its cores were", launcher, at=at, node=launcher)
+    elif starts and all(start is not None for start in starts) and not history.faults.receipts:
+        finding.took("the start of {} behind its last core's", launcher, bound=bounds.detection_s, at=at, node=launcher,
+                     measured=at - max(start.at for start in starts if start is not None))
+
+
+def _judge_last(finding: Finding, launcher: str, cores: list[str], until: float) -> None:
+    """Whoever asks it is told that no core is left, when that is so, and by whose end."""
+    history, bounds = finding.history, finding.history.bounds
+    last = max(history.ends.at(core) for core in cores)
+    told = next(iter(history.by_node("none-left").get(launcher, ())), None)
+    if told is None:
+        if until - last - history.faults.frozen_s(launcher, last, until) > bounds.detection_s:
+            finding.hangs("word of {} that no core is left", launcher, bound=bounds.detection_s, since=last,
+                          node=launcher)
+    elif last > told.at + bounds.detection_s and not history.starved(bounds.stall_s):
+        finding.broke("{} said that no core is left, and one lived", launcher, at=told.at, node=launcher)
+    elif not any(name in told.data["reason"] for name in (*map(base, cores), "coordinator.")):
+        finding.broke("{} said {!r} of the end of all", launcher, told.data["reason"], at=told.at, node=launcher)
 
 
 def _judge_word(finding: Finding, launcher: str, word: _Word) -> None:
@@ -295,7 +323,8 @@ GUARANTEES = (
     Guarantee(
         id="launcher-says", chapter=CHAPTER, source=SOURCE, check=check_launcher_says, applies=is_shared,
         sentence="A launcher says by its name, and within the bound of detection, which core or coordinator of its own "
-                 "has died or stands still, and of none that lives; and it ends those that step together with it.",
+                 "has died or stands still, and of none that lives; it ends those that step together with it, and says "
+                 "when none is left.",
         wrong={"died": "looks at no ends of what it has started",
                "group": "leaves those that stepped with the dead one to themselves"},
         witness="a core or a coordinator of a launcher died, and it said so",

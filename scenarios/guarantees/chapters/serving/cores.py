@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from engine.messages import Outcome
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
@@ -13,6 +15,8 @@ from scenarios.history.play import Play
 from scenarios.history.receipts import DEATH_FATES
 
 CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel client"
+#: What a client says of others than the first one that it has noticed: who, what, for how long.
+_OTHERS = re.compile(r"(\w+\.\d+) (died, too|has been silent for ([\d.]+) s)")
 
 
 def has_several(play: Play) -> bool:
@@ -110,6 +114,7 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
                 finding.broke("request {!r} ended {} behind the end of those that step together", o.request, o.outcome,
                               at=o.ended_at, node=client)
         reason = str(first.data.get("reason", ""))
+        _judge_others(finding, group, reason, first.at, client)
         guilty = _who_ended(history, engine, first.at)
         guilty |= _gone_along(history, guilty) if history.is_apart(engine) else frozenset()
         guilty |= _gone_with_the_head(history, engine, first.at) if guilty else frozenset()
@@ -127,6 +132,20 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
                 base(history.asked_of(o).core) in guilty for o in open_then)):
             finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
                             len(open_then), at=first.at, node=client)
+
+
+def _judge_others(finding: Finding, group: tuple[EngineLife, ...], reason: str, at: float, client: str) -> None:
+    """Of whom it says that they died, too, or were silent, that is so."""
+    history = finding.history
+    cores = {base(other.core): other.core for other in group}
+    for part in reason.split("; ")[1:]:
+        for name, how, seconds in _OTHERS.findall(part):
+            if how == "died, too" and name in cores and history.ends.at(cores[name]) > at + (
+                    0.0 if history.simulated else history.bounds.detection_s):
+                finding.broke("{} was told that {} died, too, and it lived", client, name, at=at, node=client)
+            elif seconds and float(seconds) < history.bounds.heartbeat_s:
+                finding.broke("{} was told that {} has been silent for {} s, which is nothing", client, name, seconds,
+                              at=at, node=client)
 
 
 def _who_ended(history: History, engine: EngineLife, at: float) -> frozenset[str]:

@@ -117,6 +117,7 @@ def _judge_offline(finding: Finding) -> None:
     history, differs = finding.history, finding.history.play.options.differs
     for one in history.play.topology.offline:
         ranks = [engine for engine in history.engines if engine.engine in one.engines]
+        _judge_met(finding, ranks)
         if any(engine.core in history.by_node("ready") for engine in ranks):
             if wrong := differs.keys() & _OF_ALL:
                 finding.broke("ranks are ready, and {} of them differs", " and ".join(sorted(wrong)))
@@ -124,6 +125,8 @@ def _judge_offline(finding: Finding) -> None:
         gone = [engine.core for engine in ranks if engine.core in history.ends and history.ends[engine.core].planned]
         named = [ranks[-1].core] if "data_parallel_rank" in differs else sorted(differs.keys() & _OF_ALL) or gone
         for startup in history.startups:
+            if "data_parallel_rank" in differs and startup.end is not None and not startup.ready:
+                _judge_rank(finding, ranks, startup.end, startup.node)
             others = [name for name in named if name not in {engine.core for engine in history.engines_of(startup.node)}
                       or differs]
             said = "" if startup.end is None else str(startup.end.data.get("reason", ""))
@@ -135,6 +138,30 @@ def _judge_offline(finding: Finding) -> None:
                               others[0], at=startup.end.at, node=startup.node)
             else:
                 finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
+
+
+def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
+    """Who was gone before the last one came is none of those that have met."""
+    history = finding.history
+    for met in ranks:
+        for record in history.by_node("ranks-met").get(met.core, ()):
+            gone = [one.core for one in ranks if base(one.core) in record.data["ranks"]
+                    and history.ends.at(one.core) + history.bounds.detection_s < record.at]
+            if gone:
+                finding.broke("{} has met {}, which was gone", met.core, " and ".join(gone), at=record.at,
+                              node=met.core)
+
+
+def _judge_rank(finding: Finding, ranks: list[EngineLife], failed: Record, node: str) -> None:
+    """As which rank the last one came is said; where it is another one's, of both, and by their processes."""
+    history = finding.history
+    rank, said = history.play.options.differs["data_parallel_rank"], str(failed.data.get("reason", ""))
+    wanted = [f"rank {rank}"]
+    for engine in (ranks[rank], ranks[-1]) if rank < len(ranks) - 1 else ():
+        wanted += [engine.core, *(f"pid {born.data['pid']}" for born in history.by_node("born").get(engine.core, ()))]
+    if missing := [what for what in wanted if what not in said]:
+        finding.broke("{} was told {!r}, which says nothing of {}", node, said, " and ".join(missing), at=failed.at,
+                      node=node)
 
 
 GUARANTEES = (
