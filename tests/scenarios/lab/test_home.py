@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import threading
 
 import pytest
 
@@ -28,7 +28,8 @@ def told():
 def test_a_signal_waits_until_the_end_is_whole(told, tmp_path, monkeypatch):
     monkeypatch.setattr(home, "_folder", lambda: tmp_path)
     monkeypatch.setattr(home, "_home", None)
-    monkeypatch.setattr(home, "_sweep_engines", lambda homes: os.kill(os.getpid(), signal.SIGTERM) or [])
+    monkeypatch.setattr(home, "_sweep_engines", lambda homes: signal.pthread_kill(
+        threading.get_ident(), signal.SIGTERM) or [])
     place = home.scratch()
     assert place.is_dir()
     with pytest.raises(Came):
