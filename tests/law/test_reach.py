@@ -212,6 +212,14 @@ def test_no_end_of_an_engine_explains_that_its_client_falls_over(fate: Fate) -> 
     assert _explained(h, Sort.DEATH) == [None]
 
 
+@pytest.mark.parametrize(("victim", "at", "is_explained"), [
+    ("launcher.0", "core.0/mark:step", True), ("core.0", STEP, False), ("frontend.0", f"{OUTPUTS}:receive", False)])
+def test_a_launcher_s_end_is_explained_by_what_befell_itself(victim: str, at: str, is_explained: bool) -> None:
+    """It outlives its cores, and its clients are none of its own."""
+    h = history(topology=data_parallel(2, clients=2)).fires(Fate.TERMINATE, at, node=victim)
+    assert [cause is not None for cause in _explained(h.ends("launcher.0", exitcode=1), Sort.DEATH)] == [is_explained]
+
+
 @pytest.mark.parametrize(("fate", "until"), [
     (Fate.DUPLICATE, None), (Fate.REORDER, SHORT), (Fate.DELAY, SHORT)])
 def test_an_output_that_comes_twice_or_a_little_late_explains_no_failure(fate: Fate, until: Until | None) -> None:
