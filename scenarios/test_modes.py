@@ -136,6 +136,12 @@ globals().update(family(__name__, (
          plan(stall("core.1", at="core.1/consensus:enter", nth=2),
               hang("core.2", at="core.2/consensus:enter", nth=2, until=until(seconds=0.2))), MISSED,
          play={"topology": external(3)}),
+    Case("test_core_of_one_of_three_clients_dies",
+         "A core is killed while another one has not come yet: its client hears of the coordinator alone, which the "
+         "head has ended.",
+         plan(kill("core.1", at="core.0/consensus:enter", nth=2),
+              hang("core.2", at="core.2/consensus:enter", nth=2, until=until(seconds=0.5))), LOST,
+         play={"topology": external(3)}),
     Case("test_client_of_a_dead_core_goes_on_being_told",
          "Both clients stay: whatever they ask later is answered at once.",
          plan(kill("core.1", at=EXECUTED, nth=3)), (*LOST, dp_death_ends_group), play={"options": STAYS}),

@@ -127,6 +127,31 @@ def a_coordinator_is_named_that_is_there() -> Builder:
     return _head_and_a_core_end()
 
 
+def _a_core_of_three_clients_dies(*, head_knows: bool) -> Builder:
+    """The second one's; the third client is told of the coordinator alone."""
+    h = history(tp=1, topology=external(3), data_parallel_size=3)
+    for client in (FIRST, SECOND, "frontend.2"):
+        h.observes(client, "starting").observes(client, "ready", num_gpu_blocks=8)
+    h.observes("frontend.2", "call", request="a", index=0, prompt=2, max_tokens=3)
+    h.observes("frontend.2", "accepted", request="a", internal="a-2", core=2)
+    h.fires("kill", "core.1/mark:executing", node="core.1").wait(0.001)
+    if head_knows:
+        h.observes(FIRST, "engine-dead", reason="core.0 said that it is leaving: core.1 died", core=0)
+        h.ends(HUB, exitcode=-9).wait(0.001)
+    h.observes("frontend.2", "engine-dead", reason="coordinator.0 died", core=2)
+    return h.ended("a", "engine-dead", node="frontend.2", error="EngineDeadError", reason="coordinator.0 died")
+
+
+@accepts(GROUP, TOLD)
+def a_head_ends_the_coordinator_for_another_client_s_core() -> Builder:
+    return _a_core_of_three_clients_dies(head_knows=True)
+
+
+@rejects(GROUP, TOLD)
+def a_coordinator_is_named_that_nobody_has_ended() -> Builder:
+    return _a_core_of_three_clients_dies(head_knows=False)
+
+
 def _client_ends_its_coordinator(*, struck: bool = False) -> Builder:
     """Behind the end of a group, and the client is there for long; or somebody else has struck it before."""
     h = serving(lockstep=True)

@@ -22,6 +22,7 @@ from scenarios.history.history import (
 )
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import ProcessEnd
+from scenarios.history.receipts import DEATH_FATES
 
 #: In the twin a process that is gone is seen to be gone so much later at most. A real one takes its time to go.
 SENTINEL_S = 0.002
@@ -197,6 +198,23 @@ def noticed_s(history: History, death: Death, client: str) -> float:
     return SENTINEL_S if known else history.bounds.detection_s
 
 
+def gone_with_the_head(history: History, engine: EngineLife, at: float, *, knows_why: bool) -> frozenset[str]:
+    """The coordinator, where who has started it was struck dead by then, or has begun to shut it down.
+
+    Or knew of the end of the group by then, and ended it for that: of that another client says why, if it was its own
+    core, which `knows_why`.
+    """
+    hub = history.hub_of((history.joined(engine) or (engine,))[0])
+    if hub is None:
+        return frozenset()
+    head = history.owner_of(hub)
+    told = [*history.by_node("closing").get(head, ()), *(
+        () if knows_why else history.by_node("engine-dead").get(head, ()))]
+    struck = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
+                 for receipt in history.faults.receipts)
+    return frozenset({base(hub), base(head)}) if struck or any(record.at <= at for record in told) else frozenset()
+
+
 def blames(history: History, death: Death, reason: str, client: str = "", at: float = FOREVER) -> bool:
     """Whether a reason says who died, and of what, where one fault alone can have ended it, and its client knows. `at`:
     when that was told. A client that stood still until then finds several gone, and not who was first.
@@ -209,6 +227,10 @@ def blames(history: History, death: Death, reason: str, client: str = "", at: fl
     if history.is_apart(history.engine_of(death.node)) and any(
             history.owner_of(node) == history.owner_of(death.node) and base(node) in reason for node in history.nodes):
         return True  # whoever has started them ends all of its own at once
+    is_another_s = client and client != history.owner(mine) and client not in history.greeted_by(mine)
+    if is_another_s and history.is_apart(mine) and any(
+            name in reason for name in gone_with_the_head(history, mine, at, knows_why=False)):
+        return True
     receipts = [r for r in history.faults.receipts if r.may_end_the_engine(history.bounds.step_s)]
     if history.play.topology.launchers:
         return reason == _SHUT or "core." in reason or "coordinator." in reason

@@ -7,12 +7,11 @@ import re
 from engine.messages import Outcome
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
-from scenarios.guarantees.chapters.closing import word_is_lost
+from scenarios.guarantees.chapters.closing import gone_with_the_head, word_is_lost
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
 from scenarios.history.operations import Operation
 from scenarios.history.play import Play
-from scenarios.history.receipts import DEATH_FATES
 
 CHAPTER, SOURCE = "Data parallelism", "vLLM V1 data-parallel client"
 #: What a client says of others than the first one that it has noticed: who, what, for how long.
@@ -117,7 +116,8 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         _judge_others(finding, group, reason, first.at, client)
         guilty = _who_ended(history, engine, first.at)
         guilty |= _gone_along(history, guilty) if history.is_apart(engine) else frozenset()
-        guilty |= _gone_with_the_head(history, engine, first.at) if guilty else frozenset()
+        is_own = any(base(other.core) in guilty for other in own)
+        guilty |= gone_with_the_head(history, engine, first.at, knows_why=is_own) if guilty else frozenset()
         if history.faults.frozen_s(client, 0.0, first.at):  # who looks late finds several gone, and not who was first
             guilty |= {base(node) for node in history.nodes if history.lives_with(engine, node)
                        and history.ends.at(node) <= first.at}
@@ -166,16 +166,6 @@ def _gone_along(history: History, names: frozenset[str]) -> frozenset[str]:
     owners = {history.owner(engine) for name in names for engine in history.engines_of(name)[:1]}
     return frozenset(base(node) for node in history.of_kind(NodeKind.CORE) + history.of_kind(NodeKind.COORDINATOR)
                      if history.owner(history.engine_of(node)) in owners)
-
-
-def _gone_with_the_head(history: History, engine: EngineLife, at: float) -> frozenset[str]:
-    """The coordinator, where who has started it was struck dead by then, or has begun to shut it down."""
-    hub = history.hub_of(engine)
-    head = hub and history.owner_of(hub)
-    closes = any(record.at <= at for record in history.by_node("closing").get(head or "", ()))
-    struck = any(receipt.node == head and receipt.fate in DEATH_FATES and receipt.at <= at
-                 for receipt in history.faults.receipts)
-    return frozenset({base(hub), base(head)}) if hub and head and (closes or struck) else frozenset()
 
 
 def _follows(history: History, node: str, at: float) -> bool:
