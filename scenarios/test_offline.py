@@ -30,6 +30,8 @@ from scenarios.workloads import Workload, abort, add, recorded, utility
 #: Whoever waits for another rank gives up before anybody takes it for one that stands still.
 BOUNDS = {"collective_s": 0.8}
 CONFIG = lab_config(bounds=BOUNDS)
+#: Who never comes is given up soon.
+SOON = {"config": lab_config(bounds={**BOUNDS, "handshake_s": 2.0})}
 STAYS = Options(await_death_s=3.0)
 ENDED = 10_000  # more tokens than a request has: its end
 
@@ -126,7 +128,7 @@ globals().update(family(__name__, (
          plan(hang("core.1", at=marked("core.1", Mark.BORN), until=until(seconds=1.0))), (*CALM, start_ends)),
     Case("test_offline_rank_never_comes",
          "A rank dies before it has come to where all meet: the others say whom they miss.",
-         plan(kill("core.1", at=marked("core.1", Mark.BORN))), (start_ends, nothing_left_behind)),
+         plan(kill("core.1", at=marked("core.1", Mark.BORN))), (start_ends, nothing_left_behind), play=SOON),
     Case("test_offline_rank_comes_and_dies_before_the_last_one",
          "A rank has come to where all meet, and is killed while one is missing: it is missing then, too.",
          plan(hang("core.2", at=marked("core.2", Mark.BORN), until=until(seconds=0.9)),
@@ -147,7 +149,7 @@ globals().update(family(__name__, (
          Plan(), REFUSED, play={"options": Options(differs={"data_parallel_rank": 0})}),
     Case("test_first_offline_rank_never_comes",
          "The same of the rank that all others come to.",
-         plan(kill("core.0", at=marked("core.0", Mark.BORN))), (start_ends, nothing_left_behind)),
+         plan(kill("core.0", at=marked("core.0", Mark.BORN))), (start_ends, nothing_left_behind), play=SOON),
     Case("test_offline_rank_dies_before_it_is_ready",
          "A rank has met the others, and dies on its way to be ready.",
          plan(kill("core.1", at=marked("core.1", Mark.READY))), (start_ends, nothing_left_behind)),

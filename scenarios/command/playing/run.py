@@ -5,6 +5,7 @@ Interrupted, it keeps what was played whole: a report of that, which says what i
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -75,7 +76,9 @@ def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, scre
 
 def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Screen) -> Played:
     with Lanes(tasks, settings, jobs, conclusion.verdict_of) as lanes:
-        yield from lanes.played(lambda task: screen.playing(task.scenario.name, task.world))
+        for one in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
+            gc.freeze()  # records by the million, which stay: looking for garbage there takes longer than loading them
+            yield one
 
 
 def _in_order(found: dict[int, ScenarioResult]) -> list[ScenarioResult]:
