@@ -5,13 +5,11 @@ messages, so who waits for a lost one waits for ever; here callers give such req
 finding: the same on every play of that version.
 """
 
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from engine.topology import tensor_parallel
-from faults.plan import Fault, Plan, corrupt, cut, delay, drop, duplicate, kill, plan, reorder, stall, truncate, until
+from faults.plan import Plan, cut, drop, kill, plan, stall
 from scenarios.guarantees.all import (
     death_is_told,
     ends_once,
@@ -22,7 +20,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.history.play import Options
 from scenarios.lab.catalogue import Only
-from scenarios.lab.family import Case, family
+from scenarios.lab.family import FATES, Case, family, fated
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import abort, add, recorded, utility
 
@@ -40,15 +38,8 @@ ABORTED = {"workload": recorded("eight-mixed").then(add(*range(8)), steps=4).the
     utility("reset_prefix_cache"))}
 #: A start that is stuck is seen so sooner.
 SOON = {"config": lab_config(bounds={"startup_s": 8.0})}
-FATES: dict[str, Callable[..., Fault]] = {
-    "lost": drop, "doubled": duplicate, "overtaken": reorder, "cut short": truncate, "changed": corrupt,
-    "late": lambda edge, **named: delay(edge, until=until(seconds=0.4), **named)}
 #: Of the handshake, by what it is called there.
 GREETINGS = {"HELLO": (HELLO, 1), "INIT": (INIT, 1), "READY": (HELLO, 2), "announcement": (ANNOUNCED, 1)}
-
-
-def _fated(edge: str, **named: Any) -> Callable[[str], Plan]:
-    return lambda value: plan(FATES[value](edge, **named))
 
 
 def _greeting(value: str) -> Plan:
@@ -67,12 +58,12 @@ globals().update(family(__name__, (
     Case("test_vllm_calm_relayed", "Nothing goes wrong through the relay: all is as without it.", Plan(),
          (tokens_match_reference, tokens_in_order), only=THERE, play={"options": Options(relayed=True)}),
     Case("test_vllm_request_is", "One request on its way to the core: whose it is may wait, others are served.",
-         _fated(REQUESTS, match=ADD, nth=3), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
+         fated(REQUESTS, match=ADD, nth=3), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
     Case("test_vllm_output_is", "One message of outputs: nobody numbers them, so what is in it is missed by nobody.",
-         _fated(OUTPUTS, nth=8), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
+         fated(OUTPUTS, nth=8), (), each=("lost", "doubled"), only=THERE, play=GIVEN_UP),
     Case("test_vllm_output_cannot_be_read", "The client cannot read a message: all that it serves fails.",
-         _fated(OUTPUTS, nth=8), (), each=("cut short",), only=THERE),
-    Case("test_vllm_abort_is", "An ABORT: its caller has gone, nothing else changes.", _fated(REQUESTS, match=ABORT),
+         fated(OUTPUTS, nth=8), (), each=("cut short",), only=THERE),
+    Case("test_vllm_abort_is", "An ABORT: its caller has gone, nothing else changes.", fated(REQUESTS, match=ABORT),
          (), each=("lost", "late"), only=THERE, play=ABORTED),
     Case("test_vllm_connection_for_requests_is_cut", "A connection ends behind the last message that the core is sent "
          "before all is done.", _cut(REQUESTS, 11, WHOLE), (tokens_match_reference,), only=THERE),

@@ -6,27 +6,10 @@ declared broken is a finding: the same on every play of that version, and red he
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from engine.topology import Topology, data_parallel
-from faults.plan import (
-    Fault,
-    Plan,
-    corrupt,
-    cut,
-    delay,
-    drop,
-    duplicate,
-    hang,
-    kill,
-    plan,
-    reorder,
-    terminate,
-    truncate,
-    until,
-)
+from faults.plan import Fault, Plan, cut, drop, hang, kill, plan, terminate, until
 from scenarios.guarantees.all import (
     death_is_told,
     dp_burst_spreads,
@@ -39,7 +22,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.history.play import Options
 from scenarios.lab.catalogue import Only
-from scenarios.lab.family import Case, family
+from scenarios.lab.family import Case, family, fated
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import Workload, add, recorded, utility
 
@@ -61,17 +44,6 @@ TOLD = (ends_once, death_is_told, health_is_true)
 TOKENS = (tokens_match_reference, tokens_in_order)
 #: Through a relay, streams of a few requests each may come one after the other.
 SAME = (tokens_match_reference,)
-
-
-FATES: dict[str, Callable[..., Fault]] = {
-    "lost": drop, "doubled": duplicate, "overtaken": reorder, "cut short": truncate, "changed": corrupt,
-    "late": lambda edge, **named: delay(edge, until=until(seconds=0.4), **named)}
-
-
-def _fated(edge: str, **named: object) -> Callable[[str], Plan]:
-    return lambda value: plan(FATES[value](edge, **named))
-
-
 
 def _free(workload: Workload) -> Workload:
     """No step is counted: engines in step have none of their own."""
@@ -151,20 +123,20 @@ globals().update(family(__name__, (
     Case("test_vllm_ranks_in_step_relayed", "The same of engines in step.", Plan(), SAME, only=THERE,
          play=_in(IN_STEP, options=Options(relayed=True))),
     Case("test_vllm_counts_are", "What the client is told of counts: all is served, spread by what it believes.",
-         _fated(COUNTS), SAME, each=("lost", "doubled", "late", "cut short"), only=THERE, play=_in(DENSE)),
+         fated(COUNTS), SAME, each=("lost", "doubled", "late", "cut short"), only=THERE, play=_in(DENSE)),
     Case("test_vllm_connection_of_counts_is_cut", "The client's connection to the coordinator ends.",
          plan(cut(COUNTS)), SAME, only=THERE, play=_in(DENSE)),
-    Case("test_vllm_report_of_counts_is", "What a core tells of its counts: they are advice.", _fated(REPORT, nth=2),
+    Case("test_vllm_report_of_counts_is", "What a core tells of its counts: they are advice.", fated(REPORT, nth=2),
          (), each=("lost", "doubled", "overtaken"), only=THERE, play=_in(DENSE)),
     Case("test_vllm_start_of_a_wave_is", "An engine at rest is woken late, or twice: all step on together.",
-         _fated(START, match=A_START), (), each=("late", "doubled"), only=THERE,
+         fated(START, match=A_START), (), each=("late", "doubled"), only=THERE,
          play=_in(IN_STEP, _rested())),
     Case("test_vllm_start_of_a_wave_is_lost", "An engine at rest is not woken.", plan(drop(START, match=A_START)),
          (), only=THERE, play=_in(IN_STEP, _rested())),
-    Case("test_vllm_report_in_step_is", "What a core tells of its step.", _fated(REPORT, nth=2),
+    Case("test_vllm_report_in_step_is", "What a core tells of its step.", fated(REPORT, nth=2),
          (), each=("doubled", "late", "cut short"), only=THERE, play=_in(IN_STEP, _rested())),
     Case("test_vllm_subscription_of_a_core_is", "A core subscribes, and the coordinator hears that late, or twice.",
-         _fated(SUBSCRIPTION), (start_ends,), each=("late", "doubled"), only=THERE, play=_in(IN_STEP)),
+         fated(SUBSCRIPTION), (start_ends,), each=("late", "doubled"), only=THERE, play=_in(IN_STEP)),
     Case("test_vllm_subscription_of_a_core_is_lost", "A core's subscription is lost: the coordinator waits for it, and "
          "the documented time-out of a start does not end that.", plan(drop(SUBSCRIPTION)), (), only=THERE,
          broken=(start_ends,), play=_in(IN_STEP, **SOON)),

@@ -9,7 +9,6 @@ Promises
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -18,10 +17,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from scenarios.command.playing.forked import ends_with
+
 Answer = TypeVar("Answer")
 #: Fewer than so many for each are not worth a process.
 LEAST = 30
-_PR_SET_PDEATHSIG = 1
 
 
 def at_once(count: int, work: Callable[[int], Answer], cores: int | None = None) -> list[Answer]:
@@ -62,10 +62,8 @@ class _Other:
 
 
 def _main(answers: Connection, parent: int, numbers: range, work: Callable[[int], Any]) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's alone
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if os.getppid() != parent:
+    if not ends_with(parent):
         return
     gc.disable()  # what was in memory before stays shared
     with contextlib.suppress(Exception):  # the parent comes upon it, too

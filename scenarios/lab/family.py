@@ -17,11 +17,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from faults.plan import Plan
+from faults.plan import Fault, Plan, corrupt, delay, drop, duplicate, plan, reorder, truncate, until
 from scenarios.guarantees.base import Guarantee
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.catalogue import Only, only
 from scenarios.worlds.base import World
+
+#: By a word: what becomes of a message.
+FATES: dict[str, Callable[..., Fault]] = {
+    "lost": drop, "doubled": duplicate, "overtaken": reorder, "cut short": truncate, "changed": corrupt,
+    "late": lambda edge, **named: delay(edge, until=until(seconds=0.4), **named)}
 
 
 class Case(NamedTuple):
@@ -35,6 +40,11 @@ class Case(NamedTuple):
     play: Mapping[str, Any] = {}
     only: Only | None = None  # the one world that can play it
     broken: tuple[Guarantee, ...] = ()
+
+
+def fated(edge: str, **named: Any) -> Callable[[str], Plan]:
+    """Of such a word, the plan for a message of this edge."""
+    return lambda value: plan(FATES[value](edge, **named))
 
 
 def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Callable[..., None]]:

@@ -11,7 +11,6 @@ Promises
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from scenarios.command.playing.forked import ends_with
 from scenarios.history.run import Run, load_run
 from scenarios.lab import home
 from scenarios.lab.catalogue import Scenario
@@ -28,7 +28,6 @@ from scenarios.lab.player import ScenarioResult, Settings, Worlds, failed, play
 
 #: A lane that was told to end, and has processes of a play to end before, is gone within this.
 CLOSE_S = 20.0
-_PR_SET_PDEATHSIG = 1
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -137,12 +136,10 @@ class _Lane:
 
 def _main(connection: Connection, others: list[Connection], parent: int, tasks: Sequence[Task], settings: Settings,
           verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if not ends_with(parent):
         return
     for one in others:
         one.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     worlds = Worlds(settings)
     with contextlib.suppress(BaseException):  # whatever ends it: it has cleared up, and its parent sees it gone
         try:

@@ -193,7 +193,7 @@ def _judge_view(finding: Finding, hub: str, client: str, quiet: _Quiet) -> None:
     known = [record for record in seen if record.at < quiet.since][-1:]
     known += [record for record in seen if record.at >= quiet.since]
     wrong = [place for place, record in enumerate(known)
-             if tuple(waiting + running for waiting, running, _ in record.data["counts"]) != quiet.requests]
+             if _requests_in(record) != quiet.requests]
     right = known[wrong[-1] + 1 if wrong else 0:]
     until = right[0].at if right else quiet.until
     late = until - since - history.faults.frozen_s(client, since, until, hub, *(
@@ -212,14 +212,17 @@ def _is_deaf_by(history: History, edge: str, receipt: Receipt, quiet: _Quiet, un
     """Whether a connection was lost before the last change, and what was said of that behind it found nobody."""
     heard = history.crossings.get(f"{edge}:receive", ())
     said = [record for record in history.crossings.get(f"{edge}:send", ()) if quiet.since <= record.at < until
-            and record.data.get("counts") is not None
-            and tuple(waiting + running for waiting, running, _ in record.data["counts"]) == quiet.requests]
+            and record.data.get("counts") is not None and _requests_in(record) == quiet.requests]
     return receipt.fate == Fate.CUT and len(said) > 1 and not any(receipt.at < one.at < said[-1].at for one in heard)
 
 
 def _told_in(views: list[Record]) -> str:
-    found = [[waiting + running for waiting, running, _ in record.data["counts"]] for record in views[-1:]]
-    return str(found[0]) if found else "no"
+    return str(list(_requests_in(views[-1]))) if views else "no"
+
+
+def _requests_in(record: Record) -> tuple[int, ...]:
+    """Of each core, by the counts that are told."""
+    return tuple(waiting + running for waiting, running, _ in record.data["counts"])
 
 
 def check_coordinator_in_turn(history: History) -> Finding:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vllm.v1.engine import utils
 
+from engine.topology import Channel
 from scenarios.worlds.vllm.recipe import Wish, granted
 
 #: Of an argument of vLLM's that is such an address.
@@ -24,17 +25,13 @@ def shake_hands_through(relay: str, client: int) -> None:
         def __init__(self, *args: Any, **named: Any) -> None:
             for name in _ADDRESSES:
                 if named.get(name):
-                    named[name] = _stand_before(relay, named[name], client)
+                    named[name] = granted(relay, Wish(named[name], client))
             super().__init__(*args, **named)
 
     utils.CoreEngineProcManager = RelayedProcManager
     address = utils.DPCoordinator.get_stats_publish_address
 
     def get_stats_publish_address(self: Any) -> str:
-        return _stand_before(relay, address(self), client, "stats")
+        return granted(relay, Wish(address(self), client, Channel.STATS.value))
 
     utils.DPCoordinator.get_stats_publish_address = get_stats_publish_address
-
-
-def _stand_before(relay: str, target: str, client: int, channel: str = "handshake") -> str:
-    return granted(relay, Wish(target, client, channel))

@@ -24,6 +24,7 @@ from scenarios.worlds.vllm.relay.decoding import decoded_of, engine_in, readdres
 from scenarios.worlds.vllm.relay.frames import Piece, encoded
 from scenarios.worlds.vllm.relay.links import Link, State, Way
 from scenarios.worlds.vllm.relay.passage import Cut, Ends, Passage
+from scenarios.worlds.vllm.sites import WIRES
 
 #: How often it looks while a fault holds something, and else.
 LOOK_S, REST_S = 0.003, 1.0
@@ -31,8 +32,6 @@ LOOK_S, REST_S = 0.003, 1.0
 _TOLD = {"inputs": Channel.REQUESTS, "outputs": Channel.OUTPUTS, "coordinator_input": Channel.WAVE,
          "coordinator_output": Channel.REPORT}
 _OF_COORDINATOR = (Channel.WAVE, Channel.REPORT, Channel.STATS)
-#: On these the lab's own subscribers hear what befalls a receive: here only connections end.
-OF_EVENTS = (Channel.KV, Channel.REPLAY)
 _IDENTITY_BYTES = 2
 
 
@@ -222,21 +221,20 @@ class Relay:
             return None
         passage = self._passages.get(edge)
         if passage is None:
-            passage = self._passages[edge] = Passage(edge, self._ends, wire_alone=edge.channel in OF_EVENTS)
+            passage = self._passages[edge] = Passage(edge, self._ends, wire_alone=edge.channel in WIRES)
         return passage
 
     def _edge(self, post: Post, index: int | None, way: Way) -> Edge | None:
         if post.channel is Channel.STATS:
             connects: Node = frontend(post.client)
-        elif post.channel in OF_EVENTS:
+        elif post.channel in WIRES:
             connects = subscriber(post.client)
         elif index is not None or len(self._topology.engines) == 1:
             connects = core(self._topology.engines[0].index if index is None else index)
         else:
             return None
-        bound = coordinator(0) if post.channel in _OF_COORDINATOR else frontend(post.client)
-        if post.channel in OF_EVENTS:  # of the one that publishes
-            bound = core(self._topology.engines[0].index)
+        bound = coordinator(0) if post.channel in _OF_COORDINATOR else \
+            core(self._topology.engines[0].index) if post.channel in WIRES else frontend(post.client)
         edge = Edge(connects, bound, post.channel) if way.is_up else Edge(bound, connects, post.channel)
         return edge if edge in self._edges else None
 
