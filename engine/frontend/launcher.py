@@ -161,8 +161,9 @@ class LauncherLife:
             for other in self._engines.all:
                 if not other.dead:
                     yield from other.bury(reason, False)
-        if all(core.dead for core in self._engines.cores.values()):
-            self.reason = self.reason or reason
+        if not self.reason and all(core.dead for core in self._engines.cores.values()):
+            self.reason = reason
+            yield Observe("none-left", {"reason": reason})
 
     # -- the end
 

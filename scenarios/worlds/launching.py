@@ -50,13 +50,8 @@ def main(recipe: bytes, connection: Connection) -> None:
         return
     with engines:
         connection.send_bytes(UP + msgspec.msgpack.encode(engines.attachment))
-        told = False
         while not readable([connection.fileno()], 0):
-            reason = engines.serve(engines.life.tick_s)
-            if reason and not told:
-                told = True
-                ports.observe("none-left", reason=reason)
-            if reason and not engines.life.has_orphans:
+            if engines.serve(engines.life.tick_s) and not engines.life.has_orphans:
                 readable([connection.fileno()], None)
     ports.observe("bye", reason="done")
 

@@ -381,6 +381,22 @@ def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     return h.observes("core.2", "consensus-failed", blamed=["core.1", "core.0"], reason=f"sum, turn 2 of dp: {why}")
 
 
+def hangs_as_it_enters(h: Builder) -> Builder:
+    """core.1, where core.0 waits."""
+    h = enters(h, 0).fires("hang", "core.1/consensus:enter")
+    return h.crosses("core.1/consensus:enter", group="dp", operation="sum", fate="hang")
+
+
+@accepts(MISSING)
+def who_hangs_as_it_enters_is_said_not_to_have_come() -> Builder:
+    return gives_up(hangs_as_it_enters(two()).wait(5.05), 0, "core.1")
+
+
+@rejects(MISSING)
+def who_hung_as_it_entered_has_come_when_it_is_said_not_to_have() -> Builder:
+    return gives_up(hangs_as_it_enters(two()).wait(5.05).releases(), 0, "core.1")
+
+
 @rejects(MISSING)
 def whom_it_blames_it_does_not_say() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")

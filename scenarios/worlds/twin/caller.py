@@ -130,12 +130,9 @@ def _own(life: LauncherLife, say: Callable[[bytes], None]) -> Loop[None]:
         say(FAILED + b" " + str(error).encode())
         return
     say(UP + msgspec.msgpack.encode(attachment))
-    now, told = (yield Now()), False
+    now = yield Now()
     while not (yield Take(ORDERS, now if life.has_orphans or not life.reason else None)):
         now = yield from life.serve(now + WATCH_S)
-        if life.reason and not told:
-            told = True
-            yield Observe("none-left", {"reason": life.reason})
     yield from _shut_down(life)
     yield Observe("bye", {"reason": "done"})
 

@@ -78,15 +78,24 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
                 continue
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
-            is_so = (_came(other, failed.at) >= turns, history.ends.at(other.core) <= seen_by,
+            is_so = (_came(history, other, failed.at) >= turns, history.ends.at(other.core) <= seen_by,
                      any(record.at <= failed.at for record in left))
             if any(said not in (None, so) for said, so in zip(_WAYS[way or ""], is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
 
 
-def _came(rank: Rank, until: float) -> int:
-    """To so many all-reduces: who was struck where it enters did not, or came later."""
-    return sum(entered.at < until and entered.data.get("fate") in (None, Fate.HANG) for entered in rank.all_reduces)
+def _came(history: History, rank: Rank, until: float) -> int:
+    """To so many all-reduces by then: who hangs where it enters comes later, whoever else is struck there does not."""
+    return sum(_entry(history, rank, entered) < until for entered in rank.all_reduces)
+
+
+def _entry(history: History, rank: Rank, entered: Record) -> float:
+    fate = entered.data.get("fate")
+    if fate != Fate.HANG:
+        return entered.at if fate is None else FOREVER
+    released_at = next((receipt.released_at for receipt in history.faults.receipts
+                        if (receipt.fate, receipt.site, receipt.nth) == (fate, entered.site, entered.nth)), None)
+    return FOREVER if released_at is None else released_at
 
 
 def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
@@ -99,7 +108,7 @@ def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
         for other in group.ranks:
             died_at = history.ends.at(other.core)
             late = min(until, history.ended_at) - max(died_at, entered.at)
-            if other is not rank and _came(other, FOREVER) <= place and died_at < until:
+            if other is not rank and _came(history, other, FOREVER) <= place and died_at < until:
                 finding.took("leaving an all-reduce to which {} could not come any more, in {},", other.core, rank.core,
                              bound=_AT_ONCE_S, at=until, node=rank.core, measured=late - history.faults.frozen_s(
                                  rank.core, max(died_at, entered.at), until))
