@@ -16,7 +16,7 @@ from engine.wire.handshake import HANDSHAKE, REQUESTS
 OUTPUTS = "outputs"
 KV = "kv"
 REPLAY = "replay"
-#: What the last frames of a handshake may take to leave.
+#: What the last frames of a handshake may take to leave, at most.
 HANDSHAKE_LINGER_S = 5.0
 #: The same for the payloads of messages that do not fit into a ring.
 OVERFLOW_LINGER_S = 4.0
@@ -44,6 +44,11 @@ def outputs_of(engine: int) -> str:
     return f"{OUTPUTS}.{engine}"
 
 
+def handshake_linger_s(config: EngineConfig) -> float:
+    """Whoever it greeted may be gone meanwhile: it is out long before its owner loses patience, and kills it."""
+    return min(HANDSHAKE_LINGER_S, config.bounds.terminate_s / 2)
+
+
 def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engines: tuple[int, ...] = (0,),
                      ) -> list[SocketSpec]:
     """Of a client that owns its engines: where they introduce themselves, and all that a client has."""
@@ -56,7 +61,7 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
 def owner_socket(config: EngineConfig, address: str) -> SocketSpec:
     """ROUTER for the handshakes of cores, of whoever starts them."""
     return SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address,
-                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S,
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=handshake_linger_s(config),
                       heartbeat_s=config.sockets.heartbeat_s)
 
 
@@ -85,7 +90,7 @@ def core_handshake_socket(config: EngineConfig, address: str, engine_index: int,
                           name: str = HANDSHAKE) -> SocketSpec:
     return SocketSpec(name=name, kind="DEALER", peer_kind=greeted.kind, peer=greeted.index, bind=False,
                       address=address,
-                      identity=identity_of(engine_index), linger_s=HANDSHAKE_LINGER_S,
+                      identity=identity_of(engine_index), linger_s=handshake_linger_s(config),
                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,
                       heartbeat_s=config.sockets.heartbeat_s)
 

@@ -375,6 +375,18 @@ def who_gave_up_is_named_by_the_other_one() -> Builder:
 
 
 @accepts(MISSING)
+def who_gave_up_writes_it_down_after_it_was_named() -> Builder:
+    h = gives_up(enters(two("engine"), 0).wait(0.1), 0, "core.1", why="gave up").wait(0.05)
+    return h.observes("core.1", "dying", reason="sys.exit('SIGTERM')", queued=0)
+
+
+@rejects(MISSING)
+def who_leaves_long_after_is_said_to_have_given_up() -> Builder:
+    h = gives_up(enters(two("engine"), 0).wait(5.05), 0, "core.1", why="gave up").wait(1.0)
+    return h.observes("core.1", "dying", reason="sys.exit('SIGTERM')", queued=0)
+
+
+@accepts(MISSING)
 def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
     why = "core.1 did not enter, and core.0 gave up"

@@ -67,7 +67,8 @@ _WAYS = {" died before it entered": (False, True, None), " died in it": (True, T
 def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, turns: int) -> None:
     """What it says of those that it names is so.
 
-    Of real processes connections end first: another one knows of an end before who waits for the process.
+    Of real processes connections end first: another one knows of an end before who waits for the process; and who gives
+    up has told the others before it writes down that it did.
     """
     history = finding.history
     seen_by = failed.at + (0.0 if history.simulated else history.bounds.detection_s)
@@ -79,7 +80,7 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
             is_so = (_came(history, other, failed.at) >= turns, history.ends.at(other.core) <= seen_by,
-                     any(record.at <= failed.at for record in left))
+                     any(record.at <= seen_by for record in left))
             if any(said not in (None, so) for said, so in zip(_WAYS[way or ""], is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
 
