@@ -61,8 +61,8 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
 def owner_socket(config: EngineConfig, address: str) -> SocketSpec:
     """ROUTER for the handshakes of cores, of whoever starts them."""
     return SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address,
-                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=handshake_linger_s(config),
-                      heartbeat_s=config.sockets.heartbeat_s)
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,
+                      linger_s=handshake_linger_s(config), heartbeat_s=config.sockets.heartbeat_s)
 
 
 def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: tuple[int, ...] = (0,),
