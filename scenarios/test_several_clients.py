@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.topology import Mark, data_parallel
-from faults.plan import delay, drop, hang, kill, marked, plan, stall, terminate, until
+from faults.plan import delay, drop, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     client_isolated,
@@ -111,6 +111,17 @@ globals().update(family(__name__, (
     Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
          plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)),
          (notice_to_all, death_is_told, nothing_left_behind)),
+    Case("test_launcher_fails_as_it_closes",
+         "It is interrupted as its cores leave, one of which stands still: it waits for nobody and leaves nothing.",
+         plan(stall("core.1", at=marked("core.1", Mark.DYING)),
+              raises("launcher.0", at="core.0->launcher.0/birth:receive")), (nothing_left_behind,),
+         play={"topology": TWO}),
+    Case("test_launcher_fails_when_it_is_ready",
+         "It fails before it could say where its engines are: it ends them on its way out.",
+         plan(raises("launcher.0", at=marked("launcher.0", Mark.READY))), (nothing_left_behind,)),
+    Case("test_launcher_fails_when_it_has_closed",
+         "It fails as the last of its engines is given back, and closes them again on its way out: they are closed.",
+         plan(raises("launcher.0", at=marked("launcher.0", Mark.DYING))), (nothing_left_behind,)),
     Case("test_client_leaves_and_comes_back", "It is served again by the same engines.", plan(),
          (client_returns, tokens_match_reference, nothing_left_behind), play={"options": BACK}),
     Case("test_client_dies_and_comes_back", "It is served while what it had asked for before is given up.",
