@@ -5,7 +5,6 @@ messages, so who waits for a lost one waits for ever; here callers give such req
 finding: the same on every play of that version.
 """
 
-
 import msgspec
 
 from engine.topology import tensor_parallel

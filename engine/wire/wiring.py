@@ -44,11 +44,6 @@ def outputs_of(engine: int) -> str:
     return f"{OUTPUTS}.{engine}"
 
 
-def handshake_linger_s(config: EngineConfig) -> float:
-    """Whoever it greeted may be gone meanwhile: it is out long before its owner loses patience, and kills it."""
-    return min(HANDSHAKE_LINGER_S, config.bounds.terminate_s / 2)
-
-
 def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engines: tuple[int, ...] = (0,),
                      ) -> list[SocketSpec]:
     """Of a client that owns its engines: where they introduce themselves, and all that a client has."""
@@ -61,8 +56,8 @@ def frontend_sockets(config: EngineConfig, address: Callable[[str], str], engine
 def owner_socket(config: EngineConfig, address: str) -> SocketSpec:
     """ROUTER for the handshakes of cores, of whoever starts them."""
     return SocketSpec(name=HANDSHAKE, kind="ROUTER", peer_kind=NodeKind.CORE, bind=True, address=address,
-                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,
-                      linger_s=handshake_linger_s(config), heartbeat_s=config.sockets.heartbeat_s)
+                      send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE, linger_s=HANDSHAKE_LINGER_S,
+                      heartbeat_s=config.sockets.heartbeat_s)
 
 
 def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: tuple[int, ...] = (0,),
@@ -88,9 +83,10 @@ def client_sockets(config: EngineConfig, addresses: Mapping[str, str], engines: 
 
 def core_handshake_socket(config: EngineConfig, address: str, engine_index: int, greeted: Node,
                           name: str = HANDSHAKE) -> SocketSpec:
+    """Whoever it greets may be gone when it leaves: it is out long before its owner loses patience, and kills it."""
     return SocketSpec(name=name, kind="DEALER", peer_kind=greeted.kind, peer=greeted.index, bind=False,
-                      address=address,
-                      identity=identity_of(engine_index), linger_s=handshake_linger_s(config),
+                      address=address, identity=identity_of(engine_index),
+                      linger_s=min(HANDSHAKE_LINGER_S, config.bounds.terminate_s / 2),
                       send_channel=Channel.HANDSHAKE, receive_channel=Channel.HANDSHAKE,
                       heartbeat_s=config.sockets.heartbeat_s)
 

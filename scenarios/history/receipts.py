@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -110,6 +111,16 @@ class Faults:
             if fault is not None and fault.victim not in (None, owner_of(fault.site)):
                 return None
         return fate
+
+    def through_at(self, node: str, crossings: Sequence[Record]) -> list[float]:
+        """When that node was through each of its crossings of one site: later than it came where something held it
+        there, and never (infinite) where that was its end.
+        """
+        times = [crossing.at for crossing in crossings]
+        for receipt in self.receipts:
+            if crossings and (receipt.node, receipt.site) == (node, crossings[0].site) and receipt.nth <= len(times):
+                times[receipt.nth - 1] = receipt.over_at
+        return times
 
     @cached_property
     def ending(self) -> dict[str, Receipt]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from scenarios.guarantees.base import DEATHS, MEMORY, Envelope, Finding, Guarantee, has_workers
-from scenarios.history.history import FOREVER, Fate, History, Record
-from scenarios.history.names import ACROSS, base
+from scenarios.guarantees.base import MEMORY, Envelope, Finding, Guarantee, has_workers
+from scenarios.history.history import FOREVER, History, Record
+from scenarios.history.names import ACROSS
 
 CHAPTER = "Ring and collective RPC"
 _ENTER = "/collective:enter"
-#: Whoever meets one of these where it enters never does; who stands still there does when that is over.
-_NEVER = frozenset({*DEATHS, Fate.RAISE})
 
 
 def check_groups_agree(history: History) -> Finding:
@@ -60,10 +58,7 @@ def _judge_early(finding: Finding, ranks: list[str], group: dict[str, list[Recor
 
 def _came(history: History, node: str, entries: list[Record]) -> list[float]:
     """When a rank was in each: later than it came, where something kept it at the door."""
-    times = [entry.at for entry in entries]
-    for receipt in history.faults.receipts:
-        if receipt.site == f"{base(node)}{_ENTER}" and receipt.node == base(node) and receipt.nth <= len(times):
-            times[receipt.nth - 1] = FOREVER if receipt.fate in _NEVER else receipt.over_at
+    times = history.faults.through_at(node, entries)
     came = times[:-1] if times and times[-1] == FOREVER else times
     return [at for at, entry in zip(came, entries, strict=False) if _is_own(entry)]
 

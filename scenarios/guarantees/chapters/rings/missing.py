@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
 from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep, is_offline
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
+from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
 from scenarios.history.operations import Absence
 
@@ -86,17 +86,8 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
 
 
 def _came(history: History, rank: Rank, until: float) -> int:
-    """To so many all-reduces by then: who hangs where it enters comes later, whoever else is struck there does not."""
-    return sum(_entry(history, rank, entered) < until for entered in rank.all_reduces)
-
-
-def _entry(history: History, rank: Rank, entered: Record) -> float:
-    fate = entered.data.get("fate")
-    if fate != Fate.HANG:
-        return entered.at if fate is None else FOREVER
-    released_at = next((receipt.released_at for receipt in history.faults.receipts
-                        if (receipt.fate, receipt.site, receipt.nth) == (fate, entered.site, entered.nth)), None)
-    return FOREVER if released_at is None else released_at
+    """To so many all-reduces by then."""
+    return sum(at < until for at in history.faults.through_at(rank.core, rank.all_reduces))
 
 
 def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
