@@ -226,7 +226,7 @@ class JoinThread(Effect):
 
 
 class Close(Effect):
-    """Close all that this process has open. `linger_s` None: as each socket has it; 0: nobody will read it. -> None"""
+    """Close all that this process has open. `linger_s`: no socket lingers longer; 0: nobody will read it. -> None"""
 
     linger_s: float | None = None
 

@@ -145,7 +145,8 @@ class Socket(Protocol):
     def fileno(self) -> int:
         """Readable when a message may be there. Edge-triggered: after each wake, receive until None."""
 
-    def close(self, linger_s: float | None = None) -> None: ...
+    def close(self, linger_s: float | None = None) -> None:
+        """What is unsent stays as the spec has it, but no longer than `linger_s`. Safe to call twice."""
 
 
 class Unroutable(Exception):

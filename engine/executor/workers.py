@@ -95,7 +95,7 @@ class Workers:
         handles: dict[int, bytes] = {}
         waiting = set(self.nodes)
         while waiting:
-            heard = yield HearChildren(tuple(sorted(waiting)), deadline)
+            heard = yield HearChildren(self.nodes, deadline)  # who is up may die while others are late
             if heard is None:
                 late = ", ".join(str(node.first_life) for node in sorted(waiting))
                 raise StartupError(f"{late} did not report READY in time")

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 from engine.effects import Identity
+from engine.topology import Node
 
 PREFIX = "ringtwin-"
-#: What who comes too late is told: others of the engine have left, and taken its files along.
-GONE = "the engine's files are gone: whoever started it has left"
 
 
 class EngineFiles(msgspec.Struct, frozen=True):
@@ -41,3 +40,8 @@ def birth_certificate(me: Identity, *files: EngineFiles) -> dict[str, Any]:
     """The data of a process's first record: what a judge needs to find it and its files later."""
     return {"pid": me.pid, "ppid": me.ppid, "start_time": me.start_time,
             "segments": [one.segment("") for one in files], "paths": [one.path for one in files]}
+
+
+def files_gone(of: Node | None) -> str:
+    """What who comes too late is told. `of`: whose they are, where they are not its own."""
+    return f"{'' if of is None else f'{of}: '}the engine's files are gone: whoever started it has left"

@@ -209,13 +209,15 @@ class ZmqSocket:
                 self._came, self._went, self._cut = self._came + (not ended), self._went + ended, self._cut or ended
 
     def close(self, linger_s: float | None = None) -> None:
+        if self._socket.closed:
+            return
         if self._monitor is not None:
             if self.spec.watched and not self.spec.bind:
                 self._look()
                 linger_s = 0.0 if self._came <= self._went else linger_s
             self._socket.disable_monitor()
             self._monitor.close(0)
-        self._socket.close(None if linger_s is None else round(linger_s * 1000))
+        self._socket.close(None if linger_s is None else round(min(linger_s, self.spec.linger_s) * 1000))
 
     def _bind(self, address: str) -> None:
         try:

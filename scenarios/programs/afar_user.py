@@ -84,11 +84,10 @@ def _goes(ask: Asking, writer: MessageQueue, reader: MessageQueue, ip: str | Non
 
 
 def _first_word(second: MessageQueue) -> None:
-    """What was put in before it came is lost to it, which it may be told before it is refused."""
-    try:
-        second.dequeue(PATIENCE_S)
-    except QueueDecodeError:
-        second.dequeue(PATIENCE_S)
+    """What was put in before it came is lost to it, and what is put in before it is seen still reaches it."""
+    for _ in range(TOO_MANY):
+        with contextlib.suppress(QueueDecodeError):
+            second.dequeue(PATIENCE_S)
 
 
 def _is_bounded(ask: Asking, writer: MessageQueue, reader: MessageQueue) -> None:

@@ -173,11 +173,11 @@ class SimSocket:
         return self.met and not self.connections and not self.arrived and not self._heard
 
     def close(self, linger_s: float | None = None) -> None:
-        """Stop receiving at once; keep what is unsent for `linger_s` (the spec's, if None), unless nobody is there."""
+        """Receive no more; keep what is unsent as the spec has it, at most `linger_s`; not where nobody is there."""
         if self.spec.watched and not self.spec.bind and not self.connections:
             linger_s = 0.0
         if not self.closed:
-            self._close(self, self.spec.linger_s if linger_s is None else linger_s)
+            self._close(self, self.spec.linger_s if linger_s is None else min(linger_s, self.spec.linger_s))
 
     def unsent(self) -> int:
         return sum(len(link.pipe) for link in self.all_links())

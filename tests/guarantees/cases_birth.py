@@ -115,6 +115,13 @@ def who_leaves_without_a_reason_is_not_named() -> Builder:
 
 
 @silent("birth-told")
+def a_word_is_lost_when_all_is_told() -> Builder:
+    h = _fails(history().observes("frontend.0", "starting"), "core.1 died while starting (exit code -9)")
+    h.wait(.1).crosses(f"{WORKERS}:send", "l", word="leaving").crosses(f"{WORKERS}:receive", "l", word="leaving")
+    return h.fires("drop", f"{WORKERS}:receive")
+
+
+@silent("birth-told")
 def no_word_at_birth_is_hit() -> Builder:
     return history().started()
 

@@ -181,6 +181,13 @@ def nobody_waits_for_the_subscriber_of_a_dead_engine() -> Builder:
 
 
 @silent(GROWS)
+def nobody_waits_for_the_subscriber_of_an_engine_that_did_not_start() -> Builder:
+    h = history(subscribers=1).observes("frontend.0", "starting").fires("raise", "core.0->worker.0/rpc:send")
+    h.observes("frontend.0", "start-failed", error="StartupError", reason="core.0: it failed")
+    return _measured(h, "subscriber.0", (READY, h.now, _holds(0, 0)), (QUIET, h.now + 1, _holds()))
+
+
+@silent(GROWS)
 def who_is_on_the_way_out_opens_what_it_needs() -> Builder:
     h = history().started().crosses("core.0/mark:idle")
     first = h.now

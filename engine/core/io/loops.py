@@ -43,7 +43,7 @@ def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int
         for inbox, index in (clients or {}).items():
             if (yield WasCut(inbox)):
                 while (last := (yield Receive((inbox,), _AT_ONCE))) is not None:
-                    yield from _take_in(last[2], edges[inbox], index)
+                    yield from _take_in(last[2], edges[inbox], index, headless=headless)
                 yield Observe("client-cut", {"client": index})
                 yield Put(INPUT, ClientGone(index))
                 yield from announce(inbox)  # before it who comes back sends nothing
@@ -53,14 +53,15 @@ def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int
         inbox, _, frames = got
         if inbox == WAVES:
             yield from _started(frames, edges[inbox])
-        elif headless and [bytes(frame) for frame in frames] == [EngineCoreRequestType.LEAVE]:
-            yield Put(INPUT, Terminate("its client has closed"))
         else:
-            yield from _take_in(frames, edges[inbox], None if clients is None else clients[inbox])
+            yield from _take_in(frames, edges[inbox], None if clients is None else clients[inbox], headless=headless)
 
 
-def _take_in(frames: list[Any], edge: str, client: int | None) -> Loop[None]:
+def _take_in(frames: list[Any], edge: str, client: int | None, *, headless: bool) -> Loop[None]:
     """`client`: which of several has sent it."""
+    if headless and [bytes(frame) for frame in frames] == [EngineCoreRequestType.LEAVE]:
+        yield Put(INPUT, Terminate("its client has closed"))
+        return
     try:
         item: Any = decode_request(frames)
         _check_index(item, client)

@@ -17,7 +17,7 @@ from engine.effects import (
 )
 from engine.errors import QueueError, StartupError
 from engine.ports import Ports, Socket
-from engine.process.files import GONE, EngineFiles
+from engine.process.files import EngineFiles, files_gone
 from engine.process.runtime_dir import RuntimeDir, sweep
 from engine.topology import Node
 
@@ -63,7 +63,7 @@ class Belongings:
         try:
             word = self._process.ports.shared_word(effect.name, create=effect.create)
         except QueueError:
-            raise StartupError(GONE) from None
+            raise StartupError(files_gone(effect.of)) from None
         if effect.of is None:
             self._process.heartbeat = word
         else:

@@ -162,7 +162,8 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     if dying is None or dying.at > failed.at or any(
             receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):
         return  # a killed one may have had no time to say it
-    if history.is_apart(engine) and any(base(one.core) in told for one in history.engines_of(node) if one != engine):
+    others = (f"{NodeKind.COORDINATOR.value}.", *(base(one.core) for one in history.engines_of(node) if one != engine))
+    if history.is_apart(engine) and any(name in told for name in others):
         return  # of two that gave up one is named
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")

@@ -88,9 +88,12 @@ def _twice(history: History, first: Moment, *later: Moment) -> Iterator[tuple[Me
 
 
 def _was_ready(history: History, node: str, at: float) -> bool:
-    """A process that is held up may not have come so far; and for a subscriber of a dead engine nobody waits."""
+    """A process that is held up may not have come so far; for a subscriber of an engine that is not up nobody waits."""
     held = any(r.node == node and r.holds and r.at <= at < r.over_at for r in history.faults.receipts)
-    return not held and (kind_of(node) != NodeKind.SUBSCRIBER or history.ends.at(history.engine_of(node).core) > at)
+    if kind_of(node) != NodeKind.SUBSCRIBER or held:
+        return not held
+    core = history.engine_of(node).core
+    return history.ends.at(core) > at and any(record.at <= at for record in history.by_node("ready").get(core, ()))
 
 
 def _leaves(history: History, node: str, at: float) -> bool:

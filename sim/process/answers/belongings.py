@@ -29,7 +29,7 @@ from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import RingLayout, RingReader, RingWriter
 from engine.model_config import check_servable
 from engine.ports import RingSpec
-from engine.process.files import GONE, PREFIX, EngineFiles
+from engine.process.files import PREFIX, EngineFiles, files_gone
 from engine.topology import at
 from engine.wire.wiring import overflow_socket
 from faults.sites import store_place
@@ -86,7 +86,7 @@ def _open_heartbeat(process: SimProcess, thread: SimThread, effect: OpenHeartbea
         process.host.create_segment(effect.name, _BEAT_BYTES)
     segment = process.host.segments.get(effect.name)
     if segment is None:
-        raise StartupError(GONE)
+        raise StartupError(files_gone(effect.of))
     memory = segment.memory
     if effect.of is None:
         process.heartbeat = lambda count: _BEAT.pack_into(memory, 0, count, process.kernel.now)

@@ -116,7 +116,7 @@ def _judge_reason(finding: Finding, hit: Receipt) -> None:
     others = {base(name) for other in history.faults.receipts if other.id != hit.id
               for name in (other.node, *_NAMES.findall(other.site))}
     told = [record for name in ("start-failed", "engine-dead") for node, record in history.observed(name)
-            if record.data["reason"] and _has_started(history, node, hit)]
+            if record.at >= hit.at and record.data["reason"] and _has_started(history, node, hit)]
     for record in told[:1]:
         if not any(name in record.data["reason"] for name in (child, *others)):
             finding.broke("{} went without a reason that was heard, and what was told is {!r}", child,
