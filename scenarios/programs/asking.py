@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,15 @@ class Turns:
 def is_mapped(name: str) -> bool:
     """Whether this process has such a file in its memory."""
     return name in Path("/proc/self/maps").read_text()
+
+
+def nobodys(files: set[str]) -> set[str]:
+    """Those that are there, and in the memory of no process: another play beside may have some of its own."""
+    mapped = ""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it has gone
+            mapped += maps.read_text()
+    return {name for name in files if name not in mapped and Path(name).exists()}
 
 
 def is_near(lasted: float, seconds: float) -> bool:

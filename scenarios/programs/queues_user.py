@@ -26,7 +26,18 @@ from engine.ipc.ring import EMPTY
 from engine.ipc.segment import FOLDER
 from engine.ipc.spill import KEPT_FREE, KEPT_OPEN, SPILL_BYTES
 from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
-from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, interrupting, is_mapped, no_more, sleeps
+from scenarios.programs.asking import (
+    LATE_S,
+    PATIENCE_S,
+    Asking,
+    held,
+    interrupting,
+    is_mapped,
+    no_more,
+    nobodys,
+    sleeps,
+    until,
+)
 
 LOOPBACK = "127.0.0.1"
 CHUNKS, CHUNK_BYTES = 3, 256
@@ -326,7 +337,8 @@ def _has_no_room(ask: Asking) -> None:
         ask.raised("one for which there is almost", lambda: MessageQueue(1, 1, None, (1 << 19) + 8, 2), SpaceError,
                    "1.0 MiB")
     ask("what is open of those", lambda: no_more(before), True)
-    ask("what lies about of those", lambda: [name for name in glob.glob(f"{FOLDER}/*-ring") if name not in there], [])
+    ask("whether nothing lies about of those",
+        lambda: until(lambda: not nobodys({*glob.glob(f"{FOLDER}/*-ring")} - there)), True)
     with opened() as (writer, reader), _no_file_beyond(1 << 20):
         writer.enqueue(b"x" * (2 << 20), PATIENCE_S)
         ask("a payload for which there is no room", lambda: reader.dequeue(PATIENCE_S) == b"x" * (2 << 20), True)

@@ -133,7 +133,7 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--files", default="*", help="Only files of this pattern.")
+@click.option("--files", multiple=True, default=("*",), help="Only files of this pattern; may be given again.")
 @click.option("--sample", type=click.IntRange(1), default=None, help="So many mutants, each room with its share.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="In the twin.")
@@ -144,15 +144,17 @@ def _share(killed: int, of: int, equivalent: list[Any]) -> dict[str, float]:
 @click.option("--publish", is_flag=True, help="Put the figures into the report.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None,
               help="Default: out/mutation.json, and out/mutation-shell.json.")
-def main(files: str, sample: int | None, seed: int, jobs: int, plans: int, most: int | None, shell: bool, resume: bool,
-         publish: bool, json_file: Path | None) -> None:
+def main(files: tuple[str, ...], sample: int | None, seed: int, jobs: int, plans: int, most: int | None, shell: bool,
+         resume: bool, publish: bool, json_file: Path | None) -> None:
     """Plant small bugs into the engine's files and see which of them the lab sees."""
     if publish and (shell or most is not None):
         raise click.UsageError("the report shows the figures of the twin and all of its scenarios")
     console = Console(stderr=True)
-    names = [file for file in (shell_files() if shell else pure_files()) if fnmatchcase(file, files)]
+    known_files = shell_files() if shell else pure_files()
+    names = [file for file in known_files if any(fnmatchcase(file, one) for one in files)]
     if not names:
-        raise click.ClickException(f"no {'shell' if shell else 'pure file'} of the engine is called {files!r}")
+        what = "shell" if shell else "pure file"
+        raise click.ClickException(f"no {what} of the engine is called {' or '.join(files)}")
     json_file = json_file or Path("out/mutation-shell.json" if shell else "out/mutation.json")
     mutants = chosen(names, sample, seed)
     done = _before(json_file, {mutant.id for mutant in mutants}) if resume else []
@@ -173,8 +175,8 @@ def _in_twin(mutants: list[Mutant], jobs: int, plans: int, most: int | None, see
     if not mutants:
         return
     with console.status("covering") as status:
-        files = sorted({mutant.file for mutant in mutants})
-        _scenes[:] = with_coverage(some(scenes() + phase_scenes(), most), files, status.update)
+        concerned = sorted({mutant.file for mutant in mutants})
+        _scenes[:] = with_coverage(some(scenes() + phase_scenes(), most), concerned, status.update)
         _counts.update(counts_of_phases())
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         yield from pool.map(_judge, [(mutant, plans, seed) for mutant in mutants])
