@@ -26,6 +26,9 @@ PATIENCE_S, GONE_S, LOOK_S = 20.0, 5.0, 0.002
 #: What a wait that sleeps takes of a processor at most, how often it wakes, and what is too late for one that was rung.
 MOST_OF_A_WAIT, MOST_WAKES_PER_S, LATE_S = 0.25, 200, 0.06
 
+#: Python loses what a handler raises amid an object's end (pyzmq's `Frame` has one): it is raised again after this.
+AGAIN_S = 1.0
+
 
 class Asking:
     """`folder`: for files. `workload`: what a model is asked, and what it must answer."""
@@ -92,14 +95,14 @@ def no_more(before: list[int]) -> bool:
 
 @contextmanager
 def interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Iterator[None]:
-    """After so long a signal handler does this, and raises."""
+    """After so long a signal handler does this, and raises; later again, as somebody at a terminal would."""
     def handler(*_: object) -> None:
         if work is not None:
             work()
         raise InterruptedError
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
     finally:
