@@ -25,7 +25,6 @@ from engine.process.shell import Process
 PATIENCE_S, GONE_S, LOOK_S = 20.0, 5.0, 0.002
 #: What a wait that sleeps takes of a processor at most, how often it wakes, and what is too late for one that was rung.
 MOST_OF_A_WAIT, MOST_WAKES_PER_S, LATE_S = 0.25, 200, 0.06
-
 #: Python loses what a handler raises amid an object's end (pyzmq's `Frame` has one): it is raised again after this.
 AGAIN_S = 1.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
-from engine.topology import Channel, Edge, Mark, NodeKind, Topology, mark_site
+from engine.topology import Channel, Edge, Mark, Node, NodeKind, Topology, mark_site
 from faults.plan import PROCESS_FATES, Fate, Fault, Plan, allowed_at
 from faults.sites import home_of
 from scenarios.history.names import kind_of
@@ -22,7 +22,7 @@ MARKS = {
 }
 #: What a relay stands between.
 CHANNELS = (Channel.HANDSHAKE, Channel.REQUESTS, Channel.OUTPUTS, Channel.WAVE, Channel.REPORT, Channel.STATS)
-_RING = "rings of vLLM are memory that only its processes map"
+_RING = "rings of vLLM are memory: what goes through one is hit where it lies"
 _EVENTS = "what vLLM publishes is hit where it is heard, and on the wire"
 #: Of these only the wire: who hears them is the lab's own, and passes all other fates itself.
 WIRES = (Channel.KV, Channel.REPLAY)
@@ -34,6 +34,12 @@ _BEYOND = {
 }
 #: What somebody who stands beside a process can do to it.
 _STRIKES = frozenset({Fate.KILL, Fate.STALL, Fate.TERMINATE})
+#: Stores of a ring that its watch sees, and what befalls them there (`rings/watch.py`).
+STORES = {"reset": _STRIKES, "data": frozenset({Fate.CORRUPT}), "readers": _STRIKES | {Fate.CORRUPT},
+          "written": _STRIKES, "read": _STRIKES}
+#: So many readers have flags that fit into a processor's watchpoints.
+_MOST_READERS = 2
+_UNSEEN = "it is over before anybody beside its process could look"
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
              "scheduler": ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling", "max_model_len"),
@@ -63,6 +69,8 @@ def check(plan: Plan, options: Options) -> None:
         until = fault.until.site if fault.until is not None else None
         if until is not None and (why := why_out_of_reach(until)) is not None:
             raise NotHereError(f"{until}: {why}")
+    if needs_watch(plan) and needs_relay(plan, options):
+        raise NotHereError("messages and rings of vLLM's are hit in plays of their own")
     if options.over_http and needs_relay(plan, options):
         raise NotHereError("cores of vLLM's HTTP server are started by a process of its own, and not relayed")
 
@@ -74,6 +82,9 @@ def check_topology(topology: Topology, plan: Plan = Plan()) -> None:  # noqa: B0
     for fault in plan.faults:
         if fault.site in ranks.get(home_of(fault.site)[0], ()):
             raise NotHereError(f"{fault.site}: a core that has workers does not pass it")
+        if needs_tripwire(Plan((fault,))) and "/rpc:" in fault.site and len(
+                topology.engine(Node.parse(home_of(fault.site)[0]).index).workers) > _MOST_READERS:
+            raise NotHereError(f"{fault.site}: a processor watches no more than the flags of {_MOST_READERS} readers")
     if len(topology.clients) > 1 or topology.launchers or topology.offline:
         raise NotHereError("engines of vLLM's are played with one client, which starts them")
     if topology.subscribers and len(topology.engines) > 1:
@@ -105,6 +116,8 @@ def check_config(config: EngineConfig, workload: Workload) -> None:
 
 def fates_within_reach(site: str) -> frozenset[Fate]:
     """What may befall a crossing of a site that is within reach."""
+    if (store := _store_of(site)) is not None:
+        return STORES[store]
     return allowed_at(site) - (PROCESS_FATES - _STRIKES if "->" in site else frozenset())
 
 
@@ -119,6 +132,23 @@ def _is_wire_of_events(site: str) -> bool:
     return _channel_of(site) in WIRES and site.endswith(":wire")
 
 
+def needs_watch(plan: Plan) -> bool:
+    """Whether somebody watches the rings of a play: where a fault names a store of one."""
+    return any(_store_of(fault.site) or fault.until is not None and _store_of(fault.until.site or "")
+               for fault in plan.faults)
+
+
+def needs_tripwire(plan: Plan) -> bool:
+    """Whether stores of a writer are to be seen, as who may trace its process sees them."""
+    return any(_store_of(fault.site) not in (None, "read") for fault in plan.faults)
+
+
+def _store_of(site: str) -> str | None:
+    """Which of those that are seen."""
+    store = site.rpartition(":store.")[2]
+    return store if store != site and store in STORES else None
+
+
 def _channel_of(site: str) -> Channel | None:
     place = site.rpartition(":")[0]
     return Edge.parse(place).channel if "->" in place else None
@@ -129,6 +159,8 @@ def _why_not(fault: Fault) -> str | None:
     if why is not None:
         return why
     if fault.fate not in fates_within_reach(fault.site):
+        if _store_of(fault.site) is not None:
+            return f"who watches vLLM's rings stands beside its processes, and cannot have one {fault.fate.value}"
         return (f"a relay of vLLM's messages stands beside its processes, and cannot have one {fault.fate.value}"
                 if "->" in fault.site else f"{fault.fate.value} befalls no mark of vLLM's")
     return None
@@ -142,6 +174,10 @@ def why_out_of_reach(site: str) -> str | None:
     channel = _channel_of(site)
     if channel in CHANNELS or _is_wire_of_events(site):
         return "no process of vLLM's lives twice in a play" if life else None
+    if _store_of(site) is not None:
+        return "no process of vLLM's lives twice in a play" if life else None
+    if ":store." in site or site.endswith(":doorbell"):
+        return _UNSEEN
     if channel is not None or "/mark:" not in site:
         return _BEYOND.get(channel) or "no crossing of vLLM's is seen there"
     kind, mark = NodeKind(kind_of(node)), site.rpartition(":")[2]

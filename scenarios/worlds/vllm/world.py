@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.process.identity import start_time
 from engine.topology import Channel, Client, Deployment, Launcher, Node, NodeKind
 from faults.plan import Plan, PlanError
-from scenarios.history.play import Options, Play
+from scenarios.history.play import Holdings, Options, Play
 from scenarios.lab import home
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload, workload_for
@@ -34,15 +34,18 @@ from scenarios.worlds.vllm.recipe import Recipe, Wish, granted
 from scenarios.worlds.vllm.references import with_references
 from scenarios.worlds.vllm.relay import process as relay_process
 from scenarios.worlds.vllm.relay.process import RelayRecipe, fresh_name
+from scenarios.worlds.vllm.rings import watch
+from scenarios.worlds.vllm.rings.tripwire import obstacle
+from scenarios.worlds.vllm.rings.watch import WatchRecipe
 from scenarios.worlds.vllm.selection import DIFFERENT
-from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay
+from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay, needs_tripwire, needs_watch
 
 #: By such names scenarios are known that are made for vLLM's processes.
 OF_ITS_OWN = "test_vllm_"
 #: Of the lab's model.
 VOCABULARY = 561
-#: A relay has started within this.
-RELAY_S = 20.0
+#: A relay, or a watch, has started within this.
+BESIDE_S = 20.0
 
 
 class VllmWorld(World):
@@ -62,9 +65,12 @@ class VllmWorld(World):
         options = msgspec.structs.replace(options, edits=(*options.edits, *self.edits))
         check(plan, options)
         check_topology(topology, plan)
-        if needs_relay(plan, options) and not self.scenario.startswith(OF_ITS_OWN):
-            raise NotHereError("messages of vLLM's are hit in scenarios of its own: crossings there count otherwise")
+        if (needs_relay(plan, options) or needs_watch(plan)) and not self.scenario.startswith(OF_ITS_OWN):
+            raise NotHereError("messages of vLLM's, and its rings, are hit in scenarios of its own: crossings there "
+                               "count otherwise")
         check_config(config or lab_config(), workload)
+        if needs_tripwire(plan) and (why := obstacle()) is not None:
+            raise NotHereError(why)
         config = with_bounds(config or lab_config(), topology)
         if topology.subscribers:  # its publisher is the one that they are told to hear
             options = msgspec.structs.replace(options, without_epochs=True)
@@ -110,18 +116,34 @@ class VllmBench(RealBench):
         self._sockets = self._scratch / "s"
         self._sockets.mkdir()
 
-        self._relay: tuple[str, RealActor] | None = None
+        self._relay = ""  # what it is asked by, where there is one
+        self._beside: list[RealActor] = []  # the lab's own, which stand beside vLLM's processes
+        self._unarmed: RealActor | None = None  # of them the watch of rings, until all is up
         if needs_relay(play.plan, play.options):
-            self._relay = self._start_relay()
+            recipe = RelayRecipe(str(self._folder.absolute()), fresh_name())
+            self._start_beside(relay_process, recipe, "relay")
+            self._relay = recipe.name
+        if needs_watch(play.plan):
+            self._unarmed = self._start_beside(watch, WatchRecipe(str(self._folder.absolute())), "watch")
 
-    def _start_relay(self) -> tuple[str, RealActor]:
-        name = fresh_name()
-        actor = RealActor(relay_process.main, msgspec.msgpack.encode(RelayRecipe(
-            str(self._folder.absolute()), name)), "relay", "fork")
-        if not actor.connection.poll(RELAY_S) or actor.connection.recv_bytes() != relay_process.UP:
-            actor.close()
-            raise VllmError("the relay of a play did not start")
-        return name, actor
+    def measure(self) -> list[tuple[Node, Holdings]]:
+        """It begins when all is up and nothing is asked yet: then the watch of rings is armed."""
+        actor, self._unarmed = self._unarmed, None
+        if actor is not None:
+            actor.connection.send_bytes(watch.ARM)
+            self._wait_for(actor, watch.UP, "watch")
+        return super().measure()
+
+    def _start_beside(self, room: Any, recipe: Any, name: str) -> RealActor:
+        """`room`: has its `main`, and the word by which that says that it is `UP`."""
+        actor = RealActor(room.main, msgspec.msgpack.encode(recipe), name, "fork")
+        self._beside.append(actor)
+        self._wait_for(actor, room.UP, name)
+        return actor
+
+    def _wait_for(self, actor: RealActor, word: bytes, name: str) -> None:
+        if not actor.connection.poll(BESIDE_S) or actor.connection.recv_bytes() != word:
+            raise VllmError(f"the {name} of a play did not start")
 
     def start_client(self, client: Client, life: int, attachment: bytes) -> Caller:
         caller = self._host.start(Recipe(
@@ -130,7 +152,7 @@ class VllmBench(RealBench):
             environment=environment_of(self._play.config, str(self._sockets)),
             await_death_s=self._options.await_death_s, request_s=self._play.config.bounds.request_s, log=self._log,
             synchronous=self._options.synchronous, over_http=self._options.over_http,
-            startup_s=self._play.config.bounds.startup_s, relay=self._relay[0] if self._relay is not None else ""))
+            startup_s=self._play.config.bounds.startup_s, relay=self._relay))
         self._family.adopt(caller.pid)
         self._actors.append(caller)
         return caller
@@ -143,10 +165,10 @@ class VllmBench(RealBench):
 
     def _followed_by(self, subscriber: Node) -> EngineConfig:
         """Through the relay, where there is one."""
-        if self._relay is None:
+        if not self._relay:
             return self._config
         events, asked = self._config.kv_events, {"endpoint": Channel.KV, "replay_endpoint": Channel.REPLAY}
-        told = {name: granted(self._relay[0], Wish(getattr(events, name), subscriber.index, channel))
+        told = {name: granted(self._relay, Wish(getattr(events, name), subscriber.index, channel))
                 for name, channel in asked.items()}
         return msgspec.structs.replace(self._config, kv_events=msgspec.structs.replace(events, **told))
 
@@ -176,6 +198,6 @@ class VllmBench(RealBench):
 
     def close(self) -> None:
         self._family.end()
-        if self._relay is not None:
-            self._relay[1].close()
+        for actor in self._beside:
+            actor.close()
         super().close()

@@ -1,0 +1,1 @@
+"""Rings of vLLM's, watched and damaged by who stands beside its processes."""
