@@ -29,17 +29,20 @@ WRITERS = {"the broadcast": ("core.0", "rpc"), "the answers": ("worker.0", "resp
 BEGINS = hang("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=EXECUTES, until=until(seconds=0.0))
 #: Of the payload its first one, by which it cannot be read; of the readers' flags all.
 BYTES = {"data": 0, "readers": -1}
+#: Of the answers to two calls in a row one is waited for: that to sample.
+TIMES = {"data": 2, "readers": 1}
 #: Dies, and takes its engine along.
 TOLD = (ends_once, death_is_told, health_is_true)
 SOME_TIME = until(seconds=0.5)
 
 
 def _changed(what: str) -> Plan:
-    """`what`: "data of the broadcast". Of one message, a while after the begin."""
+    """`what`: "data of the broadcast". A while after the begin."""
     place, _, ring = what.partition(" of ")
     writer, name = WRITERS[ring]
     return plan(BEGINS, behind("f1", Fault(
-        id="", site=f"{writer}/{name}:store.{place}", fate=Fate.CORRUPT, nth=4, byte=BYTES[place])))
+        id="", site=f"{writer}/{name}:store.{place}", fate=Fate.CORRUPT, nth=4, times=TIMES[place],
+        byte=BYTES[place])))
 
 
 def _struck(what: str) -> Plan:

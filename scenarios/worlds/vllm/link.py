@@ -17,7 +17,7 @@ from typing import Any
 from scenarios.lab import home
 from scenarios.worlds.engine import Connected
 from scenarios.worlds.vllm.environment import IMPORT_S, VARIABLES
-from scenarios.worlds.vllm.recipe import (
+from scenarios.worlds.vllm.host.recipe import (
     PACKET_BYTES,
     Ended,
     Failed,

@@ -29,8 +29,8 @@ from scenarios.worlds.vllm.edits.copy import make_copy
 from scenarios.worlds.vllm.edits.registry import edits_of
 from scenarios.worlds.vllm.environment import installed, interpreter, make_path, versions_of
 from scenarios.worlds.vllm.family import Family, name_of
+from scenarios.worlds.vllm.host.recipe import Recipe, Wish, granted
 from scenarios.worlds.vllm.link import Caller, Host, VllmError
-from scenarios.worlds.vllm.recipe import Recipe, Wish, granted
 from scenarios.worlds.vllm.references import with_references
 from scenarios.worlds.vllm.relay import process as relay_process
 from scenarios.worlds.vllm.relay.process import RelayRecipe, fresh_name

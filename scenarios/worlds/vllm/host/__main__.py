@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 
 from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, end_descendants, own_shared_memory
-from scenarios.worlds.vllm.recipe import (
+from scenarios.worlds.vllm.host.recipe import (
     PACKET_BYTES,
     Ended,
     Failed,

@@ -23,8 +23,8 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import PROBE_S, Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import AskedVllm
+from scenarios.worlds.vllm.host.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.host.relayed import shake_hands_through
-from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 

@@ -25,9 +25,9 @@ from scenarios.lab.script import CLOSE, DONE, FAILED, GO, UP
 from scenarios.workloads.caller import Caller, Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.asked import error_of, ours
+from scenarios.worlds.vllm.host.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.host.relayed import shake_hands_through
 from scenarios.worlds.vllm.host.values import given
-from scenarios.worlds.vllm.recipe import PATIENCE, Recipe
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
 

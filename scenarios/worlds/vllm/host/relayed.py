@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.engine import utils
 
 from engine.topology import Channel
-from scenarios.worlds.vllm.recipe import Wish, granted
+from scenarios.worlds.vllm.host.recipe import Wish, granted
 
 #: Of an argument of vLLM's that is such an address.
 _ADDRESSES = ("handshake_address", "client_handshake_address")

@@ -31,8 +31,8 @@ from scenarios.lab.script import FAILED
 from scenarios.workloads.caller import Heard
 from scenarios.workloads.workload import Command
 from scenarios.worlds.vllm.host.caller import CallerProcess
+from scenarios.worlds.vllm.host.recipe import Recipe
 from scenarios.worlds.vllm.host.values import given
-from scenarios.worlds.vllm.recipe import Recipe
 from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
 #: Of one question for the health, and how often it is asked while the server starts.

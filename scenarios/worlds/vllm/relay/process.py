@@ -17,7 +17,7 @@ import msgspec
 
 from engine.topology import Channel
 from faults.real.board import open_board
-from scenarios.worlds.vllm.recipe import Wish, address_of
+from scenarios.worlds.vllm.host.recipe import Wish, address_of
 from scenarios.worlds.vllm.relay.passage import Ends
 from scenarios.worlds.vllm.relay.relay import Relay
 

@@ -24,7 +24,14 @@ from scenarios.worlds.registry import EVERY, WORLDS, worlds_of
 from scenarios.worlds.vllm import environment
 from scenarios.worlds.vllm.arguments import BOUNDS, arguments_of, environment_of, longest, with_bounds
 from scenarios.worlds.vllm.family import Family
-from scenarios.worlds.vllm.sites import check, check_config, check_topology, needs_relay
+from scenarios.worlds.vllm.sites import (
+    check,
+    check_config,
+    check_topology,
+    needs_relay,
+    needs_tripwire,
+    needs_watch,
+)
 from scenarios.worlds.vllm.stand_in.gate import Gate, Gates
 
 ORPHANS = """
@@ -83,11 +90,27 @@ def test_an_orphan_still_belongs_to_its_play() -> None:
 
 @pytest.mark.parametrize("fault", [
     raises("core.0", at="core.0->frontend.0/outputs:send"), kill("core.0", at="core.0/mark:idle"),
-    kill("worker.0", at="core.0->worker.0/rpc:receive"), stall("core.0", at="core.0/rpc:store.written", nth=2)],
+    kill("worker.0", at="core.0->worker.0/rpc:receive"), raises("core.0", at="core.0/rpc:store.written", nth=2),
+    stall("core.0", at="core.0/rpc:doorbell")],
     ids=lambda fault: fault.site)
 def test_what_is_out_of_reach_is_said(fault: object) -> None:
-    with pytest.raises(NotHereError, match="of vLLM"):
+    with pytest.raises(NotHereError, match="of vLLM|vLLM's|is over before"):
         check(plan(fault), Options())  # type: ignore[arg-type]
+
+
+def test_a_ring_is_watched_where_a_plan_names_a_store_of_it() -> None:
+    reads, stores = (kill(node, at=f"{node}/rpc:store.{store}") for node, store in (
+        ("worker.1", "read"), ("core.0", "reset")))
+    for fault in (reads, stores):
+        check(plan(fault), Options())
+        assert needs_watch(plan(fault)) and not needs_relay(plan(fault), Options())
+    assert needs_tripwire(plan(stores)) and not needs_tripwire(plan(reads))
+    assert not needs_watch(plan(kill("core.0", at="core.0/mark:scheduled")))
+    check_topology(tensor_parallel(2), plan(stores))
+    with pytest.raises(NotHereError, match="the flags of 2 readers"):
+        check_topology(tensor_parallel(4), plan(stores))
+    with pytest.raises(NotHereError, match="in plays of their own"):
+        check(plan(stores), Options(relayed=True))
 
 
 def test_a_relay_is_there_where_a_plan_names_a_message_or_somebody_asks_for_it() -> None:
@@ -108,7 +131,9 @@ def test_each_site_says_whether_it_is_within_reach() -> None:
     assert told["frontend.0->core.0/requests:wire"] == "cut"
     assert told["core.0->frontend.0/outputs:send"] == "kill stall terminate"
     assert "drop" in told["core.0->frontend.0/outputs:receive"]
-    assert told["core.0/rpc:store.written"].startswith("out of reach: ")
+    assert told["core.0/rpc:store.written"] == "kill stall terminate"
+    assert told["core.0/rpc:store.data"] == "corrupt"
+    assert told["core.0/rpc:doorbell"].startswith("out of reach: ")
     assert "out of reach" not in "".join(lines("sites", tensor_parallel(2)))
 
 
