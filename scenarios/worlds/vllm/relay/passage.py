@@ -59,6 +59,29 @@ class Ends:
         return crossings
 
 
+class Struck:
+    """Who is struck from outside at a crossing. A process that is stopped goes on by the lab's word."""
+
+    def __init__(self) -> None:
+        self._stops: list[tuple[Crossings, Fault, str, int]] = []
+
+    def __bool__(self) -> bool:
+        """Whether one stands still."""
+        return bool(self._stops)
+
+    def strike(self, end: Crossings, fault: Fault, site: str, nth: int) -> None:
+        end.strike(fault)
+        if fault.fate is Fate.STALL and fault.victim in (None, home_of(site)[0]):
+            self._stops.append((end, fault, site, nth))
+
+    def release(self) -> None:
+        for stop in list(self._stops):
+            end, fault, site, nth = stop
+            if (end.board.released_at(fault.id) or 0.0) >= (end.board.fired_at(fault.id) or 0.0):
+                self._stops.remove(stop)
+                end.record(Kind.RELEASE, fault.id, nth, "", 0, fates.released(site, nth))
+
+
 class Passage:
     """One edge. Messages are `(piece, frames)`; those of a connection that ends while they are held go to the next.
 
@@ -73,13 +96,13 @@ class Passage:
         self._names_wire = self._sender.judge.names(self._wire)
         self._inbox = Inbox(self._receiver.is_over, self._on_release)
         self._has_died = False  # its sender, at a message of it
-        self._stops: list[tuple[Crossings, Fault, str, int]] = []
+        self._struck = Struck()
         self.take = self._inbox.take
 
     @property
     def holding(self) -> bool:
         """Whether something here waits for a fault to be over."""
-        return self._inbox.holding or bool(self._stops)
+        return self._inbox.holding or bool(self._struck)
 
     def arrive(self, piece: Any, frames: Sequence[Any]) -> Cut | None:
         """A message has come in whole. -> the cut that ends its connection there: then it does not pass"""
@@ -92,7 +115,7 @@ class Passage:
             data["bytes"] = big
         fault, nth = self._note(self._sender, self._sends, frames, data)
         if fault is not None:
-            self._strike(self._sender, fault, self._sends, nth)
+            self._struck.strike(self._sender, fault, self._sends, nth)
             self._has_died = fault.fate is Fate.KILL and fault.victim in (None, str(self.edge.source))
             if self._has_died:
                 return None
@@ -103,7 +126,7 @@ class Passage:
         self._inbox.arrive(self._receives, (piece, frames), None if strikes else fault,  # type: ignore[arg-type]
                            nth, self._clock.monotonic())
         if fault is not None and strikes:
-            self._strike(self._receiver, fault, self._receives, nth)
+            self._struck.strike(self._receiver, fault, self._receives, nth)
         return None
 
     def _on_wire(self) -> Cut | None:
@@ -112,11 +135,7 @@ class Passage:
 
     def release(self) -> bool:
         """Let go what is over. -> whether a message may be taken now that was held"""
-        for stop in list(self._stops):
-            crossings, fault, site, nth = stop
-            if (crossings.board.released_at(fault.id) or 0.0) >= (crossings.board.fired_at(fault.id) or 0.0):
-                self._stops.remove(stop)
-                crossings.record(Kind.RELEASE, fault.id, nth, "", 0, fates.released(site, nth))
+        self._struck.release()
         return self._inbox.release(self._clock.monotonic())
 
     def cut_is_over(self, cut: Cut, since: float) -> bool:
@@ -128,11 +147,6 @@ class Passage:
     def _note(self, end: Crossings, site: str, frames: Sequence[Any],
               data: dict[str, Any]) -> tuple[Fault | None, int]:
         return end.note(site, frames=frames, data=data, decoded=lambda: decoded_of(self.edge.channel, frames))
-
-    def _strike(self, end: Crossings, fault: Fault, site: str, nth: int) -> None:
-        end.strike(fault)
-        if fault.fate is Fate.STALL and fault.victim in (None, home_of(site)[0]):
-            self._stops.append((end, fault, site, nth))
 
     def _on_release(self, held: Held) -> None:
         self._receiver.released(held.fault, held.edge, held.nth)

@@ -24,13 +24,9 @@ from pathlib import Path
 import msgspec
 
 from engine.topology import Node
-from faults import fates
-from faults.journal import Kind
 from faults.plan import Fate, Fault
 from faults.real.board import open_board
-from faults.real.crossings import Crossings
-from faults.sites import home_of
-from scenarios.worlds.vllm.relay.passage import Ends
+from scenarios.worlds.vllm.relay.passage import Ends, Struck
 from scenarios.worlds.vllm.rings.layout import CHUNKS, Ring, Shape
 from scenarios.worlds.vllm.rings.search import flags_in, ring_of, shapes_of
 from scenarios.worlds.vllm.rings.tripwire import Tripwire
@@ -91,7 +87,7 @@ class Watch:
         self._reads = {reader: (ends.of(reader), f"{reader}/{of_reader}:store.read") for reader in readers}
         self._since: dict[int, float] = {}  # chunks that are written and not read by all, and since when
         self._seen: set[int] = set()  # those of them that wait
-        self._stops: list[tuple[Crossings, Fault, str, int]] = []
+        self._struck = Struck()
         self._tripwire: Tripwire | None = None
 
     @property
@@ -113,7 +109,7 @@ class Watch:
         while self._tripwire is not None and self._tripwire.tripped():
             self._has_stored(self._tripwire, self._ring)
         self._look_for_what_waits(self._ring)
-        self._release()
+        self._struck.release()
 
     # -- what waits
 
@@ -135,7 +131,7 @@ class Watch:
                 continue
             fault, nth = end.note(site, data={"chunk": chunk})
             if fault is not None:
-                self._strike(end, fault, site, nth)
+                self._struck.strike(end, fault, site, nth)
 
     def _counts(self, site: str) -> bool:
         """Whether the plan names it, and all that is planned there may begin."""
@@ -171,19 +167,4 @@ class Watch:
         else:  # it is met where it stands
             wire.leave(SIGNALS[fault.fate])
         if fault.fate is Fate.STALL:
-            self._strike(self._end, fault, site, nth)
-
-    # -- who is struck
-
-    def _strike(self, end: Crossings, fault: Fault, site: str, nth: int) -> None:
-        end.strike(fault)
-        if fault.fate is Fate.STALL and fault.victim in (None, home_of(site)[0]):
-            self._stops.append((end, fault, site, nth))
-
-    def _release(self) -> None:
-        """Whoever was stopped goes on by the lab's word."""
-        for stop in list(self._stops):
-            end, fault, site, nth = stop
-            if (self._board.released_at(fault.id) or 0.0) >= (self._board.fired_at(fault.id) or 0.0):
-                self._stops.remove(stop)
-                end.record(Kind.RELEASE, fault.id, nth, "", 0, fates.released(site, nth))
+            self._struck.strike(self._end, fault, site, nth)
