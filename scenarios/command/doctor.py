@@ -36,7 +36,7 @@ def examine(clean: bool) -> Iterator[str]:
     for name, world in WORLDS.items():
         reason = world.obstacle() or (None if world.virtual_time else _too_little_shm())
         ok = None if reason and world.by_name else reason is None
-        yield _line(ok, f"{name} world", reason or "can be played")
+        yield _line(ok, f"{name} world", reason or ", ".join(filter(None, ("can be played", world.lack()))))
     yield ""
     yield _line(sys.version_info >= (3, 11), "python", f"{platform.python_version()} ({sys.executable})",
                 "3.11 or newer is needed")

@@ -21,8 +21,14 @@ ENGINE_PACKAGES = ("torch", "zmq", "safetensors")
 EVERY = "both"
 
 
+def _nothing() -> str | None:
+    return None
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One world. `make` takes what `scenarios.worlds.base.World` does; `obstacle` says why it cannot be played here."""
+    """One world. `make` takes what `scenarios.worlds.base.World` does. `obstacle` says why it cannot be played here, `lack`
+    what of it cannot.
+    """
 
     name: str
     word: str  # what it is called in sentences and tables
@@ -31,6 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     virtual_time: bool
     make: Callable[..., Any]
     obstacle: Callable[[], str | None]
+    lack: Callable[[], str | None] = _nothing
     by_name: bool = False  # played where it is asked for by its name, and nowhere else
 
 
@@ -62,6 +69,12 @@ def _no_vllm() -> str | None:
     return no_real_processes() or obstacle()
 
 
+def _no_stores_of_vllm() -> str | None:
+    from scenarios.worlds.vllm.rings.tripwire import obstacle
+
+    return (why := obstacle()) and f"less the stores of its rings: {why}"
+
+
 def _nowhere(out: Path, **rest: Any) -> Any:
     raise LookupError("a world that is only known from a recorded run cannot be made")
 
@@ -78,11 +91,11 @@ def no_real_processes() -> str | None:
 
 WORLDS = {entry.name: entry for entry in (
     Entry(name="sim", word="twin", within="in the twin", described="the twin", virtual_time=True, make=_twin,
-          obstacle=lambda: None),
+          obstacle=_nothing),
     Entry(name="engine", word="engine", within="on the engine", described="the real engine", virtual_time=False,
           make=_engine, obstacle=no_real_processes),
     Entry(name="vllm", word="vLLM", within="in vLLM", described="vLLM's own processes", virtual_time=False, make=_vllm,
-          obstacle=_no_vllm, by_name=True),
+          obstacle=_no_vllm, lack=_no_stores_of_vllm, by_name=True),
 )}
 
 

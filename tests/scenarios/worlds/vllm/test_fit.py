@@ -81,11 +81,15 @@ LACKS = [
 ]
 
 
-def test_another_version_that_fits_is_played(named: Callable[[str, Iterable[Need]], Path]) -> None:
+def test_another_version_that_fits_is_played(
+        named: Callable[[str, Iterable[Need]], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     python = named("0.99.1", NEEDS)
     assert environment.version_of(python) == "0.99.1" != environment.TESTED
     assert environment.obstacle() is None
     assert "ok  vllm world     can be played" in list(examine(clean=False))
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    [line] = [one for one in examine(clean=False) if "vllm world" in one]
+    assert line.startswith("ok  vllm world     can be played, less the stores of its rings: ")
 
 
 @pytest.mark.parametrize(("needs", "why"), LACKS, ids=["a method", "a module", "an argument", "a field"])
