@@ -219,7 +219,7 @@ class ThreadFailed(msgspec.Struct, frozen=True):
 
 
 class JoinThread(Effect):
-    """Wait for the end of a thread. -> whether it has ended by the deadline"""
+    """Wait for the end of a thread. -> whether it has ended by the deadline; one that was not started has"""
 
     name: str
     deadline: float

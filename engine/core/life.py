@@ -97,7 +97,6 @@ class CoreLife:
         self._left_by = ""  # who of them was gone, as the beginning of a sentence
         self._kv_log: KVEventLog | None = None
         self._pulse = Pulse(recipe.config.bounds)
-        self._threads: list[str] = []  # of the I/O threads, those that run
         self._last_words: Loop[None] | None = None  # what the main thread says in the output thread's place
 
     def run(self) -> Loop[None]:
@@ -242,7 +241,6 @@ class CoreLife:
     def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
         """A thread that ends takes the core with it, never in silence."""
         yield beside(name, loop, told=INPUT)
-        self._threads.append(name)
 
     # -- watch
 
@@ -300,8 +298,7 @@ class CoreLife:
             yield Put(OUTPUT, Dead())
             if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):
                 yield from self._last_words  # nothing, unless the thread failed
-        if "input" in self._threads:
-            yield JoinThread("input", (yield Now()) + bounds.linger_s)
+        yield JoinThread("input", (yield Now()) + bounds.linger_s)
         if self._executor is not None:
             yield from self._executor.stop()
         if self._kv_log is not None:

@@ -26,8 +26,8 @@ def _nothing() -> str | None:
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One world. `make` takes what `scenarios.worlds.base.World` does. `obstacle` says why it cannot be played here, `lack`
-    what of it cannot.
+    """One world. `make` takes what `scenarios.worlds.base.World` does. `obstacle` says why it cannot be played here,
+    `lack` what of it cannot.
     """
 
     name: str

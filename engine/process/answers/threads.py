@@ -41,7 +41,9 @@ class Threads:
         thread.start()
 
     def _join(self, effect: JoinThread) -> bool:
-        thread = self._threads[effect.name]
+        thread = self._threads.get(effect.name)
+        if thread is None or thread.ident is None:  # a signal came before it was started
+            return True
         thread.join(self._left(effect.deadline, threading.TIMEOUT_MAX))
         return not thread.is_alive()
 

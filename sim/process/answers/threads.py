@@ -29,7 +29,7 @@ def _thread_ended(process: SimProcess, told: str | None, thread: SimThread) -> N
 
 
 def _join_thread(process: SimProcess, thread: SimThread, effect: JoinThread) -> Any:
-    if process.named[effect.name].finished:
+    if effect.name not in process.named or process.named[effect.name].finished:
         return True
     if effect.deadline <= process.kernel.now:
         return False

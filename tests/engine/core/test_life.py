@@ -292,6 +292,29 @@ def test_one_that_is_stuck_sending_is_not_waited_for_longer_than_its_linger() ->
     assert life.outputs == [] and life.bye == "SIGTERM"  # the thread still owns the socket: nobody else may send
 
 
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("name", ["output", "input"])
+def test_a_sigterm_as_a_thread_is_started_leaves_none_behind(name: str, started: bool) -> None:
+    life = Life()
+    order = []
+
+    def start(effect: StartThread) -> None:
+        if effect.name != name or started:
+            life.hand.threads[effect.name] = effect
+        if effect.name == name:
+            raise SystemExit("SIGTERM while starting")
+
+    def join(effect: JoinThread) -> bool:
+        order.append(effect.name)
+        if effect.name in life.hand.threads:
+            life.hand.run_thread(effect.name)
+        return True
+
+    life.hand.instead |= {StartThread: start, JoinThread: join, Close: lambda effect: order.append("close")}
+    life.end()
+    assert order == ["output", "input", "close"] and life.outputs == [[ENGINE_CORE_DEAD]]
+
+
 # -- the frontend is gone
 
 

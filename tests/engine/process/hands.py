@@ -119,7 +119,8 @@ class LifeHand(Hand):
             case e.StartThread(name=name):
                 self.threads[name] = effect
             case e.JoinThread(name=name):
-                self.run_thread(name)
+                if name in self.threads:
+                    self.run_thread(name)
                 return True
             case e.ExitNow(code=code):
                 raise ExitedError(code)

@@ -16,6 +16,7 @@ from engine.effects import (
     Call,
     EndChild,
     Gone,
+    JoinThread,
     Now,
     Put,
     Receive,
@@ -90,6 +91,11 @@ def test_a_deadline_ends_a_wait_and_one_in_the_past_looks_once(make, process) ->
     assert not found and 0.04 < took_s < 1.0
     found, took_s = timed(process, make(soon(process, -100.0)))
     assert not found and took_s < 0.04
+
+
+def test_a_thread_that_was_never_started_has_ended(process) -> None:
+    ended, took_s = timed(process, JoinThread("input", soon(process, LONG_S)))
+    assert ended and took_s < 5.0
 
 
 def test_a_take_wakes_at_the_first_item(process) -> None:
