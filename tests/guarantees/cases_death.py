@@ -679,6 +679,14 @@ def the_next_start_removes_what_the_dead_left() -> Builder:
     return h.lab(restarts=[{"life": 1, "ready": True, "served": True, "removed": ["rt-1-rpc"]}])
 
 
+@accepts("nothing-left-behind")
+def a_start_of_somebody_else_has_removed_what_the_dead_left() -> Builder:
+    h = _born()
+    for node in ("frontend.0", "core.0"):
+        h.fires("kill", f"{node}/mark:idle").ends(node, exitcode=-9)
+    return h.lab(restarts=[{"life": 1, "ready": True, "served": True, "removed": []}])
+
+
 @accepts("nothing-left-behind", "no-orphans")
 def the_lab_kills_everything_as_it_was_asked_to() -> Builder:
     h = _born().ends("frontend.0", killed_by_lab=True).wait(.01).ends("core.0", exitcode=-9)
@@ -693,6 +701,14 @@ def _frontend_struck_down(*, last: bool) -> Builder:
     h.fires("terminate", "core.0/mark:draining", node="frontend.0").wait(.01).ends("frontend.0", exitcode=-15)
     if not last:
         h.wait(.01).ends("core.0")
+    return h.lab(leftovers=["segment rt-1-rpc"])
+
+
+@silent("nothing-left-behind")
+def a_caller_is_struck_down_before_it_has_told_who_is_left() -> Builder:
+    h = history().observes("coordinator.0", "born", pid=2, ppid=1, start_time=2, segments=["rt-1-"], paths=[])
+    h.observes("frontend.0", "born", pid=1, ppid=0, start_time=1, segments=["rt-1-"], paths=[])
+    h.fires("kill", "frontend.0->core.0/birth:send", node="frontend.0").ends("frontend.0").wait(.01).ends("core.0")
     return h.lab(leftovers=["segment rt-1-rpc"])
 
 

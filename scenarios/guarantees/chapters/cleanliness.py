@@ -101,6 +101,8 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("the next start failed: {}", restart.get("error") or "it served nothing")
         elif restart.get("removed"):
             finding.witness("the next start removed what the dead had left: {}", ", ".join(restart["removed"][:3]))
+        elif named and not lab.leftovers:  # a start of anybody's removes what is left of any dead engine on its host
+            finding.witness("the next start served, and found that somebody else's had removed what the dead had left")
     for alive in lab.beside:
         for touched in alive.touched if alive.engine not in history.struck else ():
             finding.broke("{} of engine {}, which was alive, was touched", touched, alive.engine)

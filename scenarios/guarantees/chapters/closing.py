@@ -162,8 +162,9 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     if dying is None or dying.at > failed.at or any(
             receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):
         return  # a killed one may have had no time to say it
-    others = (f"{NodeKind.COORDINATOR.value}.", *(base(one.core) for one in history.engines_of(node) if one != engine))
-    if history.is_apart(engine) and any(name in told for name in others):
+    others = [f"{NodeKind.COORDINATOR.value}."] if history.coordinated(engine) else []
+    others += [base(one.core) for one in history.engines_of(node) if one != engine] if history.is_apart(engine) else []
+    if any(name in told for name in others):
         return  # of two that gave up one is named
     reason = dying.data["reason"]
     kind, _, words = reason.partition(": ")
@@ -284,18 +285,22 @@ def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended:
 
 
 def nobody_was_left(history: History, engine: list[ProcessEnd]) -> bool:
-    """Whether nobody of these could clean up. Of several that have started engines each cleans up for its own."""
+    """Whether nobody of these could clean up. Of several that have started engines each cleans up for its own.
+
+    Who was not born has not been told of anything that it could remove.
+    """
     owners = {p.node: history.owner_of(p.node) for p in engine if not p.life}
     of_cores = {owner for node, owner in owners.items() if kind_of(node) == "core"}
     together = [[p for p in engine if owners.get(p.node) == owner] for owner in of_cores]
-    return any(_all_were_killed(history, some) or _last_was_struck_down(history, some) for some in together)
+    told = [[p for p in some if p.node in history.by_node("born") or kind_of(p.node) in ("frontend", "launcher")]
+            for some in together]
+    return any(_all_were_killed(history, some) for some in told) or any(
+        _last_was_struck_down(history, some) for some in together + told)
 
 
 def _all_were_killed(history: History, engine: list[ProcessEnd]) -> bool:
-    """Who was not born has not been told of anything that it could remove."""
     killed = {death.node for death in history.ends.values() if has_no_chance(death)}
-    told = [p.node for p in engine if p.node in history.by_node("born") or kind_of(p.node) in ("frontend", "launcher")]
-    return bool(told) and killed.issuperset(told)
+    return bool(engine) and killed.issuperset(p.node for p in engine)
 
 
 def _last_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
