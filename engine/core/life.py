@@ -149,7 +149,7 @@ class CoreLife:
         yield from executor.connect(recipe.across)
         num_blocks = yield from executor.initialize()
         model = yield ReadModel(config)
-        self._kv_log = yield from start_publisher(self._kv_config(), config.data_parallel_rank)
+        yield from start_publisher(self._kv_config(), config.data_parallel_rank, kept=self._keep)
         yield from self._join_ranks()
         scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.cache.block_size,
                               max_model_len(config, model), vocab_size=model.vocab_size,
@@ -170,6 +170,9 @@ class CoreLife:
             edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4,
             headless=recipe.is_headless))
         return engine
+
+    def _keep(self, log: KVEventLog) -> None:
+        self._kv_log = log
 
     def _make(self, scheduler: Scheduler, executor: Executor) -> EngineCore:
         config, recipe = self._config, self._recipe

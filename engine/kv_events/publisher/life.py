@@ -9,6 +9,8 @@ Promises
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.config import KVEventsConfig
 from engine.effects import Cancel, JoinThread, Loop, Now, OpenSocket, Put, WallTime
 from engine.errors import QueueCancelledError
@@ -25,9 +27,10 @@ SHUTDOWN_S = 1.0
 
 
 def start_publisher(events: KVEventsConfig, data_parallel_rank: int, *, epoch: int | None = None,
-                    ) -> Loop[KVEventLog | None]:
+                    kept: Callable[[KVEventLog], None] | None = None) -> Loop[KVEventLog | None]:
     """-> the log to `hand_over` batches to, by the queue "kv"; None where events are off.
 
+    `kept` has it before a thread is started: whoever breaks a start off ends those that are there by it.
     `epoch`: differs between lives of the same publisher (from the clock if None). Raises ValueError for an epoch that
     is none, and what `OpenSocket` raises where an address cannot be bound.
     """
@@ -37,6 +40,8 @@ def start_publisher(events: KVEventsConfig, data_parallel_rank: int, *, epoch: i
     log = KVEventLog(buffer_steps=events.buffer_steps, max_queue_size=events.max_queue_size, topic=events.topic,
                      data_parallel_rank=data_parallel_rank, epoch=round(wall * 1e6) if epoch is None else epoch,
                      wall_offset_s=wall - (yield Now()))
+    if kept is not None:
+        kept(log)
     bind = (events.endpoint is None or is_bound(events.endpoint)) if events.bind is None else events.bind
     yield OpenSocket(kv_socket(offset_endpoint_port(events.endpoint or DEFAULT_ENDPOINT, data_parallel_rank), bind=bind,
                                hwm=events.hwm, buffer_bytes=events.socket_buffer_bytes))
