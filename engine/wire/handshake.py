@@ -25,6 +25,7 @@ import msgspec
 from engine.effects import AwaitEnds, Identity, IsAlive, Loop, MarkPoint, Now, Observe, Receive, Send
 from engine.errors import ChildGoneError, StartupError
 from engine.messages import EngineHandshakeMetadata
+from engine.ports import Unroutable
 from engine.process.consensus.effects import Member
 from engine.topology import Mark, Node
 
@@ -185,7 +186,10 @@ def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, e
     if greeting.status == "HELLO":
         known = peer in greeted
         greeted[peer] = greeting
-        yield Send(HANDSHAKE, [msgspec.msgpack.encode(metadata)], peer)
+        try:
+            yield Send(HANDSHAKE, [msgspec.msgpack.encode(metadata)], peer)
+        except Unroutable:  # it has gone, which is told where it is watched
+            return ""
         return f"core.{peer} says HELLO again: its first one was doubled, or two go by this index" if known else ""
     if greeting.status == "REFUSED":
         raise StartupError(f"core.{peer} refuses: {greeting.reason}")

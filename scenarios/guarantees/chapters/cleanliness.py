@@ -88,10 +88,8 @@ def check_nothing_left_behind(history: History) -> Finding:
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
-    unattended = nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in history.main])
-    beside = history.struck - history.main
-    unattended = unattended or nobody_was_left(
-        history, [p for p in engine if history.engine_of(p.node).engine in beside])
+    unattended = any(nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in some])
+                     for some in (history.main, history.struck - history.main))
     for left in lab.leftovers:
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
@@ -102,7 +100,7 @@ def check_nothing_left_behind(history: History) -> Finding:
         elif restart.get("removed"):
             finding.witness("the next start removed what the dead had left: {}", ", ".join(restart["removed"][:3]))
         elif named and not lab.leftovers:  # a start of anybody's removes what is left of any dead engine on its host
-            finding.witness("the next start served, and found that somebody else's had removed what the dead had left")
+            finding.witness("the next start served, and somebody else's had removed what the dead had left")
     for alive in lab.beside:
         for touched in alive.touched if alive.engine not in history.struck else ():
             finding.broke("{} of engine {}, which was alive, was touched", touched, alive.engine)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.effects import Identity, IsAlive
+from engine.effects import Identity, IsAlive, Send
 from engine.errors import StartupError
 from engine.messages import EngineHandshakeMetadata, EngineZmqAddresses
+from engine.ports import Unroutable
 from engine.process.consensus.effects import Member
 from engine.wire.handshake import (
     HANDSHAKE,
@@ -23,6 +24,7 @@ from engine.wire.handshake import (
     hash_of,
 )
 from tests.engine.core.loops import Hand
+from tests.engine.process.hands import LifeHand
 
 METADATA = EngineHandshakeMetadata(EngineZmqAddresses(["ipc://in"], ["ipc://out"]), {"tensor_parallel_size": 2})
 
@@ -119,6 +121,18 @@ def test_a_restarted_core_that_says_hello_again_is_answered_again() -> None:
     assert blocks == {0: 64} and len(hand.sent) == 2
     [(_, told)] = [said for said in hand.observed if said[0] == "bad-frame"]
     assert told["error"] == "core.0 says HELLO again: its first one was doubled, or two go by this index"
+
+
+def test_a_core_that_has_gone_when_it_is_answered_is_missed_where_it_is_watched() -> None:
+    def gone(effect: Send) -> None:
+        raise Unroutable("handshake: peer 0 is not connected")
+
+    hand = LifeHand()
+    hand.inboxes[HANDSHAKE].append((0.1, 0, hello()))
+    hand.instead[Send] = gone
+    with pytest.raises(StartupError, match="core.0"):
+        hand.run(frontend_handshake({0: METADATA}, 5.0, 20.0))
+    assert hand.now == pytest.approx(20.0)
 
 
 def test_greetings_of_a_newer_core_with_more_fields_are_understood() -> None:

@@ -32,7 +32,7 @@ def _judge(finding: Finding, group: Group, rank: Rank) -> None:
         turns = [record for record in rank.all_reduces if record.number < failed.number]
         if not turns:
             continue
-        absent = {other.core: since for other in group.ranks if other is not rank
+        absent = {base(other.core): since for other in group.ranks if other is not rank
                   if (since := _absent_since(history, other, len(turns), failed.at)) < FOREVER}
         blamed = failed.data["blamed"]
         title = f"{turns[-1].data['operation']}, turn {len(turns) + 1} of {turns[-1].data['group']}: "
@@ -75,7 +75,7 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
     for part in failed.data["reason"].partition(": ")[2].partition(" within ")[0].split(", and "):
         way = next((way for way in _WAYS if part.endswith(way)), None)
         for other in group.ranks if way else ():
-            if other.core not in part.removesuffix(way or "").split(" and "):
+            if base(other.core) not in part.removesuffix(way or "").split(" and "):
                 continue
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
