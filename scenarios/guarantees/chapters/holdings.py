@@ -126,7 +126,8 @@ def _may_connect_late(history: History, node: str) -> int:
     if kind_of(node) == NodeKind.COORDINATOR and history.is_apart(history.engine_of(node)):
         return len(topology.peers(Node.parse(base(node)), NodeKind.FRONTEND))
     followers = _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) if kind_of(node) == NodeKind.CORE else 0
-    intruders = sum(history.meets(node, intruder) for intruder in history.play.options.intruders)
+    intruders = sum(history.meets(node, one) or (  # whoever takes a core's name cuts it off: it connects again
+        one.identity is not None and kind_of(node) == NodeKind.CORE) for one in history.play.options.intruders)
     if not topology.launchers:
         heard = 0 if history.simulated or kind_of(node) != NodeKind.FRONTEND else len(history.engines_of(node))
         return followers + intruders + heard  # where cores tell their outputs
