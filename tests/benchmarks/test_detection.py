@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from tests.engine.clients import kill_client
 from tests.engine.deaths import CALLERS, kill_while_serving
 from tests.engine.engine_lab import async_llm, config, run
 
+#: The death of one of them may take so much longer to be told than that of another one, on a busy machine.
+MOST_BESIDE = 6.0
 KILLS = int(os.environ.get("RINGTWIN_KILLS", "12"))
 #: Who is killed, in the order in which they are started.
 ONE, IN_STEP = ("core", "worker.0", "worker.1"), ("core.0", "core.1", "coordinator.0")
@@ -71,6 +74,8 @@ def test_every_kill_is_told_to_all_callers(engine: str) -> None:
         print(f"  {name:13}  {figures(values)}")
     assert len(together) == KILLS
     assert max(together) < 1.0
+    medians = [median(values) for values in told.values()]
+    assert max(medians) < MOST_BESIDE * min(medians), "one of them is told otherwise than the others"
 
 
 def test_every_client_that_is_killed_is_forgotten() -> None:
