@@ -52,23 +52,30 @@ class Tripwire:
 
     def tripped(self) -> bool:
         """Whether a thread has stored there; it stands still then."""
-        while self._stands is None:
-            try:
-                thread, status = os.waitpid(-1, _WALL | os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if not thread:
-                return False
-            if not os.WIFSTOPPED(status):
-                self._threads.discard(thread)
-                continue
-            event, number = status >> 16, os.WSTOPSIG(status)
-            if number == signal.SIGTRAP and not event:
-                self._stands = thread
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    self._ask(_CONT, thread, 0, 0 if event else number)
-        return True
+        for thread in list(self._threads) if self._stands is None else ():
+            self._look_at(thread)
+            if self._stands is not None:
+                break
+        return self._stands is not None
+
+    def _look_at(self, thread: int) -> None:
+        """What has become of it since the last look; signals that are not for us pass."""
+        try:
+            found, status = os.waitpid(thread, _WALL | os.WNOHANG)
+        except ChildProcessError:
+            self._threads.discard(thread)
+            return
+        if not found:
+            return
+        if not os.WIFSTOPPED(status):
+            self._threads.discard(thread)
+            return
+        event, number = status >> 16, os.WSTOPSIG(status)
+        if number == signal.SIGTRAP and not event:
+            self._stands = thread
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._ask(_CONT, thread, 0, 0 if event else number)
 
     def go_on(self) -> None:
         thread, self._stands = self._stands, None

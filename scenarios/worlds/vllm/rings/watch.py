@@ -86,7 +86,7 @@ class Watch:
         of_reader = f"{name}.{writer.index}" if name == "response" else name
         self._reads = {reader: (ends.of(reader), f"{reader}/{of_reader}:store.read") for reader in readers}
         self._since: dict[int, float] = {}  # chunks that are written and not read by all, and since when
-        self._seen: set[int] = set()  # those of them that wait
+        self._seen: set[tuple[int, Node]] = set()  # which of them have been noticed to wait, and for whom
         self._struck = Struck()
         self._tripwire: Tripwire | None = None
 
@@ -119,24 +119,24 @@ class Watch:
             unread = ring.unread(chunk)
             if not unread:
                 self._since.pop(chunk, None)
-                self._seen.discard(chunk)
-            elif chunk not in self._seen and now - self._since.setdefault(chunk, now) >= WAITS_S:
-                self._seen.add(chunk)
-                self._is_waiting(ring, chunk, unread)
+                self._seen -= {(chunk, reader) for reader in self._readers}
+            elif now - self._since.setdefault(chunk, now) >= WAITS_S:
+                for reader in unread:
+                    self._is_waiting(chunk, self._readers[reader])
 
-    def _is_waiting(self, ring: Ring, chunk: int, unread: list[int]) -> None:
-        for reader in unread:
-            end, site = self._reads[self._readers[reader]]
-            if not self._counts(site):
-                continue
+    def _is_waiting(self, chunk: int, reader: Node) -> None:
+        end, site = self._reads[reader]
+        if (chunk, reader) not in self._seen and self._counts(site):
+            self._seen.add((chunk, reader))
             fault, nth = end.note(site, data={"chunk": chunk})
             if fault is not None:
                 self._struck.strike(end, fault, site, nth)
 
     def _counts(self, site: str) -> bool:
         """Whether the plan names it, and all that is planned there may begin."""
-        return self._names({site}) and all(fault.after is None or self._board.fired_at(fault.after) is not None
-                   for fault in self._board.plan.faults if fault.site == site)
+        return self._names({site}) and all(
+            fault.after is None or self._board.fired_at(fault.after) is not None
+            for fault in self._board.plan.faults if fault.site == site)
 
     def _names(self, sites: set[str]) -> bool:
         """Whether the plan does."""
