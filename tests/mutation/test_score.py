@@ -17,7 +17,7 @@ from tests.mutation.plays import CALM, ROOT, Scene, modules_of_the_twin, red, sc
 from tests.mutation.score import Fate, Outcome, judged
 
 SCHEDULER = "engine/core/scheduler.py"
-#: How many mutants are played. Fewer than forty, as in every run of the tests, meet a share of the scenarios.
+#: How many mutants are played.
 MUTANTS = int(os.environ.get("MUTANTS", "40"))
 #: Of the sample so much at least is seen today. It only ever grows.
 SHARE = 0.7
