@@ -166,9 +166,9 @@ class CoreLife:
                  for inbox, place in clients.items()}
         if config.has_coordinator:
             edges[WAVES] = str(Edge(coordinator(), me, Channel.WAVE))
-        yield from self._run_beside("input", input_loop(
+        yield beside("input", input_loop(
             edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4,
-            headless=recipe.is_headless))
+            headless=recipe.is_headless), told=INPUT)  # a thread that ends takes the core with it
         return engine
 
     def _keep(self, log: KVEventLog) -> None:
@@ -238,12 +238,7 @@ class CoreLife:
         outboxes, unsent = outboxes_of(len(addresses.outputs), coordinated=config.has_coordinator), deque[Any]()
         own_frame_bytes = config.sockets.own_frame_bytes
         self._last_words = last_words(outboxes, unsent, own_frame_bytes)
-        yield from self._run_beside("output", output_loop(
-            outboxes, unsent, self._pulse, unheard, own_frame_bytes))
-
-    def _run_beside(self, name: str, loop: Loop[None]) -> Loop[None]:
-        """A thread that ends takes the core with it, never in silence."""
-        yield beside(name, loop, told=INPUT)
+        yield beside("output", output_loop(outboxes, unsent, self._pulse, unheard, own_frame_bytes), told=INPUT)
 
     # -- watch
 

@@ -102,8 +102,7 @@ def test_a_sample_is_seen(tmp_path: Path) -> None:
     is whole after every one of them, and can be gone on with.
     """
     file = tmp_path / "mutation.json"
-    asked = ["--sample", str(MUTANTS), "--seed", "1", "--json", str(file)]
-    asked += ["--plans", "20"]
+    asked = ["--sample", str(MUTANTS), "--seed", "1", "--plans", "20", "--json", str(file)]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text())

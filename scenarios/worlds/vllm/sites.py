@@ -11,6 +11,8 @@ from scenarios.history.play import Options
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.base import NotHereError
+from scenarios.worlds.vllm.rings.layout import CHUNKS
+from scenarios.worlds.vllm.rings.tripwire import MOST_BYTES
 
 #: Of a worker; of a core, where it is its own only rank.
 OF_A_RANK = (Mark.LOADING, Mark.READY, Mark.EXECUTING, Mark.COPYING)
@@ -38,7 +40,7 @@ _STRIKES = frozenset({Fate.KILL, Fate.STALL, Fate.TERMINATE})
 STORES = {"reset": _STRIKES, "data": frozenset({Fate.CORRUPT}), "readers": _STRIKES | {Fate.CORRUPT},
           "written": _STRIKES, "read": _STRIKES}
 #: So many readers have flags that fit into a processor's watchpoints.
-_MOST_READERS = 2
+_MOST_READERS = MOST_BYTES // CHUNKS - 1
 _UNSEEN = "it is over before anybody beside its process could look"
 #: By part of the configuration: what the lab sets of vLLM. Bounds are vLLM's own.
 _SETTINGS = {"cache": ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
@@ -146,7 +148,7 @@ def needs_tripwire(plan: Plan) -> bool:
 def _store_of(site: str) -> str | None:
     """Which of those that are seen."""
     store = site.rpartition(":store.")[2]
-    return store if store != site and store in STORES else None
+    return store if store in STORES else None
 
 
 def _channel_of(site: str) -> Channel | None:
@@ -172,9 +174,7 @@ def why_out_of_reach(site: str) -> str | None:
     if kind_of(node) == NodeKind.SUBSCRIBER:  # it is the lab's own, with ports that know all fates
         return None
     channel = _channel_of(site)
-    if channel in CHANNELS or _is_wire_of_events(site):
-        return "no process of vLLM's lives twice in a play" if life else None
-    if _store_of(site) is not None:
+    if channel in CHANNELS or _is_wire_of_events(site) or _store_of(site) is not None:
         return "no process of vLLM's lives twice in a play" if life else None
     if ":store." in site or site.endswith(":doorbell"):
         return _UNSEEN

@@ -90,9 +90,5 @@ class Ring:
         for one in range(self.shape.readers) if reader < 0 else (reader,):
             self._flags[self._flag(chunk, one)] = 1
 
-    def close(self) -> None:
-        self._flags.release()
-        self._bytes.release()
-
     def _flag(self, chunk: int, reader: int) -> int:
         return chunk * (1 + self.shape.readers) + 1 + reader

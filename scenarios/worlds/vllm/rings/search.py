@@ -11,10 +11,11 @@ import os
 from pathlib import Path
 
 from engine.topology import Engine, Node
+from scenarios.worlds.vllm.environment import VARIABLES
 from scenarios.worlds.vllm.rings.layout import Ring, Shape
 
-#: As the lab sets it for the broadcast (`environment.py`), and as vLLM has it for answers.
-RPC_BYTES, RESPONSE_BYTES = 1 << 20, 24 << 20
+#: As the lab sets it for the broadcast, and as vLLM has it for answers.
+RPC_BYTES, RESPONSE_BYTES = int(VARIABLES["VLLM_MQ_MAX_CHUNK_BYTES_MB"]) << 20, 24 << 20
 _FOLDER = "/dev/shm"
 
 
@@ -30,22 +31,27 @@ def shapes_of(engine: Engine) -> dict[tuple[Node, str], tuple[Shape, tuple[Node,
 def ring_of(pid: int, shape: Shape) -> Ring | None:
     """The one of this shape in the memory of its writer. None: it is not there yet, or the writer has gone."""
     with contextlib.suppress(OSError):
-        for name in _segments(pid):
-            path = f"/proc/{pid}/root{name}"
-            if os.stat(path).st_size == shape.size:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    return Ring(mmap.mmap(fd, shape.size), shape)
-                finally:
-                    os.close(fd)
+        path, _ = _place_of(pid, shape)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return Ring(mmap.mmap(fd, shape.size), shape)
+        finally:
+            os.close(fd)
     return None
 
 
 def flags_in(pid: int, shape: Shape) -> int:
     """Where a writer has the flags of this ring of its: an address. Raises OSError where it has none."""
+    return _place_of(pid, shape)[1] + shape.flags_at
+
+
+def _place_of(pid: int, shape: Shape) -> tuple[str, int]:
+    """Its file, and where that lies in the writer's memory. Raises OSError where there is none."""
     for name, address in _segments(pid).items():
-        if os.stat(f"/proc/{pid}/root{name}").st_size == shape.size:
-            return address + shape.flags_at
+        path = f"/proc/{pid}/root{name}"
+        with contextlib.suppress(FileNotFoundError):  # unlinked, and still in its memory
+            if os.stat(path).st_size == shape.size:
+                return path, address
     raise FileNotFoundError(f"process {pid} has no ring of {shape.size} bytes")
 
 

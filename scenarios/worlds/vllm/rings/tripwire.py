@@ -46,9 +46,13 @@ class Tripwire:
         assert not address % _WORD and size <= MOST_BYTES, f"{size} bytes at {address:#x}"
         self._threads: set[int] = set()
         self._stands: int | None = None
-        for name in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(ProcessLookupError):
-                self._seize(int(name), words)
+        try:
+            for name in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):  # that thread has ended
+                    self._seize(int(name), words)
+        except OSError:
+            self.leave()
+            raise
 
     def tripped(self) -> bool:
         """Whether a thread has stored there; it stands still then."""
@@ -59,7 +63,7 @@ class Tripwire:
         return self._stands is not None
 
     def _look_at(self, thread: int) -> None:
-        """What has become of it since the last look; signals that are not for us pass."""
+        """What has become of it since the last look."""
         try:
             found, status = os.waitpid(thread, _WALL | os.WNOHANG)
         except ChildProcessError:
@@ -69,13 +73,11 @@ class Tripwire:
             return
         if not os.WIFSTOPPED(status):
             self._threads.discard(thread)
-            return
-        event, number = status >> 16, os.WSTOPSIG(status)
-        if number == signal.SIGTRAP and not event:
+        elif _has_stored(status):
             self._stands = thread
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self._ask(_CONT, thread, 0, 0 if event else number)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                self._ask(_CONT, thread, 0, _not_for_us(status))
 
     def go_on(self) -> None:
         thread, self._stands = self._stands, None
@@ -96,7 +98,7 @@ class Tripwire:
                     _, status = os.waitpid(thread, _WALL)
                     if not os.WIFSTOPPED(status):
                         continue
-                    passes = 0 if status >> 16 or os.WSTOPSIG(status) == signal.SIGTRAP else os.WSTOPSIG(status)
+                    passes = _not_for_us(status)
                 try:
                     self._ask(_POKEUSER, thread, _REGISTERS + _SWITCHES * _WORD)
                     self._ask(_DETACH, thread, 0, passes)
@@ -109,16 +111,26 @@ class Tripwire:
         self._ask(_SEIZE, thread)
         self._threads.add(thread)
         self._ask(_INTERRUPT, thread)
-        os.waitpid(thread, _WALL)
+        _, status = os.waitpid(thread, _WALL)
         switches = 0
         for register, word in enumerate(words):
             self._ask(_POKEUSER, thread, _REGISTERS + register * _WORD, word)
             switches |= _ON << 2 * register | (_FOR_WRITES | _OF_EIGHT << 2) << 16 + 4 * register
         self._ask(_POKEUSER, thread, _REGISTERS + _SWITCHES * _WORD, switches)
-        self._ask(_CONT, thread)
+        self._ask(_CONT, thread, 0, _not_for_us(status))
 
     def _ask(self, what: int, thread: int, place: int = 0, value: int = 0) -> None:
         ctypes.set_errno(0)
         if self._libc.ptrace(what, thread, place, value) < 0:
             number = ctypes.get_errno()
             raise OSError(number, f"ptrace of thread {thread}: {os.strerror(number)}")
+
+
+def _has_stored(status: int) -> bool:
+    """Of a thread that stands still: by a watchpoint, and by no event of the tracing itself."""
+    return os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16
+
+
+def _not_for_us(status: int) -> int:
+    """The signal by which it stands still, and which it is still to get; 0: it is ours, or none."""
+    return 0 if status >> 16 or _has_stored(status) else os.WSTOPSIG(status)

@@ -27,7 +27,7 @@ from engine.topology import Node
 from faults.plan import Fate, Fault
 from faults.real.board import open_board
 from scenarios.worlds.vllm.relay.passage import Ends, Struck
-from scenarios.worlds.vllm.rings.layout import CHUNKS, Ring, Shape
+from scenarios.worlds.vllm.rings.layout import Ring, Shape
 from scenarios.worlds.vllm.rings.search import flags_in, ring_of, shapes_of
 from scenarios.worlds.vllm.rings.tripwire import Tripwire
 
@@ -115,7 +115,7 @@ class Watch:
 
     def _look_for_what_waits(self, ring: Ring) -> None:
         now = self._now()
-        for chunk in range(CHUNKS):
+        for chunk in range(self._shape.chunks):
             unread = ring.unread(chunk)
             if not unread:
                 self._since.pop(chunk, None)
