@@ -8,6 +8,7 @@ The twin plays all that it can have. The engine plays those that it alone can ha
 from __future__ import annotations
 
 import os
+import shutil
 import zlib
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from scenarios.guarantees.registry import GUARANTEES
 from scenarios.lab.catalogue import catalogue
 from scenarios.worlds.registry import can_play
 from tests.mutants.catalogue import MUTANTS, seen_red
-from tests.mutants.plant import PACKAGES, Edit, Played, apply, planted, play
+from tests.mutants.plant import PACKAGES, PROJECT, Edit, Played, apply, planted, play
 from tests.mutants.table import WORLDS, Mutant
 
 #: Judges every play, and may see in front of it what any bug does.
@@ -140,6 +141,16 @@ def test_nobody_is_blind_for_what_it_sees() -> None:
 
 def test_no_two_mutants_share_an_id() -> None:
     assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_every_edit_fits_what_it_changes(tmp_path: Path) -> None:
+    """Whoever changes such a line hears of it at once, and not only when that bug is played."""
+    for mutant in MUTANTS:
+        for edit in mutant.edits:
+            (tmp_path / edit.file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / edit.file, tmp_path / edit.file)
+        for edit in mutant.edits:
+            apply(edit, tmp_path)
 
 
 def test_an_edit_that_no_longer_fits_is_an_error(tmp_path: Path) -> None:

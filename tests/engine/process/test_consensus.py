@@ -247,22 +247,20 @@ def test_a_process_ends_though_gloo_still_waits(tmp_path: Path, how: str) -> Non
 # -- where they meet
 
 
-@pytest.fixture
-def ports_taken() -> Iterator[tuple[int, list[socket.socket]]]:
-    """A port to begin at, and sockets at the first two of those that are tried."""
+@contextlib.contextmanager
+def successive_ports(count: int) -> Iterator[list[socket.socket]]:
+    """Sockets that listen at ports one after the other; at those that others of this machine have it begins anew."""
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            first = probe.getsockname()[1]
-        taken = []
-        try:
-            taken = [socket.create_server(("127.0.0.1", first + place)) for place in range(2)]
-            break
-        except (OSError, OverflowError):
-            for one in taken:
-                one.close()
-    yield first, taken
-    for one in taken:
-        one.close()
+        with contextlib.ExitStack() as all_of_them:
+            try:
+                taken = [all_of_them.enter_context(socket.create_server(("127.0.0.1", 0)))]
+                for place in range(1, count):
+                    at = taken[0].getsockname()[1] + place
+                    taken.append(all_of_them.enter_context(socket.create_server(("127.0.0.1", at))))
+            except (OSError, OverflowError):
+                continue
+            yield taken
+            return
 
 
 def point_elsewhere(listener: socket.socket) -> None:
@@ -273,30 +271,27 @@ def point_elsewhere(listener: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_members_meet_over_tcp_beside_a_stranger_and_another_group(tmp_path: Path, size: int, ports_taken: Any) -> None:
-    first, (_, second) = ports_taken
-    other = multiprocessing.get_context("fork").Process(target=point_elsewhere, args=(second,), daemon=True)
-    other.start()
-    try:
-        told = Real(tmp_path, f"tcp://127.0.0.1:{first}").play(
-            {rank: [Ask(values=[rank, turn]) for turn in range(3)] for rank in range(size)})
-    finally:
-        other.kill()
-        other.join()
+def test_members_meet_over_tcp_beside_a_stranger_and_another_group(tmp_path: Path, size: int) -> None:
+    with successive_ports(2) as (stranger, second):
+        first = stranger.getsockname()[1]
+        other = multiprocessing.get_context("fork").Process(target=point_elsewhere, args=(second,), daemon=True)
+        other.start()
+        try:
+            told = Real(tmp_path, f"tcp://127.0.0.1:{first}").play(
+                {rank: [Ask(values=[rank, turn]) for turn in range(3)] for rank in range(size)})
+        finally:
+            other.kill()
+            other.join()
     for one in told.values():
         assert one is not None and [ask.answer for ask in one] == [
             [size * (size - 1) // 2, size * turn] for turn in range(3)]
 
 
-def test_where_every_port_is_taken_all_members_are_told(tmp_path: Path, ports_taken: Any) -> None:
-    first, _ = ports_taken
-    rest = [socket.create_server(("127.0.0.1", first + place)) for place in range(2, PORTS_TRIED)]
-    try:
+def test_where_every_port_is_taken_all_members_are_told(tmp_path: Path) -> None:
+    with successive_ports(PORTS_TRIED) as taken:
+        first = taken[0].getsockname()[1]
         told = Real(tmp_path, f"tcp://127.0.0.1:{first}").play(
             {rank: [Ask(values=[rank])] for rank in range(2)}, join_s=10.0)
-    finally:
-        for one in rest:
-            one.close()
     assert f"ports {first} to {first + PORTS_TRIED - 1} of 127.0.0.1 are taken" in told[0][0].text
     assert told[1][0].text == "meeting, turn 1 of dp: core.0 gave up"
     assert told[1][0].took_s < 5.0
