@@ -19,6 +19,7 @@ from engine.topology import Channel
 from faults.real.board import open_board
 from scenarios.worlds.vllm.host.recipe import Wish, address_of
 from scenarios.worlds.vllm.relay.passage import Ends
+from scenarios.worlds.vllm.relay.precedence import run_before_others
 from scenarios.worlds.vllm.relay.relay import Relay
 
 UP = b"up"
@@ -37,6 +38,7 @@ def fresh_name() -> str:
 def main(data: bytes, lab: Connection) -> None:
     """Runs until the lab closes its end."""
     threading.current_thread().name = "relay"
+    run_before_others()
     recipe = msgspec.msgpack.decode(data, type=RelayRecipe)
     board = open_board(Path(recipe.folder))
     relay = Relay(Ends(board, Path(recipe.folder)), board.topology)

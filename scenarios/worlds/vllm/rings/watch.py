@@ -27,6 +27,7 @@ from engine.topology import Node
 from faults.plan import Fate, Fault
 from faults.real.board import open_board
 from scenarios.worlds.vllm.relay.passage import Ends, Struck
+from scenarios.worlds.vllm.relay.precedence import run_before_others
 from scenarios.worlds.vllm.rings.layout import Ring, Shape
 from scenarios.worlds.vllm.rings.search import flags_in, ring_of, shapes_of
 from scenarios.worlds.vllm.rings.tripwire import Tripwire
@@ -50,6 +51,7 @@ class WatchRecipe(msgspec.Struct, frozen=True):
 def main(data: bytes, lab: Connection) -> None:
     """Runs until the lab closes its end. Told to `ARM`, it says `UP` when it sees the stores that the plan names."""
     threading.current_thread().name = "watch"
+    run_before_others()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # of a thread that stands still: it is waited for
     recipe = msgspec.msgpack.decode(data, type=WatchRecipe)
     board = open_board(Path(recipe.folder))
