@@ -128,7 +128,8 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         if death is not None and death.at < first.at and open_then:
             finding.took("word of the end of {}", death.node, bound=bound, at=first.at, node=client,
                          measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at, *ears))
-        led = {base(death.node)} & guilty if death is not None else set()  # others may have followed before it was told
+        # Of several cores others may have followed the first one, before that was told.
+        led = {base(death.node)} & {base(other.core) for other in group} & guilty if death is not None else set()
         if len({history.asked_of(o) for o in open_then}) > 1 or (open_then and guilty and not any(
                 base(history.asked_of(o).core) in (led or guilty) for o in open_then)):
             finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
