@@ -303,7 +303,7 @@ class CoreLife:
             yield from end_publisher(self._kv_log, self._kv_config())
         alone = self._parent_gone and self._recipe.launcher is None  # then nobody will ever read it
         yield Close(0.0 if alone else self._config.bounds.orphan_s / 8 if self._parent_gone else None)
+        yield Observe("bye", {"reason": reason})  # whose client is gone by then looks later, and tidies up
         if self._parent_gone or not (yield IsAlive(self._recipe.frontend)):
             yield RemoveFiles(self._files)
-        yield Observe("bye", {"reason": reason})
         yield Put(LEFT, True)

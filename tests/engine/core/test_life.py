@@ -11,7 +11,7 @@ import pytest
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, SchedulerConfig
 from engine.core.io.items import INPUT
 from engine.core.life import core_life
-from engine.effects import Close, JoinThread, MarkPoint, Put, RemoveFiles, Send, StartThread, Take, WallTime
+from engine.effects import Close, JoinThread, MarkPoint, Observe, Put, RemoveFiles, Send, StartThread, Take, WallTime
 from engine.errors import ConfigError, PeerDeadError, WorkerDeadError
 from engine.executor.registry import EXECUTORS
 from engine.executor.uniproc import UniProcExecutor
@@ -183,6 +183,16 @@ def test_a_frontend_that_died_meanwhile_leaves_the_files_to_the_core() -> None:
     life.hand.later(0.5, life.hand.sigterm)
     life.end()
     assert [effect.files for effect in life.hand.seen(RemoveFiles)] == [FILES]
+
+
+def test_a_frontend_that_dies_as_the_core_says_its_last_leaves_the_files_to_it() -> None:
+    """Whatever a core puts on record when its client is gone is said by one that has not looked yet."""
+    life = Life()
+    life.hand.later(0.5, life.hand.sigterm)
+    run = Run(life.hand, life.loop).to(lambda effect: isinstance(effect, Observe) and effect.name == "bye")
+    life.hand.alive.clear()
+    run.end()
+    assert life.bye == "SIGTERM" and [effect.files for effect in life.hand.seen(RemoveFiles)] == [FILES]
 
 
 def test_whatever_goes_wrong_on_the_way_out_the_last_words_are_said() -> None:

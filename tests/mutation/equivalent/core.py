@@ -81,8 +81,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/life.py", "CoreLife.run", "condition-turned", "not self._parent_gone", _LOG),
     Equivalent("engine/core/life.py", "CoreLife._leave", "sent-twice", "yield Put(LEFT, True)",
                "who waits for the word takes all there are"),
-    Equivalent("engine/core/life.py", "CoreLife._leave", "effects-swapped",
-               'yield Observe("bye", {"reason": reason})\n        yield Put(LEFT, True)', _NO_ORDER),
     Equivalent("engine/core/life.py", "CoreLife._leave", "exception-swallowed",
                'yield LogLine("on the way out", error)', _LOG),
     Equivalent("engine/core/life.py", "CoreLife._start", "effects-swapped",
