@@ -22,7 +22,7 @@ class Threads:
         self._run = run
         self._put = put
         self._left = left
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads: dict[str, _Thread] = {}
         self.answers: dict[type, Callable[[Any], Any]] = {
             StartThread: self._start, JoinThread: self._join, OnTerminate: self._on_terminate}
 
@@ -37,15 +37,12 @@ class Threads:
                 if effect.told is not None:
                     self._put(effect.told, ThreadFailed(effect.name, error))
 
-        thread = self._threads[effect.name] = threading.Thread(target=run, name=effect.name, daemon=True)
+        thread = self._threads[effect.name] = _Thread(effect.name, run)
         thread.start()
 
     def _join(self, effect: JoinThread) -> bool:
         thread = self._threads.get(effect.name)
-        if thread is None or thread.ident is None:  # a signal came before it was started
-            return True
-        thread.join(self._left(effect.deadline, threading.TIMEOUT_MAX))
-        return not thread.is_alive()
+        return thread is None or thread.join(self._left(effect.deadline, threading.TIMEOUT_MAX))
 
     def _on_terminate(self, effect: OnTerminate) -> None:
         def handle(number: int, frame: Any) -> None:
@@ -54,3 +51,30 @@ class Threads:
             self._put(effect.queue, effect.item)
 
         signal.signal(signal.SIGTERM, handle)
+
+
+class _Thread:
+    """A signal may break off its start at any point: then it runs if it has begun to before it is joined, or never."""
+
+    def __init__(self, name: str, run: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=self._begin, name=name, daemon=True)
+        self._run = run
+        self._turn = threading.Lock()  # taken once, by it or by who joins it
+        self._was_started = self._never_runs = False
+
+    def start(self) -> None:
+        self._thread.start()
+        self._was_started = True
+
+    def join(self, timeout_s: float) -> bool:
+        """-> whether it has ended, or never will begin"""
+        if not self._was_started and not self._never_runs:
+            self._never_runs = self._turn.acquire(blocking=False)
+        if self._never_runs:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _begin(self) -> None:
+        if self._turn.acquire(blocking=False):
+            self._run()

@@ -23,6 +23,7 @@ from engine.effects import (
     RingBell,
     Send,
     StartChild,
+    StartThread,
     Take,
     WaitBell,
 )
@@ -96,6 +97,34 @@ def test_a_deadline_ends_a_wait_and_one_in_the_past_looks_once(make, process) ->
 def test_a_thread_that_was_never_started_has_ended(process) -> None:
     ended, took_s = timed(process, JoinThread("input", soon(process, LONG_S)))
     assert ended and took_s < 5.0
+
+
+@pytest.mark.parametrize("begins", ["before", "after", "never"])
+def test_a_thread_whose_start_is_broken_off_runs_before_it_is_joined_or_never(process, monkeypatch, begins) -> None:
+    """A SIGTERM comes when the system has the new thread, which has yet to be given a turn."""
+    started, ran, start = [], [], threading.Thread.start
+
+    def broken_off(thread) -> None:
+        started.append(thread)
+        raise SystemExit("SIGTERM")
+
+    def loop():
+        ran.append((yield Now()))
+
+    def begin() -> None:
+        start(started[0])
+        started[0].join(LONG_S)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", broken_off)
+        with pytest.raises(SystemExit):
+            process.run(one(StartThread("input", loop())))
+    if begins == "before":
+        begin()
+    assert all(process.run(one(JoinThread("input", soon(process, LONG_S)))) for _ in range(2))
+    if begins == "after":
+        begin()
+    assert len(ran) == (begins == "before")
 
 
 def test_a_take_wakes_at_the_first_item(process) -> None:
