@@ -103,11 +103,15 @@ class RpcTimeoutError(RingtwinError, TimeoutError):
 
 
 class CollectiveError(RingtwinError, RuntimeError):
-    """A collective failed: a rank is dead, did not enter in time, or entered another one. `blamed`: whom it names."""
+    """A collective failed: a rank is dead, did not enter in time, or entered another one.
 
-    def __init__(self, message: str = "", blamed: Iterable[str] = ()) -> None:
+    `blamed`: whom it names. `follows`: they gave up, for a reason that it does not know.
+    """
+
+    def __init__(self, message: str = "", blamed: Iterable[str] = (), *, follows: bool = False) -> None:
         super().__init__(message)
         self.blamed = tuple(blamed)
+        self.follows = follows
 
 
 class WorkerDeadError(RingtwinError):

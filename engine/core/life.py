@@ -57,7 +57,7 @@ from engine.effects import (
     Waiting,
     WhoAmI,
 )
-from engine.errors import PeerDeadError, QueueCancelledError, RpcError, StartupError
+from engine.errors import CollectiveError, PeerDeadError, QueueCancelledError, RpcError, StartupError
 from engine.executor.abstract import Executor
 from engine.executor.registry import make_executor
 from engine.kv_events.publisher.life import end_publisher, start_publisher
@@ -95,6 +95,7 @@ class CoreLife:
         self._parent_gone = False
         self._needed: tuple[Member, ...] = ()  # processes without which it cannot go on, and which others have started
         self._left_by = ""  # who of them was gone, as the beginning of a sentence
+        self._follows = False  # another one that gave up, it does not know why
         self._kv_log: KVEventLog | None = None
         self._pulse = Pulse(recipe.config.bounds)
         self._last_words: Loop[None] | None = None  # what the main thread says in the output thread's place
@@ -114,6 +115,7 @@ class CoreLife:
             yield OnTerminate(INPUT, Terminate())  # it leaves already: to be asked to must not break that off
             died = self._left_by or (yield from self._who_died(error))
             reason = died + reason_of(error)
+            self._follows = not died and isinstance(error, CollectiveError) and error.follows
             if not self._serving:
                 kind = type(error).__name__
                 yield from last_word(StartFailure(kind, reason if died else str(error) or kind))
@@ -291,7 +293,7 @@ class CoreLife:
         if self._needed:
             yield Put(LEAVING, True)
         if self._serving:
-            yield from last_word(Leaving(reason))  # before the notice: who reads that finds this
+            yield from last_word(Leaving(reason, self._follows))  # before the notice: who reads that finds this
         if self._last_words is not None:
             yield Put(OUTPUT, Dead())
             if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):

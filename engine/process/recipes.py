@@ -131,9 +131,13 @@ class CoordinatorReady(msgspec.Struct, frozen=True, tag="coordinates"):
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """The last word of a core or a coordinator on its pipe: why it stops serving."""
+    """The last word of a core or a coordinator on its pipe: why it stops serving.
+
+    `follows`: because another one gave up, who knows why.
+    """
 
     reason: str
+    follows: bool = False
 
 
 class StartFailure(msgspec.Struct, frozen=True, tag="failed"):

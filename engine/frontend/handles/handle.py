@@ -72,8 +72,8 @@ class Handle:
 
     @property
     def has_said_why(self) -> bool:
-        """Whether it told its parent why it leaves: one on another host has none here."""
-        return self._told is not None
+        """Whether it told its parent why it leaves, and not that another one does: on another host it has none."""
+        return self._told is not None and not (isinstance(self._told, Leaving) and self._told.follows)
 
     @property
     def went_without_a_word(self) -> bool:

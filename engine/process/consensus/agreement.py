@@ -166,7 +166,7 @@ class Seat:
         if quitters:
             ranks, guilty = self._guilty(told, now)
             return self._error(f"{guilty + ', and ' if guilty else ''}{self._names(quitters)} gave up",
-                               [*ranks, *quitters])
+                               [*ranks, *quitters], follows=not guilty)
         if now >= deadline:
             ranks, guilty = self._guilty(told, now)
             guilty = guilty or "all that say where they are wait in it, and it has no answer"
@@ -197,8 +197,8 @@ class Seat:
     def _names(self, ranks: Iterable[int]) -> str:
         return " and ".join(self.names[rank] for rank in ranks)
 
-    def _error(self, reason: str, ranks: Iterable[int] = ()) -> CollectiveError:
-        return CollectiveError(f"{self.title}: {reason}", [self.names[rank] for rank in ranks])
+    def _error(self, reason: str, ranks: Iterable[int] = (), *, follows: bool = False) -> CollectiveError:
+        return CollectiveError(f"{self.title}: {reason}", [self.names[rank] for rank in ranks], follows=follows)
 
 
 def _ns(now: float) -> int:

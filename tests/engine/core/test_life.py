@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, SchedulerConfig
+from engine.core.engine_core import EngineCore
 from engine.core.io.items import INPUT
 from engine.core.life import core_life
 from engine.effects import Close, JoinThread, MarkPoint, Observe, Put, RemoveFiles, Send, StartThread, Take, WallTime
-from engine.errors import ConfigError, PeerDeadError, WorkerDeadError
+from engine.errors import CollectiveError, ConfigError, PeerDeadError, WorkerDeadError
 from engine.executor.registry import EXECUTORS
 from engine.executor.uniproc import UniProcExecutor
 from engine.kv_events.publisher.life import PUBLISHER, REPLAYER
@@ -210,6 +211,13 @@ def test_a_failing_step_is_told_with_its_reason() -> None:
     life.hand.later(0.5, lambda: life.hand.queues[INPUT].append(ask("a", 3)))
     (leaving,) = life.end().hand.told_parent
     assert "out of memory" in leaving.reason and life.outputs == [[ENGINE_CORE_DEAD]]
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_core_that_leaves_because_another_one_gave_up_says_that_it_only_follows(monkeypatch, follows: bool) -> None:
+    error = CollectiveError("core.1 gave up", ["core.1"], follows=follows)
+    monkeypatch.setattr(EngineCore, "busy_loop", raising(error))
+    assert Life().end().hand.told_parent == [Leaving("CollectiveError: core.1 gave up", follows=follows)]
 
 
 def test_the_death_of_a_worker_ends_the_core_by_the_queue_that_its_executor_was_given(monkeypatch) -> None:

@@ -97,6 +97,8 @@ def test_who_gave_up_waiting_for_another_is_not_the_one_to_blame() -> None:
     table.all_enter(0.0, 0, 2)
     table.seats[2].give_up("it was late")
     assert table.text(0.1) == "core.1 did not enter, and core.2 gave up"
+    trouble = table.seats[0].trouble(0.1, 2.0, {})
+    assert trouble is not None and not trouble.follows  # it knows whose fault it is
     assert table.text(0.1, dead={2: 0.0}) == "core.1 did not enter, and core.2 gave up"
     assert table.text(0.1, dead={1: 0.05, 2: 0.0}) == "core.1 died before it entered"
 
@@ -109,7 +111,8 @@ def test_who_left_with_its_answer_is_no_trouble_and_who_left_before_is() -> None
     assert table.text(0.5) is None
     table.seats[0].come_out()
     table.seats[0].enter("sum", 0.6)
-    assert str(table.seats[0].trouble(0.7, 2.0, {})) == "sum, turn 2 of dp: core.1 gave up"
+    trouble = table.seats[0].trouble(0.7, 2.0, {})
+    assert str(trouble) == "sum, turn 2 of dp: core.1 gave up" and trouble is not None and trouble.follows
 
 
 def test_what_a_member_said_in_another_group_is_nothing_to_this_one() -> None:
