@@ -363,19 +363,24 @@ def test_last_words_of_a_core_that_was_buried_with_others_are_not_awaited() -> N
     assert life.deadline is None
 
 
-@pytest.mark.parametrize("died", [True, False])
-def test_a_core_that_leaves_with_its_coordinator_is_told_with_it(died: bool) -> None:
-    """Its notice may come before anybody has looked; and it does not say for whose end it leaves."""
-    hand = LifeHand()
+def told_when_a_rank_leaves(hand: LifeHand) -> set[str]:
+    """Why, of two that step together, when the notice of core 1 comes."""
     life = ClientLife(frontend(), msgspec.structs.replace(
         CONFIG, data_parallel_size=2, data_parallel=DataParallelConfig(lockstep=True)), lambda: "x")
     for handle in life._engines.all:
         handle.watch(0.0)
     life.watched = tuple(handle.node for handle in life._engines.all)
+    hand.run(life.on_message([ENGINE_CORE_DEAD], 1))
+    return {data["reason"] for name, data in hand.observed if name == "engine-dead"}
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_a_core_that_leaves_with_its_coordinator_is_told_with_it(died: bool) -> None:
+    """Its notice may come before anybody has looked; and it does not say for whose end it leaves."""
+    hand = LifeHand()
     if died:
         hand.ended[coordinator()] = Gone(-9)
-    hand.run(life.on_message([ENGINE_CORE_DEAD], 1))
-    told = {data["reason"] for name, data in hand.observed if name == "engine-dead"}
+    told = told_when_a_rank_leaves(hand)
     assert told == {"core.1 said that it is leaving (ENGINE_CORE_DEAD)" + ("; coordinator.0 died, too" if died else "")}
 
 
@@ -383,15 +388,9 @@ def test_a_core_that_leaves_with_its_coordinator_is_told_with_it(died: bool) -> 
 def test_a_core_that_leaves_because_another_one_gave_up_is_told_with_the_end_that_is_the_cause(follows: bool) -> None:
     """That end may be seen a moment later. One that has a reason of its own is told at once."""
     hand = LifeHand()
-    life = ClientLife(frontend(), msgspec.structs.replace(
-        CONFIG, data_parallel_size=2, data_parallel=DataParallelConfig(lockstep=True)), lambda: "x")
-    for handle in life._engines.all:
-        handle.watch(0.0)
-    life.watched = tuple(handle.node for handle in life._engines.all)
     hand.words.append((core(1), Leaving("core.0 gave up", follows=follows)))
     hand.later(0.02, lambda: hand.ended.update({coordinator(): Gone(-9)}))
-    hand.run(life.on_message([ENGINE_CORE_DEAD], 1))
-    told = {data["reason"] for name, data in hand.observed if name == "engine-dead"}
+    told = told_when_a_rank_leaves(hand)
     assert told == {"core.1 said that it is leaving (ENGINE_CORE_DEAD): core.0 gave up"
                     + ("; coordinator.0 died, too" if follows else "")}
     assert hand.now == (0.02 if follows else 0.0)
