@@ -66,9 +66,8 @@ class Balance:
             self._sent[rank] = max(0, self._sent[rank] - self._clients)
 
     def died(self, rank: int) -> None:
-        """All that was in flight there has ended."""
+        """It is gone, and whatever is in flight there with it."""
         self.dead.add(rank)
-        self.in_flight[rank] = 0
 
     def on_notice(self, counts: Sequence[tuple[int, int, float]] | None, wave: int, running: bool) -> str | None:
         """What the coordinator published. -> what was wrong with it, if it was not used"""

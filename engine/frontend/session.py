@@ -192,7 +192,7 @@ class ClientSession:
 
     def shun(self, core: int) -> None:
         """It is gone; what it has said may still have to be read. Nothing more is sent to it."""
-        self.balance.dead.add(self._cores.index(core))
+        self.balance.died(self._cores.index(core))
 
     def on_notice(self, notice: Notice) -> None:
         """The coordinator has said what its cores have to do. Raises BadFrameError where that cannot be."""
@@ -337,12 +337,12 @@ class ClientSession:
         return deliveries, _aborts(late)
 
     def die(self, reason: str, core: int | None = None) -> list[Delivery]:
-        """All cores are dead, or this one: what was theirs ends; where none is left, all later calls do, too."""
+        """All cores are dead, or this one, which is shunned: what was theirs ends; where none is left, all later calls
+        do, too.
+        """
         if self.dead is not None:
             return []
         lost = self.alive if core is None else [core]
-        for index in lost:
-            self.balance.died(self._cores.index(index))
         self.alive = [index for index in self.alive if index not in lost]
         if not self.alive:
             self.dead = EngineDeadError(reason)

@@ -70,7 +70,6 @@ def test_a_dead_rank_is_never_chosen_however_idle_it_is_told_to_be():
     balance = Balance(3)
     balance.choose(1)
     balance.died(1)
-    assert balance.in_flight == [0, 0, 0]
     balance.on_notice([(5, 5, 0.0), (0, 0, 0.0), (9, 9, 0.0)], 0, True)
     assert {balance.choose() for _ in range(20)} == {0, 2}
     with pytest.raises(EngineDeadError, match="rank 1 is dead"):
