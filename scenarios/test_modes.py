@@ -29,6 +29,7 @@ from scenarios.guarantees.all import (
     dp_death_ends_group,
     dp_handshakes_agree,
     dp_missing_is_named,
+    dp_view_converges,
     dp_work_wakes_all,
     ends_once,
     handshake_order,
@@ -45,7 +46,7 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import MORE, eight
-from scenarios.test_lockstep import waves
+from scenarios.test_lockstep import CALLS, counted, waves
 from scenarios.test_offline import BOUNDS, STAYS, asks, uneven
 from scenarios.workloads import Workload, abort, add, recorded, utility
 
@@ -68,12 +69,19 @@ REFUSED = (*FAILED, dp_handshakes_agree)
 EXECUTED = marked("core.1", Mark.EXECUTED)
 TO_HEAD, FROM_HEAD = "core.1->frontend.0/handshake", "frontend.0->core.1/handshake"
 TO_OWN, FROM_OWN = "core.1->frontend.1/handshake", "frontend.1->core.1/handshake"
-A_WHILE = until(seconds=0.4)
+A_WHILE, A_SECOND = until(seconds=0.4), until(seconds=1.0)
+#: What the second client's cores have of four requests that wait, as all are told.
+THEIRS_COUNTED = {"type": "NOTICE", "counts": [[0, 0, 0.0], [0, 0, 0.0], [2, 0, 0.0], [2, 0, 0.0]]}
 
 
 def one_alone() -> Workload:
     """The second client's caller chooses another client."""
     return asks(0, 1, 2).but(1, asks())
+
+
+def behind_a_call() -> Workload:
+    """All is asked for when a call has been answered."""
+    return recorded("eight-mixed").then(utility("get_stats"), steps=0).then(add(*range(8)))
 
 
 # -- external: a client and a core each
@@ -224,6 +232,10 @@ globals().update(family(__name__, (
     Case("test_headless_core_dies",
          "It is killed: the head is told, and its own core serves on.",
          plan(kill("core.1", at=EXECUTED, nth=3)), (*LOST, dp_death_ends_group), play={"workload": MORE}),
+    Case("test_headless_core_dies_beside_its_launcher",
+         "It is killed when it has served for a while, and who started it says so, too.",
+         plan(delay("frontend.0->core.1/requests", nth=1, match=CALLS, until=A_SECOND),
+              kill("core.1", at=EXECUTED, nth=3)), (*LOST, launcher_says), play={"workload": behind_a_call()}),
     Case("test_headless_core_that_steps_together_dies",
          "The same where all step together: none goes on.",
          plan(kill("core.1", at=EXECUTED, nth=3)), LOST,
@@ -257,8 +269,12 @@ globals().update(family(__name__, (
          "It is killed before it is ready.",
          plan(kill("core.1", at=marked("core.1", Mark.READY))), FAILED, play={"config": SOON}),
     Case("test_headless_core_is_configured_otherwise",
-         "Its launcher believes in another load balancing: it refuses, and names that.",
+         "Its launcher believes in another interval between all-reduces: it refuses, and names that.",
          Plan(), REFUSED, play={"config": SOON, "options": Options(differs={"sync_interval": 7})}),
+    Case("test_headless_launcher_believes_in_clients_of_its_own",
+         "Its launcher believes in a load balancing by which its cores have a client of their own: it says that they "
+         "have not, and starts nothing.",
+         Plan(), FAILED, play={"config": SOON, "options": Options(differs={"load_balancing": "external"})}),
     Case("test_headless_core_believes_in_more_ranks",
          "Its launcher believes in one rank more: it takes over what the head says, and serves.",
          Plan(), (tokens_match_reference, nothing_left_behind, dp_handshakes_agree), play={
@@ -332,6 +348,11 @@ globals().update(family(__name__, (
          "None goes on.",
          plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2)), LOST,
          play={"topology": hybrid(2, 2, lockstep=True)}),
+    Case("test_counts_to_the_second_of_two_clients_are_lost",
+         "The client that has no coordinator of its own is told again by the other one's, though nothing has changed.",
+         plan(drop("coordinator.0->frontend.1/stats", nth=1, match=THEIRS_COUNTED),
+              *(delay("frontend.1->core.2/requests", nth=nth, match=CALLS, until=A_SECOND) for nth in (1, 2))),
+         (*CALM, dp_view_converges), play={"workload": counted().but(0, asks(0))}),
     Case("test_coordinator_of_two_clients_with_two_cores_each_dies",
          "It costs nothing but counts.",
          plan(kill("coordinator.0", at="core.0->frontend.0/outputs:send", nth=3)),

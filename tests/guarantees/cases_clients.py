@@ -267,6 +267,29 @@ def a_launcher_is_ready_long_after_its_cores() -> Builder:
     return h.wait(5).crosses(f"{LAUNCHER}/mark:ready").wait(3)
 
 
+def launching(*ready: str) -> Builder:
+    """Two cores of two clients, of which these serve."""
+    h = history(tp=1, topology=data_parallel(2, tp=1, clients=2), data_parallel_size=2).observes(LAUNCHER, "starting")
+    for core in ready:
+        h.observes(core, "ready", num_gpu_blocks=8, parallel_config={})
+    return h
+
+
+@rejects(SAYS)
+def a_launcher_is_never_ready() -> Builder:
+    return launching("core.0", "core.1").wait(3)
+
+
+@silent(SAYS)
+def a_launcher_waits_for_its_last_core() -> Builder:
+    return launching("core.0").wait(3)
+
+
+@silent(SAYS)
+def a_launcher_is_closed_as_its_last_core_serves() -> Builder:
+    return launching("core.0", "core.1").observes(LAUNCHER, "closing", kept={}, errors=[]).wait(3)
+
+
 @rejects(SAYS)
 def a_launcher_does_not_say_that_none_is_left() -> Builder:
     return both_die().wait(3)

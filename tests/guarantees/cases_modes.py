@@ -1,6 +1,6 @@
 """Histories of cores that the head of their group has not started."""
 
-from engine.topology import external, headless, offline
+from engine.topology import data_parallel, external, headless, offline
 from scenarios.history.play import Options
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -196,3 +196,43 @@ def somebody_else_is_said_not_to_have_come() -> Builder:
 @rejects(AGREE)
 def ranks_that_differ_are_ready() -> Builder:
     return is_ready(meets(differs={"sync_interval": 7}), HEAD, OWN)
+
+
+def runs(*, differs: dict[str, object] | None = None) -> Builder:
+    """Two cores with a launcher, which are ready for two clients."""
+    h = history(tp=1, topology=data_parallel(2, tp=1, clients=2, lockstep=True), data_parallel_size=2)
+    h.play_values["options"] = Options(differs=differs or {})
+    h.observes("launcher.0", "ready", num_gpu_blocks=8, parallel_config={**SETTINGS, **(differs or {})})
+    return h.observes(HEAD, "starting")
+
+
+@accepts(AGREE)
+def a_client_is_told_what_differs_from_its_engines() -> Builder:
+    return gives_up(runs(differs={"sync_interval": 7}), HEAD, reason="sync_interval is 16 here, and the engines have 7")
+
+
+@rejects(AGREE)
+def a_client_is_not_told_what_differs_from_its_engines() -> Builder:
+    return gives_up(runs(differs={"sync_interval": 7}), HEAD, reason="it does not fit")
+
+
+@rejects(AGREE)
+def a_client_attaches_to_engines_that_differ() -> Builder:
+    return runs(differs={"sync_interval": 7}).observes(HEAD, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)
+
+
+@silent(AGREE)
+def a_client_attaches_to_engines_with_its_settings() -> Builder:
+    return runs().observes(HEAD, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)
+
+
+@rejects(AGREE)
+def a_rank_is_ready_that_has_not_met_all_others() -> Builder:
+    h = meets(count=3).observes(CORE, "ranks-met", ranks=["core.0", "core.1"])
+    return h.observes(CORE, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)
+
+
+@silent(AGREE)
+def a_rank_is_ready_that_has_met_all_others() -> Builder:
+    h = meets().observes(CORE, "ranks-met", ranks=["core.0", "core.1"])
+    return h.observes(CORE, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)

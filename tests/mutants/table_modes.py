@@ -34,4 +34,18 @@ COMPARES_NOTHING = Mutant(
                 "sorted(told) if mine.get(name) != told.get(name))\n",
                 "sorted(told) if name not in mine)\n"),))
 
-MODES_MUTANTS = (READY_TO_ITS_OWN, KEEPS_ITS_OWN, COMPARES_NOTHING)
+LAUNCHER_NEVER_READY = Mutant(
+    id="launcher-never-ready", scenario="test_headless_core_dies_beside_its_launcher",
+    bug="A launcher of headless cores does not see that they have begun to serve.",
+    breaks=these("launcher-says/ready"),
+    edits=(Edit("engine/frontend/handles/manager.py",
+                "                if (yield ReadHeartbeat(node))[0]:\n", "                if False:\n"),))
+
+ATTACHES_TO_ANYTHING = Mutant(
+    id="attaches-to-anything", scenario="test_two_clients_are_configured_otherwise_than_their_engines",
+    bug="A client attaches to engines and does not compare their settings with its own.",
+    breaks=these("dp-handshakes-agree/attaches"), along=these("handshake-order"),
+    edits=(Edit("engine/frontend/handles/attached.py", "        attachment.check(agreed)\n", ""),))
+
+MODES_MUTANTS = (READY_TO_ITS_OWN, KEEPS_ITS_OWN, COMPARES_NOTHING, LAUNCHER_NEVER_READY,
+                 ATTACHES_TO_ANYTHING)

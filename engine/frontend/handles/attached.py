@@ -36,8 +36,8 @@ class AttachedEngines:
     def open_for(self, node: Node, config: EngineConfig, agreed: Agreed) -> Loop[dict[int, int]]:
         """Open what joins them with `node`. -> KV-cache blocks of each core. Raises ConfigError or StartupError."""
         attachment = self._attachment
-        attachment.check(agreed)
         yield Observe("born", birth_certificate((yield WhoAmI())))
+        attachment.check(agreed)
         for handle in self.all:
             yield from handle.open()
         mine = attachment.clients[attachment.index_of(node.index)]

@@ -210,6 +210,8 @@ def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: Eng
     config = finding.history.play.config
     lately = {"coordinator": bool(finding.history.coordinated(engine)), "lockstep": finding.history.in_step(engine),
               "wave_protocol": config.data_parallel.wave_protocol}
+    if frontend == finding.history.owner(finding.history.engines[-1]):
+        lately |= {name: value for name, value in finding.history.play.options.differs.items() if name in lately}
     told = ready.data.get("parallel_config")
     # Engines did not always have stages, nor say how several of them belong together.
     told_of = {name: value for name, value in (told or {}).items() if name in played or name in lately}

@@ -7,6 +7,7 @@ from tests.mutation.equivalent.base import Equivalent
 _BALANCE, _LINK, _WAVES = "engine/frontend/balance.py", "engine/frontend/link.py", "engine/coordinator/waves.py"
 _WORDS, _LOOPS = "engine/coordinator/words.py", "engine/core/io/loops.py"
 _SEAT = "engine/process/consensus/agreement.py"
+_REMOTE, _ATTACHED = "engine/frontend/handles/remote.py", "engine/frontend/handles/attached.py"
 _SUBSCRIPTIONS, _BUFFERS = "engine/wire/subscriptions.py", "engine/wire/buffers.py"
 _INIT, _FIRST = "Seat.__init__", "first_number_of"
 _OF_EACH = ("more by the same of each core is no other order of them; counts that come put all of it away, and without "
@@ -27,9 +28,11 @@ _ENTERED = '''return f"turn {turn} of {size}, {list(_OPS)[op]} of {count} value{
 _ONE_FRAME = 'raise ValueError("of a message with several frames to a publisher none may begin with 00 or 01")'
 _NO_NUMBERS = 'raise BadFrameError(f"buffer {index} of {len(buffer)} bytes does not hold whole numbers")'
 _LOOKED = "a client looks whether any core is left before it chooses one, and says so itself where none is"
-_DEAD = "a rank that is dead is never chosen, whatever is in flight there"
 _ONCE = "a core leaves by its first failure"
 _INSTANT = "time runs on: at the very instant of a bound it has come and has not"
+_ELSEWHERE = "whoever greets from elsewhere says who it is"
+_NO_CHILD = "it has started none of them: nobody tells it of an end by the node"
+_COUNTS_ONCE = "a subscription counts once, however often it comes"
 _ENDIAN = "both worlds run where the least byte is first"
 
 #: file, function, operator, old, new (None: whatever it is), behind, reason
@@ -84,14 +87,17 @@ _ROWS: tuple[tuple[str, str, str, str, str | None, str, str], ...] = (
     (_BALANCE, "Balance._lowest", "branch-never-taken", "not living", None, "", _LOOKED),
     (_BALANCE, "Balance._lowest", "statement-gone", 'raise EngineDeadError("all data-parallel ranks are dead")',
      None, "", _LOOKED),
-    (_BALANCE, "Balance.died", "off-by-one", "0", "1", "", _DEAD),
-    (_BALANCE, "Balance.died", "statement-gone", "self.in_flight[rank] = 0", None, "", _DEAD),
     (_SEAT, "Seat.give_up", "statement-gone", "self._failure = self._failure or str(why) or type(why).__name__",
      None, "", _ONCE),
     (_SEAT, "Seat.give_up", "condition-turned", "self._failure or str(why) or type(why).__name__", None, "", _ONCE),
     (_SEAT, "Seat.trouble", "off-by-one", "now >= deadline", "now > deadline", "", _INSTANT),
     (_SEAT, "Seat.trouble", "off-by-one", "now >= dead[rank] + GRACE_S", "now > dead[rank] + GRACE_S", "", _INSTANT),
     (_SEAT, "Told.waits", "off-by-one", "self.waited_at > now - SILENT_S", None, "", _INSTANT),
+    (_REMOTE, "RemoteHandle.meet", "condition-turned", "member is not None and member.process is not None",
+     "((member is not None) or (member.process is not None))", "", _ELSEWHERE),
+    (_ATTACHED, "AttachedEngines.__init__", "statement-gone",
+     "self.by_node = {handle.node: handle for handle in self.all}", None, "", _NO_CHILD),
+    ("engine/frontend/handles/own.py", "subscribe", "sent-twice", "yield Send(STATS, [topic])", None, "", _COUNTS_ONCE),
     (_BUFFERS, "Apart.anything", "off-by-one", "depth < _DEPTH", None, "",
      "one level more of what is looked through: a value comes back the same from the body and from a buffer"),
     (_SEAT, "Seat._guilty", "off-by-one", "min", "max", "",

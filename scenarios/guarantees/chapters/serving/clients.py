@@ -208,15 +208,16 @@ def check_launcher_says(history: History) -> Finding:
     finding = Finding(history)
     for launcher in history.of_kind(NodeKind.LAUNCHER):
         ready = history.crossings.get(mark_site(launcher, Mark.READY))
-        if not ready:
-            continue
         engines = history.engines_of(launcher)
+        until = min(history.ends.at(launcher), history.closing_at(engines[0]), history.ended_at)
+        if not ready:
+            _judge_unready(finding, launcher, until, [engine.core for engine in engines])
+            continue
         hubs = {hub for engine in engines if (hub := history.hub_of(engine)) and history.owner_of(hub) == launcher}
         words = [_Word(next(one.core for one in engines if one.engine == record.data["core"]), record)
                  for record in history.by_node("engine-dead").get(launcher, ())]
         words += [_Word(hub, record) for hub in hubs
                   for record in history.by_node("coordinator-dead").get(launcher, ())]
-        until = min(history.ends.at(launcher), history.closing_at(engines[0]), history.ended_at)
         _judge_ready(finding, launcher, ready[0].at, [engine.core for engine in engines])
         for word in words:
             _judge_word(finding, launcher, word)
@@ -224,6 +225,18 @@ def check_launcher_says(history: History) -> Finding:
             _judge_said(finding, launcher, node, (ready[0].at, until), words)
         _judge_last(finding, launcher, [engine.core for engine in engines], until)
     return finding
+
+
+def _judge_unready(finding: Finding, launcher: str, until: float, cores: list[str]) -> None:
+    """It says so when they serve."""
+    history = finding.history
+    starts = [records[0].at for core in cores if (records := history.by_node("ready").get(core))]
+    if len(starts) == len(cores) and not any(
+            receipt.at <= max(starts) or receipt.node == launcher for receipt in history.faults.receipts):
+        silent_s = until - max(starts) - history.faults.frozen_s(launcher, max(starts), until, *cores)
+        if silent_s > history.bounds.detection_s:
+            finding.broke("{} never said that its cores serve, {:.3f} s behind the last one's start", launcher,
+                          silent_s, at=until, node=launcher)
 
 
 def _judge_ready(finding: Finding, launcher: str, at: float, cores: list[str]) -> None:
@@ -322,10 +335,11 @@ GUARANTEES = (
     ),
     Guarantee(
         id="launcher-says", chapter=CHAPTER, source=SOURCE, check=check_launcher_says, applies=is_shared,
-        sentence="A launcher says by its name, and within the bound of detection, which core or coordinator of its own "
-                 "has died or stands still, and of none that lives; it ends those that step together with it, and says "
-                 "when none is left.",
-        wrong={"died": "looks at no ends of what it has started",
+        sentence="A launcher says within the bound of detection that its cores serve, and by its name which core or "
+                 "coordinator of its own has died or stands still, and of none that lives; it ends those that step "
+                 "together with it, and says when none is left.",
+        wrong={"ready": "waits for cores that have begun to serve",
+               "died": "looks at no ends of what it has started",
                "group": "leaves those that stepped with the dead one to themselves"},
         witness="a core or a coordinator of a launcher died, and it said so",
         envelope=Envelope(),

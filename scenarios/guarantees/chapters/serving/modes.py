@@ -1,4 +1,4 @@
-"""The promise about cores that the head of their group has not started: they serve when all agree."""
+"""The promise about engines and clients that are started apart from each other: they serve when all agree."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _OF_THE_GROUP = frozenset({"load_balancing", "sync_interval", "wave_protocol"})
 _OF_ALL = _OF_THE_MODEL | _ADOPTED | frozenset({"sync_interval", "wave_protocol"})
 
 
-def is_spread(play: Play) -> bool:
-    return bool(play.topology.offline) or any(play.topology.is_spread(engine.index) for engine in play.topology.engines)
+def meet(play: Play) -> bool:
+    topology = play.topology
+    return bool(topology.offline or topology.launchers) or any(map(topology.is_spread, (
+        engine.index for engine in topology.engines)))
 
 
 def check_handshakes_agree(history: History) -> Finding:
     finding = Finding(history)
     _judge_offline(finding)
+    _judge_attached(finding)
     for engine in history.engines:
         greeted = history.greeted_by(engine)
         if not history.play.topology.is_spread(engine.engine) or greeted[0] == history.owner(engine):
@@ -100,6 +103,8 @@ def _judge_contradiction(finding: Finding, engine: EngineLife, greeted: tuple[st
     if ready is not None:
         finding.broke("{} is ready, and {} of others differs", engine.core, " and ".join(sorted(wrong)), at=ready.at,
                       node=engine.core)
+    if not any(history.sends(f"{engine.core}->{node}/{Channel.HANDSHAKE.value}") for node in greeted):
+        return  # it was not started, and who did not start it is told why
     for startup in history.startups:
         if startup.node not in greeted or startup.end is None:
             continue
@@ -140,11 +145,39 @@ def _judge_offline(finding: Finding) -> None:
                 finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
 
 
-def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
-    """Who was gone before the last one came is none of those that have met."""
+def _judge_attached(finding: Finding) -> None:
+    """Of clients of engines that run already: whose settings are not those of the engines is told which."""
     history = finding.history
+    for startup in history.startups:
+        launcher = history.owner(history.engines_of(startup.node)[0])
+        theirs = next(iter(history.by_node("ready").get(launcher, ())), None)
+        if theirs is None or startup.end is None or not history.is_attached(startup.node):
+            continue
+        settings = theirs.data["parallel_config"]
+        if startup.ready:
+            mine = startup.end.data["parallel_config"]
+            if wrong := sorted(name for name in {*mine, *settings} if mine.get(name) != settings.get(name)):
+                finding.broke("{} is ready, and {} of its engines differs", startup.node, " and ".join(wrong),
+                              at=startup.end.at, node=startup.node)
+        elif wrong := sorted(history.play.options.differs.keys() & settings.keys()):
+            said = str(startup.end.data.get("reason", ""))
+            if unnamed := [name for name in wrong if name not in said]:
+                finding.broke("{} was not told that {} differs", startup.node, " and ".join(unnamed),
+                              at=startup.end.at, node=startup.node)
+            else:
+                finding.witness("{} was told by name that {} differs", startup.node, " and ".join(wrong),
+                                at=startup.end.at, node=startup.node)
+
+
+def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
+    """Whoever is ready has met all; who was gone before the last one came is none of those that have met."""
+    history = finding.history
+    names = {base(one.core) for one in ranks}
     for met in ranks:
-        for record in history.by_node("ranks-met").get(met.core, ()):
+        records = history.by_node("ranks-met").get(met.core, [])
+        if met.core in history.by_node("ready") and not any(names == set(one.data["ranks"]) for one in records):
+            finding.broke("{} was ready and had not met all others", met.core, node=met.core)
+        for record in records:
             gone = [one.core for one in ranks if base(one.core) in record.data["ranks"]
                     and history.ends.at(one.core) + history.bounds.detection_s < record.at]
             if gone:
@@ -167,15 +200,17 @@ def _judge_rank(finding: Finding, ranks: list[EngineLife], failed: Record, node:
 GUARANTEES = (
     Guarantee(
         id="dp-handshakes-agree", chapter=CHAPTER, source="vLLM V1 data-parallel engine core",
-        check=check_handshakes_agree, applies=is_spread,
+        check=check_handshakes_agree, applies=meet,
         sentence="A core that the head of its group has not started serves nobody before it, and the core's own "
                  "client, where it has one, have answered its greetings and got its READY; it goes by what the head "
                  "says for all; and where any other setting differs it serves nobody, and both are told which. Ranks "
-                 "that nobody starts together are all told what differs, and who never came.",
+                 "that nobody starts together are all told what differs, and who never came. A client attaches to "
+                 "engines that have its settings alone, and is told which differ.",
         wrong={
             "serves": "serves its own client when that has answered, whatever the head says",
             "adopts": "goes by its own settings where the head has said others for all",
             "names": "refuses what differs, and does not say what that is",
+            "attaches": "attaches to whatever runs",
         },
         witness="a word of one handshake was late, lost or doubled, and the core went to work behind both; or some "
                 "were configured otherwise than others",
