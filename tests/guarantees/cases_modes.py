@@ -236,3 +236,39 @@ def a_rank_is_ready_that_has_not_met_all_others() -> Builder:
 def a_rank_is_ready_that_has_met_all_others() -> Builder:
     h = meets().observes(CORE, "ranks-met", ranks=["core.0", "core.1"])
     return h.observes(CORE, "ready", num_gpu_blocks=8, parallel_config=SETTINGS)
+
+
+STARTS = "start-ends"
+
+
+def dies_behind_its_greeting(*, after_s: float) -> Builder:
+    h = starts(alone=True).carries(f"{CORE}->{HEAD}/handshake", "empty", "hello")
+    h.fires("kill", f"{CORE}->{HEAD}/handshake:send", node=CORE).ends(CORE, exitcode=-9).wait(after_s)
+    return gives_up(h, HEAD, reason="core.1 died while starting: it was started elsewhere, which may know why")
+
+
+@accepts(STARTS)
+def a_headless_core_dies_and_its_head_sees_that() -> Builder:
+    return dies_behind_its_greeting(after_s=0.2)
+
+
+@rejects(STARTS)
+def a_headless_core_dies_and_its_head_waits_for_it() -> Builder:
+    return dies_behind_its_greeting(after_s=4.0)
+
+
+def attaches_to_a_core_that_died(*, after_s: float) -> Builder:
+    h = history(tp=1, topology=data_parallel(1, tp=1, clients=2), data_parallel_size=1)
+    h.fires("kill", "core.0/mark:step", node="core.0").ends("core.0", exitcode=-9).wait(1.0)
+    h.observes(OWN, "starting").wait(after_s)
+    return gives_up(h, OWN, reason="core.0 has ended: its engines are to be started again")
+
+
+@rejects(STARTS)
+def a_client_waits_for_a_core_that_has_died() -> Builder:
+    return attaches_to_a_core_that_died(after_s=4.0)
+
+
+@accepts(STARTS)
+def a_client_sees_that_its_core_has_died() -> Builder:
+    return attaches_to_a_core_that_died(after_s=0.2)

@@ -24,6 +24,7 @@ from scenarios.guarantees.chapters.closing import (
     has_reason_not_to_start,
     is_ended_with_another,
     judge_closed,
+    judge_failed_at_once,
     judge_hearsay,
     judge_lone_cores,
     judge_words,
@@ -141,12 +142,13 @@ def check_start_ends(history: History) -> Finding:
             continue
         elif hits and not any(history.is_of(hit.node, engine) for hit in hits):
             judge_hearsay(finding, end, hits, node, engine)
-        elif history.has_begun(node, engine):
-            _judge_failed_at_once(finding, node, end, engine)
-            _judge_all_failed(finding, end, engine)
-            _judge_blame(finding, end, engine)
-            _judge_unheard(finding, end, hits)
-            judge_words(finding, end, engine, node)
+        else:
+            judge_failed_at_once(finding, startup, end, engine)
+            if history.has_begun(node, engine):
+                _judge_all_failed(finding, end, engine)
+                _judge_blame(finding, end, engine)
+                _judge_unheard(finding, end, hits)
+                judge_words(finding, end, engine, node)
         if not startup.ready and not hits:
             finding.witness("{} was refused what it asked for: {}", node, end.data["reason"], at=end.at, node=node)
         if startup.ready and history.play.options.long_runtime_dir:
@@ -176,17 +178,6 @@ def _dead_when_ready(history: History, engine: EngineLife, at: float) -> str | N
 def _is_named(data: dict[str, Any]) -> bool:
     """A named error is one of ours: it says what happened, an escaped KeyError does not."""
     return bool(data.get("error")) and bool(data.get("reason")) and not hasattr(builtins, data["error"])
-
-
-def _judge_failed_at_once(finding: Finding, caller: str, end: Record, engine: EngineLife) -> None:
-    """A child that is gone is not waited for: its start fails when the others have been ended."""
-    history = finding.history
-    gone = [death for death in history.ends.values() if death.planned and history.is_of(death.node, engine)
-            and kind_of(death.node) in ("core", "worker") and death.at < end.at]
-    for death in gone[:history.play.is_ours]:  # others promise no more than the bound of a start
-        finding.took("failing the start after the death of {}", death.node, at=end.at, node=death.node,
-                     bound=history.bounds.cleanup_s, measured=end.at - death.at - history.faults.frozen_s(
-                         caller, death.at, end.at, engine.core))
 
 
 def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:

@@ -323,6 +323,26 @@ def has_no_chance(death: Death) -> bool:
         death.how == str(Fate.TERMINATE) and kind_of(death.node) in ("frontend", "launcher"))
 
 
+def judge_failed_at_once(finding: Finding, startup: Startup, failed: Record, engine: EngineLife) -> None:
+    """Who is gone is not waited for: by whoever has started it, has heard it greet, or attaches to it."""
+    history, caller = finding.history, startup.node
+    if not history.play.is_ours:
+        return  # others promise no more than the bound of a start
+    greetings = history.receives(f"{engine.core}->{caller}/{Channel.HANDSHAKE.value}")[1:]  # the first one is empty
+    if begun := history.has_begun(caller, engine):
+        known_at, bound = startup.began.at, history.bounds.cleanup_s  # in which it ends all others
+    else:  # it looks at them every now and then
+        known_at = max(startup.began.at, greetings[0].at) if greetings else startup.began.at if history.is_attached(
+            caller) else FOREVER
+        bound = 3 * history.bounds.detection_s
+    gone = [death for death in history.ends.values() if death.planned and history.is_of(death.node, engine)
+            and kind_of(death.node) in (("core", "worker") if begun else ("core",)) and death.at < failed.at]
+    for death in gone[:known_at < failed.at]:
+        since = max(death.at, known_at)
+        finding.took("failing the start after the death of {}", death.node, at=failed.at, node=death.node, bound=bound,
+                     measured=failed.at - since - history.faults.frozen_s(caller, since, failed.at, engine.core))
+
+
 def judge_hearsay(finding: Finding, failed: Record, hits: list[Receipt], node: str, engine: EngineLife) -> None:
     """A start that failed by what befell another one's rank says whose it was, or that its client is gone."""
     if failed.at >= finding.history.group_closing_at(engine):
