@@ -329,9 +329,10 @@ class ClientLife:
         yield from handle.bury(reason, is_core and index in self.session.notices)
         if self.config.is_lockstep and self.session.dead is None:
             now: float = yield Now()
-            # One that says only that it leaves may do so for another's end: its connections end before itself.
+            # One that says only that it leaves may do so for another's end: its connections end before itself. And
+            # another client's coordinator is ended for that.
             why_is_known = handle.has_said_why or (
-                index not in self.session.notices if is_core else handle.went_without_a_word)
+                index not in self.session.notices if is_core else handle.process is not None)
             yield from self._see_ends(now, 0.0 if why_is_known else _SAME_END_SHARE * self.config.bounds.detection_s)
             yield from self._all_die(reason + self._engines.silent(now))
         elif is_core:

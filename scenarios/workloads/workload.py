@@ -242,7 +242,8 @@ class Driver:
         return ([self._utility("pause_scheduler", [])] if self._pauses() else []) + self._next_phase()
 
     def _pauses(self) -> bool:
-        return not self.workload.free and len(self.workload.phases[0].actions) > 1
+        first = self.workload.phases[0]
+        return not self.workload.free and (len(first.actions) > 1 or bool(first.steps))
 
     def ended(self, request_id: str) -> list[Command]:
         """A request got its end, whatever end."""

@@ -110,3 +110,11 @@ def test_it_promises_streams_nothing_of_a_lost_message_and_an_end_of_a_start_all
 
     assert verdict("ends-once", "outputs") is Verdict.OUTSIDE
     assert verdict("start-ends", "handshake") is Verdict.BROKEN
+
+
+@pytest.mark.parametrize(("world", "other_s", "verdict"), [
+    ("vllm", 1.0, Verdict.HELD), ("vllm", 0.01, Verdict.BROKEN), ("engine", 1.0, Verdict.BROKEN)])
+def test_its_core_tells_of_a_worker_when_the_others_have_left(world: str, other_s: float, verdict: Verdict) -> None:
+    h = history(world=world).started().called("r0", core=False).wait(.01).fires("kill", "worker.1/mark:executing")
+    h.ends("worker.1", exitcode=-9).wait(other_s).ends("worker.0").wait(1.01 - other_s)
+    assert h.dies("r0", reason="worker.1 died").judged("death-is-told").verdict is verdict

@@ -75,11 +75,6 @@ class Handle:
         """Whether it told its parent why it leaves, and not that another one does: on another host it has none."""
         return self._told is not None and not (isinstance(self._told, Leaving) and self._told.follows)
 
-    @property
-    def went_without_a_word(self) -> bool:
-        """Whether it is gone and told its parent nothing, as who leaves by itself does: it was struck down."""
-        return self.process is not None and self._told is None and self.gone() is not None
-
     def watch(self, now: float) -> None:
         """It is ready."""
         self.monitor = CoreMonitor(self.name, self._bounds.stall_s, now)

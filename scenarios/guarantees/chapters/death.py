@@ -106,11 +106,14 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
 
 def _can_be_told(history: History, death: Death) -> float:
     """From when on: a core that stands still tells nobody of a worker, and is given up itself at its bound. Of a
-    launcher clients hear by the core alone, which may stop before it has told.
+    launcher clients hear by the core alone, which may stop before it has told. A core of vLLM's tells of a worker when
+    the others have left, which it gives some time to do so.
     """
-    core, bounds = history.engine_of(death.node).core, history.bounds
-    seen_at = death.at + (bounds.detection_s if kind_of(death.node) == "launcher" else 0.0)
-    return max(death.at, *(min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s)
+    engine, bounds = history.engine_of(death.node), history.bounds
+    core, seen_at = engine.core, death.at + (bounds.detection_s if kind_of(death.node) == "launcher" else 0.0)
+    others = range(history.ranks_of(core)) if kind_of(death.node) == "worker" and not history.play.is_ours else ()
+    left = [at for rank in others if (at := history.ends.at(engine.worker(rank))) <= death.at + bounds.terminate_s]
+    return max(death.at, *left, *(min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s)
                            for stall in history.faults.stalls
                            if stall.node == core != death.node and stall.at <= seen_at and death.at < stall.until), 0.0)
 
