@@ -281,6 +281,34 @@ def a_report_is_of_a_later_moment_than_its_answer() -> Builder:
     return _goes_on_between(0, 1, 2, next=5)
 
 
+def _is_about_to_send_another(*answered: int, sends: bool = True) -> Builder:
+    """It has sent all up to batch 4, and keeps four."""
+    h = _replays(_hands_over(_asks(_publishes(0, 1, 2, 3, 4)), 5), *answered)
+    h.world = "engine"
+    h = _reports(h, oldest=answered[0], next=answered[-1] + 1, count=len(answered))
+    return _sends(h, 5) if sends else h
+
+
+@accepts("kv-answers-exact")
+def a_batch_that_is_about_to_go_out_has_the_oldest_one_s_place() -> Builder:
+    return _is_about_to_send_another(2, 3, 4, 5)
+
+
+@accepts("kv-answers-exact")
+def a_batch_that_is_about_to_go_out_has_no_place_yet() -> Builder:
+    return _is_about_to_send_another(1, 2, 3, 4)
+
+
+@rejects("kv-answers-exact")
+def the_oldest_one_s_place_is_nobody_s() -> Builder:
+    return _is_about_to_send_another(2, 3, 4)
+
+
+@rejects("kv-answers-exact")
+def a_batch_that_is_about_to_go_out_has_two_places() -> Builder:
+    return _is_about_to_send_another(3, 4, 5)
+
+
 def _reads_late(*seqs: int, **said: int) -> Builder:
     """The question comes behind batch 0, and is read behind batch 2, while batch 3 waits."""
     h = _asks(_publishes(0), fate="delay", fault="f1").fires("delay", QUESTIONS)

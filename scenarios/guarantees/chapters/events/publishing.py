@@ -280,6 +280,9 @@ class _Answering:
         known = sent[:-1] if sent and sent[-1].seq >= held.behind else sent  # one was about to go out
         if not known:
             return question.behind <= start
+        is_full = len(held.window) == self.history.play.config.kv_events.buffer_steps
+        if is_full and known != sent and wanted == held.window:
+            wanted = wanted[1:] or sent[-1:]  # it had the oldest one's place
         place = later.index(known[0]) if known[0] in later else len(later)
         return (later[place:place + len(known)] == known and known[0].seq <= wanted[0].seq
                 and sent[-1].seq + 1 >= question.behind)
