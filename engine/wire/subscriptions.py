@@ -22,8 +22,8 @@ SUBSCRIBE, UNSUBSCRIBE = b"\x01", b"\x00"
 #: libzmq's own high-water mark, for each end of a socket that nobody has given another one.
 USUAL_HWM = 1000
 _ABOUT_TOPICS = (SUBSCRIBE, UNSUBSCRIBE)
-#: msgpack: arrays, by the bytes that tell how long they are; unsigned numbers above 127, by theirs.
-_ARRAYS = {0xdc: 2, 0xdd: 4}
+#: msgpack: arrays of 1 to 15 fields; unsigned numbers above 127, by the bytes that they have.
+_SHORTEST_ARRAY, _LONGEST_ARRAY = 0x91, 0x9f
 _UNSIGNED = {0xcc: 1, 0xcd: 2, 0xce: 4, 0xcf: 8}
 
 
@@ -65,22 +65,14 @@ def leaver_of(frames: Sequence[Any]) -> int | None:
 
 
 def first_number_of(frames: Sequence[Any]) -> int | None:
-    """`SocketSpec.sender_of` where a message is a msgpack array and its first field the sender's index."""
-    head = bytes(memoryview(frames[0])[:14]) if frames else b""
-    kind = head[0] if head else 0
-    if 0x90 <= kind <= 0x9f:
-        at, length = 1, kind & 0x0f
-    elif kind in _ARRAYS:
-        at = 1 + _ARRAYS[kind]
-        length = int.from_bytes(head[1:at], "big")
-    else:
+    """`SocketSpec.sender_of` where a message is a msgpack array, of 15 fields at most, that begins with its sender."""
+    head = bytes(memoryview(frames[0])[:10]) if frames else b""
+    if len(head) < 2 or not _SHORTEST_ARRAY <= head[0] <= _LONGEST_ARRAY:
         return None
-    if not length or at >= len(head):
-        return None
-    first = head[at]
+    first = head[1]
     if first < 0x80:
         return first
-    number = head[at + 1:at + 1 + _UNSIGNED.get(first, 0)]
+    number = head[2:2 + _UNSIGNED.get(first, 0)]
     return int.from_bytes(number, "big") if number and len(number) == _UNSIGNED[first] else None
 
 
