@@ -415,7 +415,8 @@ def the_core_is_killed_that_should_tell() -> Builder:
 PAUSE = "pause-exact"
 
 
-def pausing(*, late: str | None = None, amid: bool = True, goes_on: float = .05) -> Builder:
+def pausing(*, late: str | None = None, phase: str = "execute_model", amid: bool = True,
+            goes_on: float = .05) -> Builder:
     """"a" has tokens, the scheduler is paused, and goes on later. `late`: a rank that comes to a step meanwhile."""
     h = deep().called("a")
     if amid:
@@ -424,7 +425,7 @@ def pausing(*, late: str | None = None, amid: bool = True, goes_on: float = .05)
     comes_to(h, "execute_model", 3)
     h.observes("frontend.0", "utility", method="pause_scheduler", ticket=4, args=[], result=3, failure="")
     if late:
-        comes_to(h, "execute_model", 5, late)
+        comes_to(h, phase, 5, late)
     h.wait(goes_on).observes("frontend.0", "ask", method="resume_scheduler", ticket=5)
     comes_to(h, "execute_model", 5)
     return h.streams("a", [8, 9], offset=1).ended("a")
@@ -451,6 +452,16 @@ def who_serves_once_more_counts_its_calls_anew() -> Builder:
 @rejects(PAUSE)
 def a_rank_comes_to_a_step_that_was_in_flight() -> Builder:
     return pausing(late="worker.1")
+
+
+@rejects(PAUSE)
+def the_rank_that_is_waited_for_samples_a_step_that_was_in_flight() -> Builder:
+    return pausing(late="worker.0", phase="sample_tokens")
+
+
+@accepts(PAUSE)
+def a_rank_that_nobody_waits_for_samples_the_last_step_late() -> Builder:
+    return pausing(late="worker.1", phase="sample_tokens")
 
 
 @silent(PAUSE)

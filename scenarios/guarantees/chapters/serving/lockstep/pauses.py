@@ -34,9 +34,9 @@ def check_pause_exact(history: History) -> Finding:
     judge_rest(finding)
     for engine in history.engines:
         pauses = list(_pauses(history, engine))
-        executed = [] if not pauses else sorted((record for node in _who_executes(history, engine)
+        executed = [] if not pauses else sorted((record for node, phases in _who_executes(history, engine)
                            for record in passed(history, node, Mark.EXECUTING)
-                           if record.data["method"] in PHASES), key=lambda record: record.at)
+                           if record.data["method"] in phases), key=lambda record: record.at)
         for pause in pauses:
             step = next((record for record in executed if pause.answered.at < record.at < pause.over_at), None)
             if step is not None:
@@ -55,9 +55,11 @@ def _may_have_more_in_flight(play: Play) -> bool:
     return has_depth(play) or is_lockstep(play)
 
 
-def _who_executes(history: History, engine: EngineLife) -> list[str]:
-    ranks = history.ranks_of(engine.core)
-    return [engine.worker(rank) for rank in range(ranks)] if ranks > 1 else [engine.core]
+def _who_executes(history: History, engine: EngineLife) -> list[tuple[str, tuple[str, ...]]]:
+    """And which calls of it are a step's: all ranks compute together, and only one is waited for when they sample."""
+    ranks, output = history.ranks_of(engine.core), history.grid_of(engine.core).output_rank
+    return [(engine.worker(rank), PHASES if rank == output else PHASES[:1]) for rank in range(ranks)] if ranks > 1 \
+        else [(engine.core, PHASES)]
 
 
 def _pauses(history: History, engine: EngineLife) -> Iterator[_Pause]:
