@@ -281,12 +281,11 @@ def a_report_is_of_a_later_moment_than_its_answer() -> Builder:
     return _goes_on_between(0, 1, 2, next=5)
 
 
-def _is_about_to_send_another(*answered: int, sends: bool = True) -> Builder:
+def _is_about_to_send_another(*answered: int) -> Builder:
     """It has sent all up to batch 4, and keeps four."""
     h = _replays(_hands_over(_asks(_publishes(0, 1, 2, 3, 4)), 5), *answered)
     h.world = "engine"
-    h = _reports(h, oldest=answered[0], next=answered[-1] + 1, count=len(answered))
-    return _sends(h, 5) if sends else h
+    return _sends(_reports(h, oldest=answered[0], next=answered[-1] + 1, count=len(answered)), 5)
 
 
 @accepts("kv-answers-exact")
