@@ -108,13 +108,16 @@ def _judge_contradiction(finding: Finding, engine: EngineLife, greeted: tuple[st
     for startup in history.startups:
         if startup.node not in greeted or startup.end is None:
             continue
-        unnamed = [name for name in sorted(wrong) if name not in str(startup.end.data.get("reason", ""))]
-        if unnamed and not history.faults.receipts:
-            finding.broke("{} was not told that {} differs", startup.node, " and ".join(unnamed), at=startup.end.at,
-                          node=startup.node)
-        elif not unnamed:
-            finding.witness("{} was told by name that {} differs", startup.node, " and ".join(sorted(wrong)),
-                            at=startup.end.at, node=startup.node)
+        _judge_named(finding, startup.node, startup.end, sorted(wrong), may_be_lost=bool(history.faults.receipts))
+
+
+def _judge_named(finding: Finding, node: str, failed: Record, wrong: list[str], *, may_be_lost: bool = False) -> None:
+    """Whose start failed is told what differs; `may_be_lost`: unless the word of it did not come."""
+    unnamed = [name for name in wrong if name not in str(failed.data.get("reason", ""))]
+    if not unnamed:
+        finding.witness("{} was told by name that {} differs", node, " and ".join(wrong), at=failed.at, node=node)
+    elif not may_be_lost:
+        finding.broke("{} was not told that {} differs", node, " and ".join(unnamed), at=failed.at, node=node)
 
 
 def _judge_offline(finding: Finding) -> None:
@@ -160,13 +163,7 @@ def _judge_attached(finding: Finding) -> None:
                 finding.broke("{} is ready, and {} of its engines differs", startup.node, " and ".join(wrong),
                               at=startup.end.at, node=startup.node)
         elif wrong := sorted(history.play.options.differs.keys() & settings.keys()):
-            said = str(startup.end.data.get("reason", ""))
-            if unnamed := [name for name in wrong if name not in said]:
-                finding.broke("{} was not told that {} differs", startup.node, " and ".join(unnamed),
-                              at=startup.end.at, node=startup.node)
-            else:
-                finding.witness("{} was told by name that {} differs", startup.node, " and ".join(wrong),
-                                at=startup.end.at, node=startup.node)
+            _judge_named(finding, startup.node, startup.end, wrong)
 
 
 def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
