@@ -154,8 +154,8 @@ SENT_AGAIN = Mutant(
     id="batch-sent-again", scenario="test_events_have_a_topic",
     bug="Each batch is sent twice: subscribers drop the second one, and nobody notices.",
     breaks=these("kv-sent-once/once"),
-    edits=(Edit("engine/kv_events/publisher/log.py", "                yield Send(outbox, frames)\n",
-                "                yield Send(outbox, frames)\n                yield Send(outbox, frames)\n"),))
+    edits=(Edit("engine/kv_events/publisher/log.py", "            yield Send(outbox, frames)\n",
+                "            yield Send(outbox, frames)\n            yield Send(outbox, frames)\n"),))
 
 QUEUE_FORGOTTEN_AT_THE_END = Mutant(
     id="queue-forgotten-at-the-end", scenario="test_publisher_has_still_to_send_when_the_engine_ends",

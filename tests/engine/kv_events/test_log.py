@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from engine.effects import Observe, Receive, Send, Warn
 from engine.errors import QueueCancelledError
 from engine.kv_events.codec import ReplayRequest, read_answer, request_frames
-from engine.kv_events.publisher.log import KVEventLog
+from engine.kv_events.publisher.log import BURST, KVEventLog, publish_loop
 from engine.kv_events.publisher.replays import MAX_REPLAYS, MAX_WAITING, replay_loop
 from engine.messages import EventBatch
 from engine.ports import Unroutable
@@ -50,6 +52,39 @@ def test_an_unencodable_batch_keeps_its_number_and_hurts_no_other() -> None:
     world.flush()
     assert _numbers([[b"", *frames] for frames in world.live]) == [0, 2]
     assert [data["seq"] for name, data in world.life.observed if name == "kv-lost"] == [1]
+
+
+def _published(log: KVEventLog, items: list[Any]) -> Iterator[int]:
+    """The numbers of the batches that are sent, in turn."""
+    loop = publish_loop(log)
+    next(loop)
+    effect = loop.send(items)
+    with contextlib.suppress(StopIteration):
+        while True:
+            if isinstance(effect, Send):
+                yield int.from_bytes(effect.frames[1], "big")
+            effect = loop.send(None)
+
+
+def test_what_waits_is_encoded_ahead_and_enters_the_window_in_its_turn() -> None:
+    """A burst and a bit: whoever asks amid it gets what was sent, and no number counts as done before its turn."""
+    log, made = KVEventLog(), []
+    encode = log.payload
+    log.payload = lambda batch: made.append(batch) or encode(batch)  # type: ignore[method-assign]
+    items = [(log.number()[0], EventBatch(0.0, [object()] if number == 3 else [])) for number in range(BURST + 2)]
+    seen = [(number, log.numbered_when_idle(), len(made)) for number in _published(log, [*items, None])]
+    numbers = [number for number in range(BURST + 2) if number != 3]
+    assert seen == [(number, number + 1, BURST if number < BURST else BURST + 2) for number in numbers]
+    assert log.lost_unencodable == 1
+
+
+def test_who_gives_up_amid_a_burst_sends_no_more_of_it() -> None:
+    log = KVEventLog()
+    sent = _published(log, [(log.number()[0], EventBatch(0.0, [])) for _ in range(BURST + 2)])
+    assert next(sent) == 0
+    log.stop()
+    assert list(sent) == []
+    assert log.waiting == BURST + 1
 
 
 def test_replayed_batches_equal_the_live_ones() -> None:

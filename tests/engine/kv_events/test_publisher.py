@@ -77,9 +77,9 @@ def test_a_full_queue_is_logged_by_the_publishers_thread(
 
     go_on, frames = threading.Event(), publisher.log.frames
 
-    def slow(number: int, batch: KVEventBatch) -> list[bytes]:
+    def slow(number: int, batch: KVEventBatch, payload: bytes | None) -> list[bytes]:
         go_on.wait(BOUND_S)
-        return frames(number, batch)
+        return frames(number, batch, payload)
 
     publisher.log.frames = slow
     for number in range(6):
@@ -138,10 +138,10 @@ def test_a_second_shutdown_returns_when_the_first_is_done(closing: ExitStack) ->
     go_on, frames = threading.Event(), publisher.log.frames
     entered = threading.Event()
 
-    def slow(number: int, batch: KVEventBatch) -> list[bytes]:
+    def slow(number: int, batch: KVEventBatch, payload: bytes | None) -> list[bytes]:
         entered.set()
         go_on.wait(BOUND_S)
-        return frames(number, batch)
+        return frames(number, batch, payload)
 
     publisher.log.frames = slow
     publisher.publish(a_batch())
