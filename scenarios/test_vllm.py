@@ -4,7 +4,7 @@ What is declared broken is a finding: the same on every play of that version, an
 """
 
 from engine.topology import tensor_parallel
-from faults.plan import Fault, Plan, kill, plan, stall, terminate
+from faults.plan import Fault, Plan, hang, kill, plan, stall, terminate
 from scenarios.guarantees.all import (
     death_is_told,
     ends_once,
@@ -23,6 +23,8 @@ from scenarios.workloads import recorded
 
 THERE = Only(world="vllm", reason="these are vLLM's processes")
 ASYNC = lab_config(scheduler={"async_scheduling": True})
+#: A start that is stuck is seen so sooner.
+SOON = lab_config(bounds={"startup_s": 8.0})
 #: The core's marks at which whoever is hit is hit.
 MOMENTS = {"prefill": ("core.0/mark:executed", 1), "decode": ("core.0/mark:scheduled", 6)}
 ENGINE = ("core.0", "worker.0", "worker.1")
@@ -66,9 +68,11 @@ globals().update(family(__name__, (
     Case("test_vllm_worker_is_killed_at_start", "A worker is killed before the weights are read: the start ends.",
          lambda victim: plan(kill(victim, at=f"{victim}/mark:loading")), (start_ends,), each=("worker.0", "worker.1"),
          only=THERE),
-    Case("test_vllm_core_is_killed_at_start", "The core is killed while its forked workers load: they keep open what "
-         "would tell the caller of its end, so the caller waits as long as they live, and they live for ever.",
-         plan(kill("core.0", at="worker.0/mark:loading")), (), only=THERE, broken=(start_ends, no_orphans)),
+    Case("test_vllm_core_is_killed_at_start", "The core is killed while its forked workers come up, and one of them "
+         "waits for a rank that does not come: they keep open what would tell the caller of the core's end, so the "
+         "caller waits as long as they live, and they live for ever.",
+         plan(hang("worker.0", at="worker.0/mark:born"), kill("core.0", at="worker.1/mark:born")), (), only=THERE,
+         broken=(start_ends, no_orphans), play={"config": SOON}),
     Case("test_vllm_worker_is_asked_to_leave", "A worker gets SIGTERM, as where a system stops: its engine ends, told.",
          lambda value: _hit(terminate, value), (ends_once, health_is_true), each=_each("worker.0", "worker.1"),
          only=THERE),

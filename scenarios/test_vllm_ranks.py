@@ -24,7 +24,7 @@ from scenarios.history.play import Options
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family, fated
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, add, recorded, utility
+from scenarios.workloads import Workload, add, for_ranks, recorded, utility
 
 THERE = Only(world="vllm", reason="these are vLLM's processes")
 ASYNC = {"config": lab_config(scheduler={"async_scheduling": True})}
@@ -51,6 +51,11 @@ def _free(workload: Workload) -> Workload:
 
 
 ALL = _free(recorded("eight-mixed"))
+
+
+#: All ask for one engine. What another one has is aborted when it is given up, or is done by then:
+#: `test_vllm_rank_is_killed_beside_a_busy_one`.
+OF_ONE = for_ranks(ALL, dict.fromkeys(range(len(ALL.requests)), 0))
 
 
 def _rested() -> Workload:
@@ -89,9 +94,10 @@ globals().update(family(__name__, (
          play=_in(IN_STEP_OF_TWO)),
     Case("test_vllm_ranks_rest", "Engines in step come to rest, and one request wakes all of them.", Plan(),
          (tokens_match_reference,), only=THERE, play=_in(IN_STEP, _rested())),
-    Case("test_vllm_rank_is_killed", "An engine of two is killed: its client gives up both, and callers are told.",
+    Case("test_vllm_rank_is_killed", "An engine of two is killed, and the other one rests: its client gives up both, "
+         "and callers are told.",
          lambda value: _hit(kill, value), TOLD, each=("core.0 in prefill", "core.0 in decode"), only=THERE,
-         play=_in(DENSE)),
+         play=_in(DENSE, OF_ONE)),
     Case("test_vllm_rank_in_step_is_killed", "The same of engines in step: the other one waits for it in a collective.",
          lambda value: _hit(kill, value), TOLD, each=("core.0 in decode", "core.1 in prefill"), only=THERE,
          play=_in(IN_STEP)),
@@ -116,8 +122,10 @@ globals().update(family(__name__, (
     Case("test_vllm_rank_is_killed_at_start", "An engine is killed while another one starts: the start ends.",
          lambda victim: plan(kill(victim, at="core.0/mark:loading")), (start_ends,), each=("core.1", "coordinator.0"),
          only=THERE, play=_in(IN_STEP)),
-    Case("test_vllm_rank_is_asked_to_leave", "An engine of two gets SIGTERM amid requests: each ends.",
-         lambda value: _hit(terminate, value), (ends_once,), each=("core.1 in decode",), only=THERE, play=_in(DENSE)),
+    Case("test_vllm_rank_is_asked_to_leave", "An engine of two gets SIGTERM amid requests, and the other one rests: "
+         "each ends.",
+         lambda value: _hit(terminate, value), (ends_once,), each=("core.0 in decode",), only=THERE,
+         play=_in(DENSE, OF_ONE)),
     Case("test_vllm_ranks_relayed", "Nothing goes wrong through the relay: all is as without it.", Plan(), SAME,
          only=THERE, play=_in(DENSE, options=Options(relayed=True))),
     Case("test_vllm_ranks_in_step_relayed", "The same of engines in step.", Plan(), SAME, only=THERE,

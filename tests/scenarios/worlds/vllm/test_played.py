@@ -57,10 +57,12 @@ def test_steps_are_counted(world: VllmWorld) -> None:
     assert sum(record.at < aborts for record in steps) == 3
 
 
-def test_nothing_is_left_of_a_play_whose_lab_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_nothing_is_left_of_a_play_whose_lab_is_killed(tmp_path: Path, jobs: int) -> None:
     """At the worst moment: all of the engine stands still, and looks at nobody."""
     with bench() as place:
-        lab = place.start("run", "--world", "vllm", "--scenario", "test_vllm_worker_is_stopped*", "--out", tmp_path)
+        lab = place.start("run", "--world", "vllm", "--scenario", "test_vllm_worker_is_stopped*", "--out", tmp_path,
+                          "--jobs", str(jobs))
         family: dict[int, int | None] = {}
 
         def stands_still() -> bool:
@@ -72,7 +74,7 @@ def test_nothing_is_left_of_a_play_whose_lab_is_killed(tmp_path: Path) -> None:
 
         try:
             _await(stands_still, 60.0)
-            for pid in set(living()) - set(children_of(lab.pid)):
+            for pid in _played_for(lab.pid, of_jobs=jobs > 1):
                 os.kill(pid, signal.SIGSTOP)
             lab.kill()
             lab.wait()
@@ -88,6 +90,12 @@ def _descendants(pid: int) -> Iterator[int]:
     for child in children_of(pid):
         yield child
         yield from _descendants(child)
+
+
+def _played_for(lab: int, *, of_jobs: bool) -> set[int]:
+    """All of its engines: what its hosts have started, which are children of it, or of its jobs."""
+    masters = [job for job in children_of(lab) if of_jobs] or [lab]
+    return {pid for master in masters for host in children_of(master) for pid in _descendants(host)}
 
 
 def _state(pid: int) -> str:
