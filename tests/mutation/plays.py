@@ -17,7 +17,7 @@ import msgspec
 from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
-from scenarios.lab.catalogue import catalogue
+from scenarios.lab.catalogue import Scenario, catalogue
 from scenarios.lab.sweep import crossings, drawn, phases
 from scenarios.worlds.base import World
 from scenarios.worlds.sim import CHOICES, play_once
@@ -70,16 +70,18 @@ class _Listener(World):
         raise NotImplementedError
 
 
+def asked_for(scenario: Scenario) -> list[Play]:
+    """What a scenario asks a world to play, which is not played."""
+    world = _Listener()
+    world.scenario = scenario.name
+    scenario.function(world, **scenario.parameters)
+    return world.asked
+
+
 def scenes() -> list[Scene]:
     """Of all scenarios that the twin plays."""
-    found = []
-    for scenario in catalogue():
-        if scenario.not_played_in("sim") is None:
-            world = _Listener()
-            world.scenario = scenario.name
-            scenario.function(world, **scenario.parameters)
-            found += [Scene(name=scenario.name, play=play) for play in world.asked]
-    return found
+    return [Scene(name=scenario.name, play=play) for scenario in catalogue() if scenario.not_played_in("sim") is None
+            for play in asked_for(scenario)]
 
 
 #: Plays what it is told in the twin, and says what is loaded then: of this process others may have loaded more.

@@ -134,6 +134,12 @@ from vllm.v1.core.sched.interface import PauseState as _PauseState
 if self.scheduler.pause_state == _PauseState.UNPAUSED and not (self.pending_pause or self.ignore_start_dp_wave):
     return None
 """
+#: One thread alone uses the socket: the first one that comes.
+_ONCE = """
+_me = object()
+if self.__dict__.setdefault("_cancelled_by", _me) is not _me:
+    return None
+"""
 
 _CLIENT = "vllm.v1.engine.core_client"
 _CORE, _PROCESSES = "vllm.v1.engine.core", "vllm.v1.engine.utils"
@@ -151,6 +157,9 @@ MENDS = {
         "its parent from its first moment.",
         (Edit(_PROCESSES, "CoreEngineProcManager.sentinels", does(_KEPT_OPEN)),
          Edit(_EXECUTOR, "WorkerProc.worker_main", begins(_LEAVES_WITH_ITS_PARENT.format(signal="SIGKILL"))))),
+    "cancels-once": Mend(
+        "Of the threads that end a worker's waits for its ring one alone sends on the socket that they share.",
+        (Edit("vllm.distributed.device_communicators.shm_broadcast", "SpinCondition.cancel", begins(_ONCE)),)),
     "start-has-a-bound": Mend(
         "A start waits for its cores no longer than the time-out of a start that is documented.",
         (Edit(_PROCESSES, "wait_for_engine_startup", both(called_by("poller.poll", "_poll"), begins(_IN_TIME))),)),

@@ -22,7 +22,7 @@ ASKING = (
         mechanism="Answers in the workers' rings have no number. What comes after a time-out stays there, and so do "
                   "the answers of the other ranks when the first one failed: the next call reads them. Of two stages "
                   "it is the next step, which ends the engine.",
-        control="answers-in-their-turn", by_hand="late_answer",
+        control="answers-in-their-turn", by_hand="rings.late_answer",
         known=(Known("vllm#49972", "failures of the other ranks stay in their rings"),
                Known("vllm#57846", "an answer that came too late is taken for that of the next call"))),
     Finding(

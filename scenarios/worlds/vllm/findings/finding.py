@@ -21,6 +21,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: str
     control: str  # the mend that turns its plays green: a name of `scenarios.worlds.vllm.edits.mends`
     by_hand: str  # the program of `by_hand` that shows it without the lab
+    by_chance: bool = False  # few of many plays show it: rows that were red by it are played with its control
     by_http: bool = False  # whether a client of the HTTP server can bring it about: a matter of security, perhaps
     known: tuple[Known, ...] = ()
 

@@ -54,6 +54,19 @@ _PROCESSES = (
                   "read by a later step of the start alone, which is not reached.",
         control="start-has-a-bound", by_hand="stuck_start",
         known=(known.START_WITHOUT_BOUND,)),
+    Finding(
+        id="worker-is-stuck-as-it-leaves", release="0.33.0", by_chance=True,
+        title="A worker whose core has died may never leave: two of its threads send on one ZMQ socket",
+        breaks=("ends-once", "death-is-told", "health-is-true", "no-orphans"),
+        source="vllm/v1/executor/multiproc_executor.py: a worker ends with its parent; vllm/distributed/"
+               "device_communicators/shm_broadcast.py, SpinCondition: another thread may have a reader leave",
+        rows=("test_vllm_core_is_killed_amid_a_message", "test_vllm_is_killed", "test_vllm_is_killed_async",
+              "test_vllm_stage_is_killed"),
+        mechanism="The thread that hears of the parent's end sets a flag and wakes the main thread by a PAIR socket. A "
+                  "main thread that is busy sees the flag at once, and does the same on its way out. A socket of "
+                  "libzmq's is one thread's: the second send may wait for ever, or the process is aborted. A worker "
+                  "that stays keeps open what would tell the client of the core's end.",
+        control="cancels-once", by_hand="rings.cancelled_twice"),
 )
 
 FINDINGS = (*_PROCESSES, *ASKING, *RANKS)

@@ -1,0 +1,1 @@
+"""Programs of findings of several engines of one client."""
