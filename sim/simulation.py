@@ -21,7 +21,7 @@ from faults.plan import Fault, Plan
 from faults.sites import victim_of
 from sim.kernel.choices import Choices
 from sim.kernel.costs import COSTS, Costs
-from sim.kernel.kernel import Kernel
+from sim.kernel.kernel import Kernel, Scheduler
 from sim.kernel.time import Ended
 from sim.process.answers.table import ANSWERS
 from sim.process.holds import Holds
@@ -38,13 +38,13 @@ class Simulation:
 
     def __init__(self, topology: Topology, plan: Plan | None = None, seed: int = 0,
                  choices: Choices | Sequence[int] | None = (), *, costs: Costs = COSTS, record: bool = True,
-                 given: Any = None) -> None:
+                 given: Any = None, scheduler: Scheduler | None = None) -> None:
         """`choices`: picks to repeat (then the first outcome each), a `Choices`, or None: drawn from the seed.
 
-        `given`: what the engines of the play run (`sim.nodes.model.Given`).
+        `given`: what the engines of the play run (`sim.nodes.model.Given`). `scheduler`: see `sim.process.preemption`.
         """
         self.topology = topology
-        self.kernel = Kernel(plan, seed, choices, costs=costs, record=record)
+        self.kernel = Kernel(plan, seed, choices, costs=costs, record=record, scheduler=scheduler)
         self.host = Host(self.kernel)
         self.holds = Holds(self.kernel)
         self.answers = ANSWERS

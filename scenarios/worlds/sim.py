@@ -43,6 +43,7 @@ from scenarios.worlds.twin.queue import play_queue
 from scenarios.worlds.twin.text import RecordedTokenizer
 from sim.kernel.choices import Choices, enumerate_choices
 from sim.kernel.costs import COSTS, Costs
+from sim.kernel.kernel import Scheduler
 from sim.nodes.model import Given
 from sim.process.answers.belongings import files_of
 from sim.process.effects import AwaitCondition
@@ -95,14 +96,16 @@ class SimWorld(World):
         return folders
 
 
-def play_once(play: Play, choices: Choices | None = None, *, record: bool = True,
-              costs: Costs = COSTS) -> tuple[Simulation, Lab]:
-    """One play with these outcomes, or with the first of those that are allowed."""
+def play_once(play: Play, choices: Choices | None = None, *, record: bool = True, costs: Costs = COSTS,
+              scheduler: Scheduler | None = None) -> tuple[Simulation, Lab]:
+    """One play with these outcomes, or with the first of those that are allowed. `scheduler`: takes the processor from
+    threads (`sim.process.preemption`).
+    """
     workload, model = msgspec.convert(play.workload, Workload), _model_config(play.config.model)
     eos = model.eos_token_ids[0] if model.eos_token_ids else None
     recorded = RecordedModel(workload, eos)
     simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), costs=costs, record=record,
-                            given=Given(model, recorded))
+                            given=Given(model, recorded), scheduler=scheduler)
     with _no_collector(), _no_endless_loop():
         if play.options.program:
             lab = play_program(play, simulation)

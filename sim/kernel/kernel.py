@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from faults.judge import Judge
 from faults.plan import Fault, Plan
@@ -31,15 +31,26 @@ class Sleeper(Protocol):
         """The same, some time from now."""
 
 
+class Scheduler(Protocol):
+    """Whoever takes the processor from threads that do not wait."""
+
+    def amid(self, loop: Any) -> Any:
+        """The same loop on a thread that this happens to."""
+
+
 class Kernel:
     """`time` and what is told of it, `choices`, `costs`, `plan`."""
 
     def __init__(self, plan: Plan | None = None, seed: int = 0, choices: Choices | Sequence[int] | None = (), *,
-                 costs: Costs = COSTS, record: bool = True) -> None:
-        """`choices`: picks to repeat (then the first outcome each), a `Choices`, or None: drawn from the seed."""
+                 costs: Costs = COSTS, record: bool = True, scheduler: Scheduler | None = None) -> None:
+        """`choices`: picks to repeat (then the first outcome each), a `Choices`, or None: drawn from the seed.
+
+        `scheduler`: of threads; without one each runs on until it waits.
+        """
         self.plan = plan or Plan()
         self.costs = costs
         self.record = record  # whether processes keep journals
+        self.scheduler = scheduler
         if not isinstance(choices, Choices):
             choices = Choices((), Random(seed)) if choices is None else Choices(choices)
         self.choices = choices

@@ -114,7 +114,8 @@ class SimProcess:
 
     def start(self, name: str, loop: Any, *, main: bool = False) -> SimThread:
         """A thread that runs `loop` from now on. When the main thread's loop is over, the process leaves."""
-        thread = SimThread(self, name, loop, main)
+        scheduler = self.kernel.scheduler
+        thread = SimThread(self, name, loop if scheduler is None else scheduler.amid(loop), main)
         self.threads.append(thread)
         thread.wake_after(0.0)
         return thread

@@ -170,7 +170,8 @@ class SimThread:
 
     def enter(self, loop: Loop[Any]) -> Any:
         """An effect is answered by a loop of its own, which goes on in the effect's place. -> WAIT"""
-        self._stack.append(loop)
+        scheduler = self._kernel.scheduler
+        self._stack.append(loop if scheduler is None else scheduler.amid(loop))
         return WAIT
 
     def befall(self, fault: Fault, site: str, nth: int) -> bool:

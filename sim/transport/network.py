@@ -66,8 +66,11 @@ class Network:
         return f"{host}:{self._ports - 1}"
 
     def held_by(self, owner: SocketOwner) -> int:
-        """Its open sockets and their connections: what costs a real process a descriptor each, or more."""
-        return sum(1 + len(socket.connections) for socket in self._by_owner.get(owner.pid, ()) if not socket.closed)
+        """Its open sockets and their connections: what costs a real process a descriptor each, or more. One that is
+        being made has its own already.
+        """
+        return sum(1 + max(len(socket.connections), not socket.spec.bind)
+                   for socket in self._by_owner.get(owner.pid, ()) if not socket.closed)
 
     # -- connections
 

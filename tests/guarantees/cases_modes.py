@@ -179,6 +179,13 @@ def of_two_that_come_as_one_rank_it_is_not_said_which_processes() -> Builder:
 @rejects(AGREE)
 def a_rank_that_there_is_none_of_is_not_said() -> Builder:
     h = meets(differs={"data_parallel_size": 3, "data_parallel_rank": 2})
+    return gives_up(h, HEAD, OWN, reason="data_parallel_size is 2 of core.0 and 3 of core.1")
+
+
+@accepts(AGREE)
+def a_rank_that_there_is_none_of_came_first() -> Builder:
+    """To it the other one is of too few."""
+    h = meets(differs={"data_parallel_size": 3, "data_parallel_rank": 2})
     return gives_up(h, HEAD, OWN, reason="data_parallel_size is 3 of core.1 and 2 of core.0")
 
 

@@ -128,11 +128,12 @@ def _may_connect_late(history: History, node: str) -> int:
     followers = _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) if kind_of(node) == NodeKind.CORE else 0
     intruders = sum(history.meets(node, one) or (  # whoever takes a core's name cuts it off: it connects again
         one.identity is not None and kind_of(node) == NodeKind.CORE) for one in history.play.options.intruders)
+    hears = not history.simulated and kind_of(node) in (NodeKind.FRONTEND, NodeKind.COORDINATOR)
+    heard = len(history.engines_of(node)) if hears else 0  # where cores tell their outputs, or their counts
     if not topology.launchers:
-        heard = 0 if history.simulated or kind_of(node) != NodeKind.FRONTEND else len(history.engines_of(node))
-        return followers + intruders + heard  # where cores tell their outputs
+        return followers + intruders + heard
     others = NodeKind.CORE if history.is_attached(node) else NodeKind.FRONTEND  # a client and who serves it
-    return followers + intruders + len(topology.peers(Node.parse(node), others))
+    return followers + intruders + heard + len(topology.peers(Node.parse(node), others))
 
 
 def _of_wires(history: History, node: str) -> int:

@@ -7,13 +7,14 @@ from functools import lru_cache
 import msgspec
 
 from engine.topology import Channel, NodeKind
-from faults.journal import Record
+from faults.journal import Kind, Record
 from faults.plan import Fate
 from scenarios.history.history import FOREVER, History
 from scenarios.history.names import base
 from scenarios.history.receipts import Receipt
 
 _LATER = frozenset({Fate.DELAY, Fate.REORDER})
+_LIVE = f"/{Channel.KV.value}:send"
 
 # -- what was published -------------------------------------------------------------------------------------------
 
@@ -43,12 +44,15 @@ def lost_by_publisher(history: History, node: str) -> set[int]:
 
 
 def window_floor(history: History, node: str, moment: float) -> int:
-    """The oldest batch that the publisher still had at that moment."""
-    latest = -1
-    for record in handed_over(history, node):
-        if record.at > moment:
-            break
-        latest = record.data["seq"]
+    """The oldest batch that the publisher still had at that moment.
+
+    Where time is real a batch may have gone out before it is written down that it was handed over, and the next one has
+    its place in the window before it goes.
+    """
+    latest = max((record.data["seq"] for record in handed_over(history, node) if record.at <= moment), default=-1)
+    if not history.simulated:
+        latest = max([latest, *(record.data["seq"] + 1 for record in history.records(node)
+                                if record.at <= moment and record.kind is Kind.CROSSING and _LIVE in record.site)])
     return latest + 1 - history.play.config.kv_events.buffer_steps
 
 

@@ -68,10 +68,11 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
     """What it says of those that it names is so.
 
     Of real processes connections end first: another one knows of an end before who waits for the process; and who gives
-    up has told the others before it writes down that it did.
+    up has told the others before it writes down that it did. Who enters has written that down before it tells them.
     """
     history = finding.history
-    seen_by = failed.at + (0.0 if history.simulated else history.bounds.detection_s)
+    slack = 0.0 if history.simulated else history.bounds.detection_s
+    seen_by = failed.at + slack
     for part in failed.data["reason"].partition(": ")[2].partition(" within ")[0].split(", and "):
         way = next((way for way in _WAYS if part.endswith(way)), None)
         for other in group.ranks if way else ():
@@ -79,9 +80,11 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
                 continue
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
-            is_so = (_came(history, other, failed.at) >= turns, history.ends.at(other.core) <= seen_by,
+            entered, died, gave_up = _WAYS[way or ""]
+            came_by = failed.at - (0.0 if entered else slack)
+            is_so = (_came(history, other, came_by) >= turns, history.ends.at(other.core) <= seen_by,
                      any(record.at <= seen_by for record in left))
-            if any(said not in (None, so) for said, so in zip(_WAYS[way or ""], is_so, strict=True)):
+            if any(said not in (None, so) for said, so in zip((entered, died, gave_up), is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
 
 

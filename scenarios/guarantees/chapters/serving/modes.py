@@ -183,9 +183,13 @@ def _judge_met(finding: Finding, ranks: list[EngineLife]) -> None:
 
 
 def _judge_rank(finding: Finding, ranks: list[EngineLife], failed: Record, node: str) -> None:
-    """As which rank the last one came is said; where it is another one's, of both, and by their processes."""
-    history = finding.history
-    rank, said = history.play.options.differs["data_parallel_rank"], str(failed.data.get("reason", ""))
+    """As which rank the last one came is said; where it is another one's, of both, and by their processes. Where it
+    differs from the others in more than its rank, and came first, that is what is said.
+    """
+    history, differs = finding.history, finding.history.play.options.differs
+    rank, said = differs["data_parallel_rank"], str(failed.data.get("reason", ""))
+    if any(f"{name} is {differs[name]} of {ranks[-1].core} and" in said for name in differs.keys() & _OF_ALL):
+        return
     wanted = [f"rank {rank}"]
     for engine in (ranks[rank], ranks[-1]) if rank < len(ranks) - 1 else ():
         wanted += [engine.core, *(f"pid {born.data['pid']}" for born in history.by_node("born").get(engine.core, ()))]
