@@ -121,15 +121,16 @@ def _may_connect_late(history: History, node: str) -> int:
     topology = history.play.topology
     if kind_of(node) == NodeKind.SUBSCRIBER:
         return _SOCKETS_OF_A_FOLLOWER
+    hears = not history.simulated and kind_of(node) in (NodeKind.FRONTEND, NodeKind.COORDINATOR)
+    heard = len(history.engines_of(node)) if hears else 0  # where cores tell their outputs, or their counts
     if kind_of(node) == NodeKind.FRONTEND and history.is_apart(history.engine_of(node)):
-        return len(topology.peers(Node.parse(base(node)), NodeKind.COORDINATOR))  # of which its core has told it
+        # Of the coordinator its core has told it.
+        return heard + len(topology.peers(Node.parse(base(node)), NodeKind.COORDINATOR))
     if kind_of(node) == NodeKind.COORDINATOR and history.is_apart(history.engine_of(node)):
-        return len(topology.peers(Node.parse(base(node)), NodeKind.FRONTEND))
+        return heard + len(topology.peers(Node.parse(base(node)), NodeKind.FRONTEND))
     followers = _SOCKETS_OF_A_FOLLOWER * len(topology.subscribers) if kind_of(node) == NodeKind.CORE else 0
     intruders = sum(history.meets(node, one) or (  # whoever takes a core's name cuts it off: it connects again
         one.identity is not None and kind_of(node) == NodeKind.CORE) for one in history.play.options.intruders)
-    hears = not history.simulated and kind_of(node) in (NodeKind.FRONTEND, NodeKind.COORDINATOR)
-    heard = len(history.engines_of(node)) if hears else 0  # where cores tell their outputs, or their counts
     if not topology.launchers:
         return followers + intruders + heard
     others = NodeKind.CORE if history.is_attached(node) else NodeKind.FRONTEND  # a client and who serves it
