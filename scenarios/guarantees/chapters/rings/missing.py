@@ -82,8 +82,10 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
                     for record in history.by_node(name).get(other.core, ())]
             entered, died, gave_up = _WAYS[way or ""]
             came_by = failed.at - (0.0 if entered else slack)
-            is_so = (_came(history, other, came_by) >= turns, history.ends.at(other.core) <= seen_by,
-                     any(record.at <= seen_by for record in left))
+            has_died = history.ends.at(other.core) <= seen_by
+            has_left = any(record.at <= seen_by for record in left) or (
+                bool(gave_up and slack) and has_died)  # before it had written that down
+            is_so = (_came(history, other, came_by) >= turns, has_died, has_left)
             if any(said not in (None, so) for said, so in zip((entered, died, gave_up), is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
 
@@ -114,8 +116,8 @@ def _absent_since(history: History, other: Rank, turns: int, at: float) -> float
     node = other.core
     left = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(node, ())]
     gone_at = min([history.ends.at(node), *left])
-    if gone_at <= at:
-        return gone_at
+    if gone_at <= at + (0.0 if history.simulated else history.bounds.detection_s):  # it may have died as it gave up
+        return min(gone_at, at)
     patience = history.bounds.collective_s
     stopped = [stall.at + patience for stall in history.faults.stalls if stall.node == node and stall.at <= at]
     there = [record.at for record in other.all_reduces][turns - 1:turns]
