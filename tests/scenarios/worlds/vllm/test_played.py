@@ -94,7 +94,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 def _played_for(lab: int, *, of_jobs: bool) -> set[int]:
     """All of its engines: what its hosts have started, which are children of it, or of its jobs."""
-    masters = [job for job in children_of(lab) if of_jobs] or [lab]
+    masters = children_of(lab) if of_jobs else (lab,)
     return {pid for master in masters for host in children_of(master) for pid in _descendants(host)}
 
 
