@@ -71,8 +71,8 @@ class EngineWorld(World):
 class Watched:
     """One process of the play, seen from outside."""
 
-    def __init__(self, node: str, life: int, pid: int, started_at: float) -> None:
-        self.node, self.life, self.pid, self.started_at = node, life, pid, started_at
+    def __init__(self, node: str, life: int, pid: int, clock: Callable[[], float]) -> None:
+        self.node, self.life, self.pid, self.started_at = node, life, pid, clock()
         self.ended_at: float | None = None
         self.killed_by_lab = False
         self.ticks = start_time(pid)
@@ -81,7 +81,7 @@ class Watched:
         except ProcessLookupError:
             self.fd = -1
         if self.fd < 0:
-            self.ended_at = started_at
+            self.ended_at = clock()  # as below: it was gone before anybody looked
 
     def look(self, clock: Callable[[], float]) -> None:
         # By pidfd: /proc calls a process dead when its main thread is, while others may still hold its locks.
@@ -369,7 +369,7 @@ class RealBench:
                 born = self._board.process(str(node), life)
                 lived = msgspec.structs.replace(node, life=life)
                 if born is not None and lived not in self._watched:
-                    self._watched[lived] = Watched(str(node), life, born[0], now)
+                    self._watched[lived] = Watched(str(node), life, born[0], self.now)
         for watched in self._watched.values():
             watched.look(self.now)
         self._last_look = self.now()
