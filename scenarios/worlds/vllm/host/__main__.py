@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, end_descendants, own_shared_memory
+from scenarios.worlds.vllm.host.isolation import SHM, adopt_orphans, end_descendants, own_shared_memory, settle
 from scenarios.worlds.vllm.host.recipe import (
     PACKET_BYTES,
     Ended,
@@ -87,6 +87,7 @@ def _serve(lab: socket.socket, main_of: Callable[[Recipe], Main], own: tuple[int
             os.close(descriptor)
         _log_to(word.recipe.log)
         _share(lab, word)
+        settle(word.recipe.environment)
         main_of(word.recipe)(word.recipe, descriptors[0])
         code = 0
     except SystemExit as left:

@@ -6,7 +6,6 @@ It speaks only through the library's public methods. What it is told is on recor
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -42,7 +41,6 @@ def prepare() -> str:
 
 
 def main(recipe: Recipe, descriptor: int) -> None:
-    os.environ.update(recipe.environment)
     # This process is a fork of one that has imported it with another environment.
     core_client.VLLM_ENGINE_READY_TIMEOUT_S = envs.VLLM_ENGINE_READY_TIMEOUT_S
     connection = Connection(descriptor)

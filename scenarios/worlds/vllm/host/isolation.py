@@ -1,4 +1,6 @@
-"""A process and all that it starts get a /dev/shm of their own: nothing of a play touches what others have there."""
+"""A process and all that it starts get a /dev/shm and temporary files of their own: nothing of a play touches what is
+others'.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import contextlib
 import ctypes
 import os
 import signal
+import tempfile
+from collections.abc import Mapping
 
 from scenarios.worlds.vllm.family import children_of
 
@@ -26,6 +30,12 @@ def own_shared_memory(size_bytes: int = 1 << 30) -> str | None:
         if call():
             return f"{what} is not permitted here ({os.strerror(ctypes.get_errno())})"
     return None
+
+
+def settle(environment: Mapping[str, str]) -> None:
+    """Goes on in that environment, TMPDIR included: Python remembers the folder of whoever it was forked from."""
+    os.environ.update(environment)
+    tempfile.tempdir = None
 
 
 def adopt_orphans() -> None:

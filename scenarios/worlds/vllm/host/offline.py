@@ -7,7 +7,6 @@ has ended. `LLM` says nothing of its health, so nor does its caller.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -32,7 +31,6 @@ from scenarios.worlds.vllm.stand_in.seat import KEY, Seat
 
 
 def main(recipe: Recipe, descriptor: int) -> None:
-    os.environ.update(recipe.environment)
     connection = Connection(descriptor)
     seat = Seat(recipe.folder, frontend(recipe.index, recipe.life))
     seat.born()

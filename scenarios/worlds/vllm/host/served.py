@@ -44,7 +44,6 @@ DEAD = "The server had an error while processing your request."
 
 
 def main(recipe: Recipe, descriptor: int) -> None:
-    os.environ.update(recipe.environment)
     seat = Seat(recipe.folder, frontend(recipe.index, recipe.life))
     seat.born()
     connection = Connection(descriptor)

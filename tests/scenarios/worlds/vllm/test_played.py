@@ -22,6 +22,7 @@ from scenarios.guarantees.all import (
     no_orphans,
     tokens_match_reference,
 )
+from scenarios.history.run import load_run
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import lab_config
 from scenarios.workloads.workload import abort, add, recorded
@@ -84,6 +85,15 @@ def test_nothing_is_left_of_a_play_whose_lab_is_killed(tmp_path: Path, jobs: int
                 os.kill(pid, signal.SIGKILL)
             lab.stdout.close()  # type: ignore[union-attr]
             lab.stderr.close()  # type: ignore[union-attr]
+
+
+def test_what_it_makes_for_a_while_lies_in_the_play(tmp_path: Path) -> None:
+    """Its ranks meet in a file that nobody removes when one of them is killed."""
+    with bench() as place:
+        assert place.run("run", "--world", "vllm", "--scenario", "test_vllm_is_killed*", "--out", tmp_path).code == 0
+        assert not list(place.folder.glob("vllm_*"))
+    left = [path for run in (tmp_path / "runs").iterdir() for path in load_run(run).lab.leftovers]
+    assert any("/vllm_dist_" in path for path in left)
 
 
 def _descendants(pid: int) -> Iterator[int]:
