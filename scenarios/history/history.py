@@ -112,6 +112,11 @@ class History(Records):
     def overstayed(self, process: ProcessEnd) -> bool:
         return overstayed(process, self.play, self.lab)
 
+    @property
+    def slack_s(self) -> float:
+        """How far what happened may lie from where another process saw it, or wrote it down."""
+        return 0.0 if self.simulated else self.bounds.detection_s
+
     def starved(self, patience_s: float) -> bool:
         """Whether the machine was so slow that a time-out after `patience_s` may be nobody's fault."""
         return not self.simulated and self.lab.longest_starvation_s > patience_s * STARVED_PART

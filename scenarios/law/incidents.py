@@ -252,7 +252,7 @@ def _of_silence(history: History) -> Iterator[Incident]:
 
 def _gone_at(history: History, node: str) -> float:
     """From when on others may know it: of a real process they may be told before the lab is."""
-    return history.ends.at(node) - (0.0 if history.simulated else history.bounds.detection_s)
+    return history.ends.at(node) - history.slack_s
 
 
 def _receiver(node: str, not_sent: Record) -> str:

@@ -246,7 +246,7 @@ def _left_behind(history: History, core: str) -> list[str]:
     out, byes, engine = history.by_node("bye")[core][0], history.by_node("bye"), history.engine_of(core)
     workers = {engine.worker(rank) for rank in range(history.ranks_of(core))}
     late = {worker for worker in workers if worker in byes and byes[worker][0].at > out.at}
-    until = out.at if history.simulated else out.at + history.bounds.detection_s  # a lab takes its time to look
+    until = out.at + history.slack_s  # a lab takes its time to look
     return sorted(late | {name for one in history.lab.processes if (name := of_life(one.node, one.life)) in workers
                           and (one.ended_at is None or one.ended_at > until)})
 

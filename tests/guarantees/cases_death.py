@@ -918,6 +918,35 @@ def what_a_worker_could_not_start_by_is_not_told() -> Builder:
     return _a_worker_gives_up("died while starting (exit code 1)")
 
 
+def _both_lose_patience(after: float, *, heard: bool = False, world: str = "engine") -> Builder:
+    """A core, and who started it `after` that, each for a reason of its own."""
+    h = history(world).observes("frontend.0", "starting").fires("drop", "core.0->frontend.0/handshake:receive")
+    h.wait(2).observes("core.0", "dying", reason="CollectiveError: core.1 did not come", queued=0)
+    if heard:
+        h.crosses("core.0->frontend.0/birth:receive", word="failed")
+    return h.wait(after).observes("frontend.0", "start-failed", error="StartupError", reason="core.1 said no HELLO")
+
+
+@accepts("start-ends")
+def who_started_it_had_not_heard_yet_why_a_core_gave_up() -> Builder:
+    return _both_lose_patience(.05)
+
+
+@rejects("start-ends")
+def who_started_it_has_heard_why_a_core_gave_up() -> Builder:
+    return _both_lose_patience(.05, heard=True)
+
+
+@rejects("start-ends")
+def who_started_it_never_hears_why_a_core_gave_up() -> Builder:
+    return _both_lose_patience(.6)
+
+
+@rejects("start-ends")
+def who_started_it_hears_at_once_where_time_is_virtual() -> Builder:
+    return _both_lose_patience(.05, world="sim")
+
+
 @accepts("start-ends")
 def another_worker_died_before_one_could_not_start() -> Builder:
     h = _starting().fires("kill", "worker.0/mark:loading").ends("worker.0", exitcode=-9).wait(.1)

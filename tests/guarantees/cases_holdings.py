@@ -1,5 +1,6 @@
 """Histories about what processes hold, before their work, after it, and at rest."""
 
+from engine.topology import data_parallel
 from faults.plan import Until
 from scenarios.history.play import Holdings, Measured, Moment
 from tests.guarantees.build import Builder, history
@@ -55,6 +56,28 @@ def a_real_core_s_connection_for_its_outputs_comes_late() -> Builder:
 @rejects(GROWS)
 def a_real_client_has_one_connection_more_than_it_has_cores() -> Builder:
     return _grown(_holds(), (QUIET, _holds(descriptors=22)), node="frontend.0", world="engine")
+
+
+@accepts(GROWS)
+def a_real_core_s_connection_for_its_counts_comes_late() -> Builder:
+    return _of_a_coordinator(1, "engine")
+
+
+@rejects(GROWS)
+def a_real_coordinator_has_one_connection_more_than_it_has_cores() -> Builder:
+    return _of_a_coordinator(2, "engine")
+
+
+@rejects(GROWS)
+def a_coordinator_has_one_connection_more_where_time_is_virtual() -> Builder:
+    return _of_a_coordinator(1, "sim")
+
+
+def _of_a_coordinator(more: int, world: str) -> Builder:
+    h = history(world, tp=1, topology=data_parallel(1, coordinated=True)).started().crosses("core.0/mark:idle")
+    first = h.now
+    return _measured(h.request("a"), "coordinator.0", (READY, first, _holds()), (
+        QUIET, h.now, _holds(descriptors=20 + more)))
 
 
 def _sent_without_a_copy(threads: int, descriptors: int, **data: int) -> Builder:

@@ -8,8 +8,8 @@ SUBSCRIBER = "subscriber.0"
 AGAIN = "subscriber.0@1"
 
 
-def _published(count: int, took: float = .0001) -> Builder:
-    h = history(subscribers=1).observes(SUBSCRIBER, "born", pid=9).started()
+def _published(count: int, took: float = .0001, world: str = "sim") -> Builder:
+    h = history(world, subscribers=1).observes(SUBSCRIBER, "born", pid=9).started()
     for seq in range(count):
         h.observes("core.0", "kv-published", seq=seq, took=took)
     return h
@@ -187,6 +187,29 @@ def _late(first: int, count: int = 9) -> Builder:
 def what_is_older_than_the_window_is_called_unrecoverable() -> Builder:
     h = _says(_late(0), "kv-unrecoverable", 0, 4)
     return _says(_applies(h, 5, 6, 7, 8, source="replay"), "kv-healed", 5, 8)
+
+
+def _goes_out(last: int, world: str) -> Builder:
+    """Batch 9 is sent, and not yet written down as handed over. What was given up meanwhile is healed behind `last`."""
+    h = _published(9, world=world).crosses("core.0->subscriber.0/kv:send", seq=9)
+    h = _says(_says(h, "kv-gap", 0, 9), "kv-unrecoverable", 0, last)
+    h.observes("core.0", "kv-published", seq=9, took=.0001)
+    return _says(_applies(h, *range(last + 1, 10), source="replay"), "kv-healed", last + 1, 9)
+
+
+@accepts("kv-replay-complete")
+def what_goes_out_may_have_pushed_others_out_of_the_window() -> Builder:
+    return _goes_out(6, "engine")
+
+
+@rejects("kv-replay-complete")
+def what_goes_out_pushes_no_more_out_than_itself_and_the_next_one() -> Builder:
+    return _goes_out(7, "engine")
+
+
+@rejects("kv-replay-complete")
+def what_goes_out_has_been_written_down_where_time_is_virtual() -> Builder:
+    return _goes_out(6, "sim")
 
 
 @rejects("kv-gap-too-old")

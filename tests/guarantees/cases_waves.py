@@ -387,6 +387,38 @@ def who_leaves_long_after_is_said_to_have_given_up() -> Builder:
 
 
 @accepts(MISSING)
+def who_gave_up_is_gone_before_it_has_written_that_down() -> Builder:
+    h = gives_up(enters(two("engine"), 0).wait(0.1), 0, "core.1", why="gave up").wait(0.05)
+    return h.fires("kill", "core.1/consensus:enter", node="core.1")
+
+
+@rejects(MISSING)
+def who_is_gone_long_after_is_said_to_have_given_up() -> Builder:
+    h = gives_up(enters(two("engine"), 0).wait(5.05), 0, "core.1", why="gave up").wait(1.0)
+    return h.fires("kill", "core.1/consensus:enter", node="core.1")
+
+
+def comes_so_long_before(seconds: float, world: str) -> Builder:
+    """core.1, to an all-reduce that core.0 leaves because it does not come."""
+    return gives_up(enters(enters(two(world), 0).wait(5.0), 1).wait(seconds), 0, "core.1")
+
+
+@accepts(MISSING)
+def who_has_just_entered_may_not_have_told_yet() -> Builder:
+    return comes_so_long_before(0.05, "engine")
+
+
+@rejects(MISSING)
+def who_entered_long_before_has_told() -> Builder:
+    return comes_so_long_before(0.6, "engine")
+
+
+@rejects(MISSING)
+def who_has_just_entered_has_told_where_time_is_virtual() -> Builder:
+    return comes_so_long_before(0.05, "sim")
+
+
+@accepts(MISSING)
 def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
     why = "core.1 did not enter, and core.0 gave up"

@@ -162,6 +162,11 @@ def judge_words(finding: Finding, failed: Record, engine: EngineLife, node: str)
     if dying is None or dying.at > failed.at or any(
             receipt.node == engine.core and receipt.fate == Fate.KILL for receipt in history.faults.receipts):
         return  # a killed one may have had no time to say it
+    word = f"{base(engine.core)}->{base(node)}/{Channel.BIRTH.value}:receive"
+    heard = any(record.site == word and record.data.get("word") == "failed" and record.number < failed.number
+                for record in history.records(node))
+    if not heard and failed.at < dying.at + history.slack_s:
+        return  # both had waited as long as they may, for the same
     others = [f"{NodeKind.COORDINATOR.value}."] if history.coordinated(engine) else []
     others += [base(one.core) for one in history.engines_of(node) if one != engine] if history.is_apart(engine) else []
     if any(name in told for name in others):

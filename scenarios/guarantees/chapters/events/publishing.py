@@ -48,7 +48,7 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
         record.data["seq"] for record in numbers.values() if record.site != "kv-lost"]
     failed: list[int] = []  # batches whose sending the plan has let fail
     over_at = _patience_over_at(history, core)
-    late_at = over_at + (0.0 if history.simulated else history.bounds.detection_s)
+    late_at = over_at + history.slack_s
     for moment in moments(history, core, subscriber):
         record = moment.record
         if record.number in numbers:

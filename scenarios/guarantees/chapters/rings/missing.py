@@ -71,7 +71,7 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
     up has told the others before it writes down that it did. Who enters has written that down before it tells them.
     """
     history = finding.history
-    slack = 0.0 if history.simulated else history.bounds.detection_s
+    slack = history.slack_s
     seen_by = failed.at + slack
     for part in failed.data["reason"].partition(": ")[2].partition(" within ")[0].split(", and "):
         way = next((way for way in _WAYS if part.endswith(way)), None)
@@ -116,7 +116,7 @@ def _absent_since(history: History, other: Rank, turns: int, at: float) -> float
     node = other.core
     left = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(node, ())]
     gone_at = min([history.ends.at(node), *left])
-    if gone_at <= at + (0.0 if history.simulated else history.bounds.detection_s):  # it may have died as it gave up
+    if gone_at <= at + history.slack_s:  # it may have died as it gave up
         return min(gone_at, at)
     patience = history.bounds.collective_s
     stopped = [stall.at + patience for stall in history.faults.stalls if stall.node == node and stall.at <= at]

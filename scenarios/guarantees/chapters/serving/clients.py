@@ -272,8 +272,7 @@ def _judge_word(finding: Finding, launcher: str, word: _Word) -> None:
     stood_s = max((min(stall.until, record.at) - stall.at for stall in history.faults.stalls
                    if stall.node in (node, launcher) and stall.at < record.at), default=0.0)
     stood = stood_s >= bounds.stall_s * STOPPED_PART
-    if history.ends.at(node) > record.at + (0.0 if history.simulated else bounds.detection_s) and not stood and \
-            not history.starved(bounds.stall_s):
+    if history.ends.at(node) > record.at + history.slack_s and not stood and not history.starved(bounds.stall_s):
         finding.broke("{} said of {} that it is dead, and it lived", launcher, node, at=record.at, node=launcher)
     elif base(node) not in said:
         finding.broke("{} said {!r} of the end of {}", launcher, said, node, at=record.at, node=launcher)

@@ -142,8 +142,7 @@ def _judge_others(finding: Finding, group: tuple[EngineLife, ...], reason: str, 
     cores = {base(other.core): other.core for other in group}
     for part in reason.split("; ")[1:]:
         for name, how, seconds in _OTHERS.findall(part):
-            if how == "died, too" and name in cores and history.ends.at(cores[name]) > at + (
-                    0.0 if history.simulated else history.bounds.detection_s):
+            if how == "died, too" and name in cores and history.ends.at(cores[name]) > at + history.slack_s:
                 finding.broke("{} was told that {} died, too, and it lived", client, name, at=at, node=client)
             elif seconds and float(seconds) < history.bounds.heartbeat_s:
                 finding.broke("{} was told that {} has been silent for {} s, which is nothing", client, name, seconds,
