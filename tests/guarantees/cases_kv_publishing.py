@@ -80,6 +80,32 @@ def a_batch_is_sent_that_nobody_handed_over() -> Builder:
     return _sends(_publishes(0, 1), 2)
 
 
+def _sent_by_a_core_that_is_killed(*seqs: int, after: float = .0, world: str = "engine") -> Builder:
+    """It handed over 0, and wrote nothing down of what it handed over behind that."""
+    h = _sends(_hands_over(_begun(world), 0), 0, *seqs).wait(after)
+    return h.fires("kill", f"{CORE}/mark:step").wait(.01).ends(CORE, exitcode=-9)
+
+
+@silent("kv-sent-once")
+def a_core_does_not_live_to_note_that_it_handed_a_batch_over() -> Builder:
+    return _sent_by_a_core_that_is_killed(1)
+
+
+@rejects("kv-sent-once")
+def a_core_notes_of_no_two_batches_that_it_handed_them_over() -> Builder:
+    return _sent_by_a_core_that_is_killed(1, 2)
+
+
+@rejects("kv-sent-once")
+def a_core_lives_long_after_a_batch_that_it_never_handed_over() -> Builder:
+    return _sent_by_a_core_that_is_killed(1, after=.6)
+
+
+@rejects("kv-sent-once")
+def a_twins_core_notes_what_it_handed_over_before_it_is_killed() -> Builder:
+    return _sent_by_a_core_that_is_killed(1, world="sim")
+
+
 @rejects("kv-sent-once")
 def a_later_batch_is_sent_first() -> Builder:
     return _sends(_hands_over(_begun(), 0, 1), 1, 0)

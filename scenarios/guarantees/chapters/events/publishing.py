@@ -46,6 +46,7 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
     # A real publisher may have sent a batch when its core writes down that it handed it over.
     order = expected if history.simulated else [
         record.data["seq"] for record in numbers.values() if record.site != "kv-lost"]
+    killed_at = FOREVER if core in history.by_node("bye") else history.ends.at(core)
     failed: list[int] = []  # batches whose sending the plan has let fail
     over_at = _patience_over_at(history, core)
     late_at = over_at + history.slack_s
@@ -60,6 +61,8 @@ def _judge_sends(finding: Finding, core: str, subscriber: str) -> None:
                 expected.append(record.data["seq"])
         elif moment.what == "live" and "seq" in record.data:
             place = len(published.sent)
+            if place == len(order) and killed_at < record.at + history.slack_s:
+                order.append(len(numbers))  # what it handed over it may not have lived to write down
             if place >= len(order) or order[place] != record.data["seq"]:
                 finding.broke("{} sent batch {} where {} was next", core, record.data["seq"],
                               order[place] if place < len(order) else "none", at=record.at, node=core)
