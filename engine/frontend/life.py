@@ -333,7 +333,9 @@ class ClientLife:
             # another client's coordinator is ended for that.
             why_is_known = handle.has_said_why or (
                 index not in self.session.notices if is_core else handle.process is not None)
-            yield from self._see_ends(now, 0.0 if why_is_known else _SAME_END_SHARE * self.config.bounds.detection_s)
+            patience_s = 0.0 if why_is_known else _SAME_END_SHARE * self.config.bounds.detection_s
+            yield from self._see_ends(now, patience_s)
+            yield from self._engines.look_for_another(handle, now + patience_s)
             yield from self._all_die(reason + self._engines.silent(now))
         elif is_core:
             deliveries = self.session.die(reason, index)

@@ -450,6 +450,22 @@ def no_step_although_somebody_waits() -> Builder:
     return asks(h, "run_steps", 1, result=6)
 
 
+def _asked_for_beside(others: int) -> Builder:
+    """One step is asked for while those of another call are run, which is answered when two were made."""
+    h = asks(a_is_served(paused(both()), 2), "run_steps", 1, failure="run_steps: steps are being run already")
+    return asks(h, "run_steps", others, result=2)
+
+
+@accepts(CALLS)
+def steps_are_asked_for_while_others_are_run() -> Builder:
+    return _asked_for_beside(2)
+
+
+@rejects(CALLS)
+def of_the_others_one_more_is_made() -> Builder:
+    return _asked_for_beside(1)
+
+
 def _too_long_behind(steps: int) -> Builder:
     """Of 12 tokens, for a cache that holds two: it is said so after so many steps of somebody else."""
     h = engine(blocks=3, seqs=1).called("a")

@@ -418,6 +418,22 @@ def who_has_just_entered_has_told_where_time_is_virtual() -> Builder:
     return comes_so_long_before(0.05, "sim")
 
 
+def gave_up_so_long_before(seconds: float) -> Builder:
+    """core.1, of which core.0 says that it did not come."""
+    h = enters(two("engine"), 0).wait(5.0).observes("core.1", "dying", reason="sys.exit('SIGTERM')", queued=0)
+    return gives_up(h.wait(seconds), 0, "core.1")
+
+
+@accepts(MISSING)
+def who_has_just_given_up_may_not_have_told_yet() -> Builder:
+    return gave_up_so_long_before(0.05)
+
+
+@rejects(MISSING)
+def who_gave_up_long_before_has_told() -> Builder:
+    return gave_up_so_long_before(0.6)
+
+
 @accepts(MISSING)
 def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")

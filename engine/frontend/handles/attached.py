@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
-from engine.effects import Loop, Now, Observe, WhoAmI
+from engine.effects import AwaitEnds, Loop, Now, Observe, WhoAmI
 from engine.frontend.attachment import Attachment
+from engine.frontend.handles.handle import Handle
+from engine.frontend.handles.monitor import LOOK_S
 from engine.frontend.handles.own import open_all, subscribe
 from engine.frontend.handles.remote import RemoteCore, RemoteHandle
 from engine.process.files import EngineFiles, birth_certificate
@@ -58,6 +60,16 @@ class AttachedEngines:
         for handle in self.all:
             if handle.serves and not handle.dead:
                 yield from handle.look(now)
+
+    def look_for_another(self, handle: Handle, until: float) -> Loop[None]:
+        """Until one of the others is gone, too, and at most until then."""
+        others = [other for other in self.all if other is not handle]
+        while (now := (yield Now())) < until:
+            for other in others:
+                yield from other.look(now)
+            if any(other.gone() is not None for other in others):
+                return
+            yield AwaitEnds((), min(until, now + LOOK_S))
 
     def silent(self, now: float) -> str:
         """Their launcher says it, to those whom it tells. Who else is gone: from here nobody can tell who was first."""

@@ -196,6 +196,11 @@ class CoreEngineProcManager:
         return
         yield
 
+    def look_for_another(self, handle: Handle, until: float) -> Loop[None]:
+        """As above."""
+        return
+        yield
+
     def silent(self, now: float) -> str:
         """Who may be the reason for what another one says, as the end of a sentence: whoever is gone, or silent."""
         longest, mine = 2 * self._bounds.heartbeat_s, [handle for handle in self.all if handle.serves]

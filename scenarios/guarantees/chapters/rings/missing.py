@@ -81,9 +81,9 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
             left = [record for name in ("dying", "consensus-failed")
                     for record in history.by_node(name).get(other.core, ())]
             entered, died, gave_up = _WAYS[way or ""]
-            came_by = failed.at - (0.0 if entered else slack)
+            came_by, left_by = failed.at - (0.0 if entered else slack), failed.at + (slack if gave_up else -slack)
             has_died = history.ends.at(other.core) <= seen_by
-            has_left = any(record.at <= seen_by for record in left) or (
+            has_left = any(record.at <= left_by for record in left) or (
                 bool(gave_up and slack) and has_died)  # before it had written that down
             is_so = (_came(history, other, came_by) >= turns, has_died, has_left)
             if any(said not in (None, so) for said, so in zip((entered, died, gave_up), is_so, strict=True)):

@@ -177,6 +177,8 @@ def _is_disturbed(history: History, served: Served) -> bool:
 #: What answered, and whether a call that steers was made before it was heard: then steps of that one may have come
 #: before the answer.
 _Answer = tuple[Record, bool]
+#: What a call for steps fails by while those of another one are run. The law asks whether there is one.
+_BUSY = "steps are being run already"
 
 
 def _of_only_core(history: History, client: str, answers: list[Record]) -> list[_Answer]:
@@ -209,9 +211,13 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Ans
     dummies = [r.at for r in finding.history.crossings.get(mark_site(served.engine.core, Mark.DUMMY), ())]
     in_step = finding.history.in_step(served.engine)  # then one without tokens is no forward, and only these are asked
     paused_at: int | None = None
+    is_busy = False
     known_at = 0.0  # when its client was told so
     for record, is_behind in answers:
         data, made = record.data, bisect_right(times, record.at)
+        if data["failure"].endswith(_BUSY):
+            is_busy = True  # with those of another call, which is judged when it is answered
+            continue
         if in_step and is_behind:  # how many there were when it answered is judged by dp-rank-in-turn
             if data["method"] in _STEERING:
                 paused_at = data["result"] if _answered(record, "run_steps", "pause_scheduler") else None
@@ -219,7 +225,7 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Ans
             continue
         if _answered(record, "run_steps") and data["result"] != made or _answered(
                 record, "pause_scheduler", "resume_scheduler") and (
-                data["result"] not in range(made + 1) or paused_at not in (None, data["result"])):
+                data["result"] not in range(made + 1) or not is_busy and paused_at not in (None, data["result"])):
             finding.broke("{} was told that {} steps were made, {} were", node, data["result"], made, at=record.at,
                           node=node)
             return
@@ -240,6 +246,7 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Ans
                                 ran, at=record.at, node=node)
         if _answered(record, "get_stats") and paused_at:
             _judge_stats(finding, served, paused_at, record, node)
+        is_busy = is_busy and not _answered(record, "run_steps")
         if _answered(record, "run_steps", "pause_scheduler"):
             paused_at, known_at = data["result"], record.at
         elif data["method"] == "resume_scheduler":
