@@ -215,7 +215,7 @@ def _judge_steps(finding: Finding, served: Served, node: str, answers: list[_Ans
     known_at = 0.0  # when its client was told so
     for record, is_behind in answers:
         data, made = record.data, bisect_right(times, record.at)
-        if data["failure"].endswith(_BUSY):
+        if str(data["failure"]).endswith(_BUSY):
             is_busy = True  # with those of another call, which is judged when it is answered
             continue
         if in_step and is_behind:  # how many there were when it answered is judged by dp-rank-in-turn
