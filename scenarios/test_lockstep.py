@@ -216,7 +216,7 @@ globals().update(family(__name__, (
     Case("test_coordinator_of_dense_cores_dies",
          "The coordinator of cores that do not step together is killed: they serve on.",
          plan(kill(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), (*CALM, dp_coordinator_death_is_told),
-         play={**DENSE, "options": Options(await_death_s=1.0)}),
+         play={**DENSE, "workload": recorded("eight-mixed"), "options": Options(await_death_s=1.0)}),
     Case("test_coordinator_stands_still",
          "The coordinator is stopped while ranks step together: that is told within its bound.",
          plan(stall(HUB, at=marked("core.0", Mark.EXECUTED), nth=5)), (ends_once, nothing_left_behind)),

@@ -23,15 +23,15 @@ def ask_for_ever(attachment: bytes, config: bytes, index: int, connection: Conne
     async def all_of_them() -> None:
         llm = AsyncLLM(msgspec.msgpack.decode(config, type=EngineConfig), client_index=index,
                        attachment=msgspec.msgpack.decode(attachment, type=Attachment))
-        begun = asyncio.Semaphore(0)
+        begun = [asyncio.Event() for _ in range(CALLERS)]
 
         async def caller(place: int) -> None:
             async for _ in llm.generate(SIXTY_FOUR[place].prompt_token_ids[:12], ENDLESS, f"r{place}"):
-                begun.release()
+                begun[place].set()
 
         tasks = [asyncio.create_task(caller(place)) for place in range(CALLERS)]
-        for _ in tasks:
-            await begun.acquire()
+        for each in begun:
+            await each.wait()
         connection.send("all have begun")
         await asyncio.gather(*tasks)
 
