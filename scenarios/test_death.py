@@ -25,7 +25,7 @@ REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
 #: Behind two requests that run, so many outputs that the core has them in its hands when it goes.
 MANY_OUTPUTS = recorded("eight-mixed").then(add(*range(8)), steps=2).then(utility("ping", "x" * 100, times=2000))
-LARGE_OUTPUTS = recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=100))
+LARGE_OUTPUTS = recorded("pair").then(add(0, 1), steps=2).then(utility("ping", "x", 100_000, times=200))
 
 globals().update(family(__name__, (
     Case("test_worker_dies_while_the_others_answer",
@@ -73,7 +73,7 @@ globals().update(family(__name__, (
          plan(raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
          (dead_notice, ends_once, nothing_left_behind), play={"config": lab_config(sockets={"transport": "tcp"})}),
     Case("test_core_exits_behind_a_slow_reader",
-         "The core leaves by sys.exit with 10 MB of outputs unsent and a frontend that stands still for a moment.",
+         "The core leaves by sys.exit with 20 MB of outputs unsent and a frontend that stands still for a moment.",
          plan(stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3, until=until(seconds=1.0)),
               exits("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
          (dead_notice, ends_once, frames_intact, nothing_left_behind), play={"workload": LARGE_OUTPUTS}),
