@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import data_parallel, tensor_parallel
-from faults.plan import duplicate, plan, truncate
+from faults.plan import delay, duplicate, plan, truncate, until
 from scenarios.guarantees.all import (
     bad_frame_isolated,
     blocks_conserved,
@@ -64,7 +64,8 @@ globals().update(family(__name__, (
            plan(), PROMISED, play={"options": amid(another_core_of_this_index(says_ready=what == "ready"))})
       for what in ("hello", "ready")),
     Case("test_another_core_of_the_same_index_says_ready_first", "It has not said HELLO: nobody goes by what it says.",
-         plan(), PROMISED, play={"options": amid(ready_of_a_core_that_has_not_said_hello())}),
+         plan(delay("frontend.0->core.0/birth", nth=1, until=until(seconds=0.3))), PROMISED,
+         play={"options": amid(ready_of_a_core_that_has_not_said_hello())}),
     Case("test_frames_that_are_no_requests_of_two_clients", "Either sends them: neither is hurt by them.", plan(),
          (bad_frame_isolated, tokens_match_reference, blocks_conserved),
          play={"topology": TWO, "workload": rude(other=1).but(1, rude(other=0))}),
