@@ -114,8 +114,7 @@ class SimProcess:
 
     def start(self, name: str, loop: Any, *, main: bool = False) -> SimThread:
         """A thread that runs `loop` from now on. When the main thread's loop is over, the process leaves."""
-        scheduler = self.kernel.scheduler
-        thread = SimThread(self, name, loop if scheduler is None else scheduler.amid(loop), main)
+        thread = SimThread(self, name, loop, main)
         self.threads.append(thread)
         thread.wake_after(0.0)
         return thread

@@ -88,10 +88,11 @@ class SimThread:
         self.looked = 0  # rings of all bells when it last looked at a ring
         self._kernel = process.kernel
         self._time = process.kernel.time
-        self._stack: list[Loop[Any]] = [loop]
+        self._stack: list[Loop[Any]] = []
         self._question: Callable[..., Any] | None = _nothing  # asked at each wake-up; None while it runs or is done
         self._question_with: tuple[Any, ...] = ()
         self._alarm_at = NEVER  # the earliest alarm that is on its way
+        self.enter(loop)
 
     # -- being woken
 
