@@ -106,6 +106,7 @@ class CoreLife:
         yield OnTerminate(None, "SIGTERM while starting")
         if self._config.start_method == "spawn":
             yield HoldFiles(self._files)
+        farewell = ""
         try:
             engine = yield from self._start()
             yield OnTerminate(INPUT, Terminate())
@@ -120,8 +121,8 @@ class CoreLife:
                 kind = type(error).__name__
                 yield from last_word(StartFailure(kind, reason if died else str(error) or kind))
             elif not self._parent_gone:
-                yield LogLine(f"the core leaves: {reason}")
-        yield from self._leave(reason)
+                farewell = f"the core leaves: {reason}"
+        yield from self._leave(reason, farewell)
 
     def _who_died(self, error: BaseException) -> Loop[str]:
         """The error of a call, or of a ring whose reader is gone, may be faster than word of who died."""
@@ -279,8 +280,8 @@ class CoreLife:
 
     # -- leave
 
-    def _leave(self, reason: str) -> Loop[None]:
-        """Say goodbye, end the workers, let ZMQ deliver, remove what nobody else will."""
+    def _leave(self, reason: str, farewell: str) -> Loop[None]:
+        """Say goodbye, to an operator as well, end the workers, let ZMQ deliver, remove what nobody else will."""
         bounds = self._config.bounds
         if self._executor is not None:
             self._executor.leaving()
@@ -298,6 +299,8 @@ class CoreLife:
             yield Put(OUTPUT, Dead())
             if (yield JoinThread("output", (yield Now()) + bounds.linger_s)):
                 yield from self._last_words  # nothing, unless the thread failed
+        if farewell:
+            yield LogLine(farewell)  # a line takes half a millisecond, for which the notice need not wait
         yield JoinThread("input", (yield Now()) + bounds.linger_s)
         if self._executor is not None:
             yield from self._executor.stop()

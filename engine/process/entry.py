@@ -6,6 +6,7 @@ A child that hears of its parent's end instead of a recipe is gone without a wor
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ from engine.topology import Node
 def child_main(name: str, target: str, connection: Connection, parent_pid: int) -> None:
     """`children.start_child` starts this by its name."""
     close_inherited_ends()
+    gc.freeze()  # else the first full collection writes to, and so copies, all that a fork shares with its parent
     node = Node.parse(name)
     set_process_title(process_name(node))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the frontend's to handle; it ends its children

@@ -6,7 +6,8 @@
 What a client that is killed had in flight is its core's to free: the figure is when another client sees that it has.
 
 The engines: two ranks with one step in flight, the same with two and promised tokens, two stages with three, and two
-engines that step together.
+engines that step together. They are started by a program that has loaded no more than what serves: the kernel needs
+the longer to end a process, the more memory that shares with who forked it, and tells of its end behind that.
 
 The figure of a kill is that of the last of its 8 callers. Times are from just before the signal is sent to the
 moment the caller's own code has the error.
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
@@ -24,8 +27,8 @@ import pytest
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.client import EngineLauncher
 from tests.engine.clients import kill_client
-from tests.engine.deaths import CALLERS, kill_while_serving
-from tests.engine.engine_lab import async_llm, config, run
+from tests.engine.deaths import told_of_kills
+from tests.engine.engine_lab import config, run
 
 #: The death of one of them may take so much longer to be told than that of another one, on a busy machine.
 MOST_BESIDE = 6.0
@@ -52,22 +55,11 @@ def victims(settings: dict[str, Any]) -> tuple[str, ...]:
     return IN_STEP if "data_parallel" in settings else ONE
 
 
-async def one_kill(victim: int, settings: dict[str, Any]) -> float:
-    with async_llm(config(**settings)) as llm:
-        death = await kill_while_serving(llm, victim)
-    assert len(death.told_s) == CALLERS
-    assert death.survivors == []
-    assert all(victims(settings)[victim] in reason for reason in death.reasons), death.reasons
-    return max(death.told_s)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_kill_is_told_to_all_callers(engine: str) -> None:
     names = victims(ENGINES[engine])
-    told: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(KILLS):
-        victim = turn % len(names)
-        told[names[victim]].append(run(one_kill(victim, ENGINES[engine])))
+    with ProcessPoolExecutor(1, get_context("spawn")) as program:
+        told = program.submit(told_of_kills, KILLS, names, ENGINES[engine]).result()
     together = [value for values in told.values() for value in values]
     print(f"\n  {engine}")
     for name, values in {**told, "any": together}.items():

@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from engine.errors import EngineDeadError
 from engine.frontend.async_llm import AsyncLLM
 from engine.messages import SamplingParams
-from tests.engine.engine_lab import SIXTY_FOUR, engine_processes, gone_within
+from tests.engine.engine_lab import SIXTY_FOUR, async_llm, config, engine_processes, gone_within, run
 
 CALLERS = 8
 ENDLESS = SamplingParams(max_tokens=900, ignore_eos=True)
@@ -57,3 +58,25 @@ async def kill_while_serving(llm: AsyncLLM, victim: int, number: int = signal.SI
     await asyncio.gather(*tasks)
     death.survivors = await asyncio.to_thread(gone_within, processes, llm.config.bounds.orphan_s)
     return death
+
+
+def told_of_kills(count: int, victims: Sequence[str], settings: dict[str, Any]) -> dict[str, list[float]]:
+    """Kills them in turn, each in a new engine of these settings. -> by victim, when the last caller was told of each
+
+    `victims` are in the order of `kill_while_serving`. Raises AssertionError where one is not named to all callers, or
+    a process is left.
+    """
+    told: dict[str, list[float]] = {victim: [] for victim in victims}
+    for turn in range(count):
+        victim = turn % len(victims)
+        told[victims[victim]].append(run(_told_of_one(victim, victims[victim], settings)))
+    return told
+
+
+async def _told_of_one(victim: int, name: str, settings: dict[str, Any]) -> float:
+    with async_llm(config(**settings)) as llm:
+        death = await kill_while_serving(llm, victim)
+    assert len(death.told_s) == CALLERS
+    assert death.survivors == []
+    assert all(name in reason for reason in death.reasons), death.reasons
+    return max(death.told_s)

@@ -12,7 +12,7 @@ from engine.process.liveness import Liveness
 #: After the core's death its last frames may still be on their way through the kernel.
 GRACE_S = 0.03
 #: Meanwhile it is looked so often whether its connection has ended.
-LOOK_S = 0.002
+LOOK_S = 0.001
 
 
 class CoreMonitor:
