@@ -58,7 +58,7 @@ from engine.effects import (
     WhoAmI,
 )
 from engine.errors import CollectiveError, PeerDeadError, QueueCancelledError, RpcError, StartupError
-from engine.executor.abstract import Executor
+from engine.executor.abstract import SENTINEL_S, Executor
 from engine.executor.registry import make_executor
 from engine.kv_events.publisher.life import end_publisher, start_publisher
 from engine.kv_events.publisher.log import KVEventLog
@@ -125,10 +125,15 @@ class CoreLife:
         yield from self._leave(reason, farewell)
 
     def _who_died(self, error: BaseException) -> Loop[str]:
-        """The error of a call, or of a ring whose reader is gone, may be faster than word of who died."""
+        """The error of a call, or of a ring whose reader is gone, may be faster than word of who died.
+
+        What a process has of a GPU is taken from it before its end is told, which may take a while. Who only waits for
+        a start has the time to hear of it.
+        """
         if self._executor is None or not isinstance(error, RpcError | PeerDeadError):
             return ""
-        died = yield from self._executor.who_died()
+        at_leisure = isinstance(error, PeerDeadError) and not self._serving
+        died = yield from self._executor.who_died(self._config.bounds.detection_s if at_leisure else SENTINEL_S)
         return "" if died.removesuffix("; ") in str(error) else died
 
     # -- start

@@ -20,7 +20,8 @@ from engine.process.consensus.effects import Across
 #: What a client may ask of the workers while they serve. Anything else would end the engine: a rank that fails a call
 #: is no longer in step with the others.
 ASKABLE = frozenset({"check_health", "determine_available_memory", "get_num_blocks"})
-
+#: A dying process closes its sockets a moment before its sentinel tells.
+SENTINEL_S = 0.02
 
 #: Whom a rank meets in each forward: its like in engines that step together with this one.
 AcrossOf = Callable[[int], Across | None]
@@ -51,8 +52,8 @@ class Executor(ABC):
     def connect(self, across: AcrossOf = alone) -> Loop[None]:
         """From here on calls can be made. Raises ConfigError, StartupError."""
 
-    def who_died(self) -> Loop[str]:
-        """When a call has failed: who is dead, as the beginning of a sentence; nothing, if nobody is."""
+    def who_died(self, within_s: float = SENTINEL_S) -> Loop[str]:
+        """When a call has failed: who is dead, as the beginning of a sentence; nothing, if nobody is so soon."""
         return ""
         yield
 

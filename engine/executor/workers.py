@@ -26,7 +26,7 @@ from engine.effects import (
     TellParent,
 )
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
-from engine.executor.abstract import AcrossOf, alone
+from engine.executor.abstract import SENTINEL_S, AcrossOf, alone
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.beside import beside
@@ -36,8 +36,6 @@ from engine.wire.wiring import response_ring, rpc_ring
 
 #: The bell that every worker rings: for an answer, and for a chunk of the broadcast ring it has read.
 CORE_BELL = "core"
-#: A dying process closes its sockets a moment before its sentinel tells.
-SENTINEL_S = 0.02
 #: A core gives its workers up so much of a start's bound before its owner gives up the core, at most.
 TOLD_PARTS = 10
 
@@ -127,9 +125,9 @@ class Workers:
         yield Cancel(PeerDeadError(text))
         yield Put(self._told, WorkerDeadError(text))
 
-    def who_died(self) -> Loop[str]:
+    def who_died(self, within_s: float = SENTINEL_S) -> Loop[str]:
         """When a rank dies its peers fail in their collectives, and their error may be faster than its sentinel."""
-        gone = yield AwaitEnds(self.nodes, (yield Now()) + SENTINEL_S)
+        gone = yield AwaitEnds(self.nodes, (yield Now()) + within_s)
         return f"{self._names(gone)} died; " if gone else ""
 
     def leaving(self) -> None:

@@ -200,8 +200,7 @@ class RealBench:
             config = msgspec.structs.replace(config, data_parallel=msgspec.structs.replace(
                 config.data_parallel, head_address=where))
         return msgspec.structs.replace(
-            with_events_at(config, f"{self._scratch}/", ports), device=config.device if device == "auto" else device,
-            start_method="spawn" if fork_server.has_gpu(device) else config.start_method)
+            with_events_at(config, f"{self._scratch}/", ports), device=config.device if device == "auto" else device)
 
     def play_out(self) -> Path:
         """Once, with what the lab has seen on record. -> its folder"""

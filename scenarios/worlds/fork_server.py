@@ -50,7 +50,7 @@ def stop() -> None:
 
 
 def spawn_context() -> Any:
-    """For machines with a GPU: CUDA does not survive a fork."""
+    """For plays that ask for it. A GPU asks for none: before a fork nobody has used CUDA."""
     return multiprocessing.get_context("spawn")
 
 

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from engine.frontend.async_llm import AsyncLLM
+from engine.frontend.llm import LLM
 from engine.topology import Grid
+from engine.worker.worker import Worker
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import RecordedRequest, recorded
-from tests.engine.engine_lab import ENDLESS, SIXTY_FOUR, async_llm, config, run
+from tests.engine.engine_lab import ENDLESS, SIXTY_FOUR, async_llm, config, run, wrong_answers
 
 DEEP = str(MODEL.parent / "recorded" / "deep" / "model")
 GIVEN_UP = 8  # requests that are aborted, each after one token more than the one before it
@@ -73,6 +75,16 @@ def test_64_prompts_among_some_that_are_given_up(settings: Settings) -> None:
     told = run(main(), 120.0)
     wrong = [request.index for request in requests if told[request.index] != request.reference_token_ids]
     assert wrong == []
+
+
+@pytest.mark.parametrize("promises", [False, True])
+@pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 1), Grid(1, 2), Grid(2, 2)], ids=str)
+def test_the_step_that_a_gpu_is_measured_by_leaves_nothing_behind(monkeypatch, grid: Grid, promises: bool) -> None:
+    """Here the ranks of a CPU make it, all together."""
+    asked: Any = Worker.get_num_blocks
+    monkeypatch.setattr(Worker, "get_num_blocks", lambda worker: worker._largest_step() or asked(worker))
+    with LLM(config=config(grid.tp, pipeline_parallel_size=grid.pp, scheduler={"async_scheduling": promises})) as llm:
+        assert wrong_answers(llm, SIXTY_FOUR[:16]) == []
 
 
 async def tokens_of(llm: AsyncLLM, request: RecordedRequest) -> list[int]:

@@ -260,12 +260,15 @@ def test_a_start_that_fails_on_what_a_death_has_left_says_who_died(monkeypatch, 
             raise error
             yield
 
-        def who_died(self):
+        def who_died(self, within_s=None):
+            waited.append(within_s)
             return died
             yield
 
+    waited = []
     monkeypatch.setitem(EXECUTORS, "failing", lambda recipe, life, queue: Failing(recipe.config.bounds, recipe.config))
     life = Life(msgspec.structs.replace(CONFIG, distributed_executor_backend="failing")).end()
+    assert waited == [CONFIG.bounds.detection_s] * isinstance(error, PeerDeadError)
     assert life.hand.told_parent == [StartFailure(type(error).__name__, told)]
 
 

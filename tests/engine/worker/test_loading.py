@@ -18,6 +18,7 @@ from engine.model_config import check_parallel, read_model_config
 from engine.worker import worker as worker_module
 from engine.worker.layers import Shard
 from engine.worker.weights import Checkpoint
+from scenarios.command.checks import gpus
 from tests.engine.worker.model_driver import (
     MODEL,
     Rank0,
@@ -213,7 +214,7 @@ def test_ranks_that_do_not_divide_the_heads_are_refused(ranks: int, said: str) -
         check_parallel(read_model_config(MODEL), ranks)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.skipif(gpus() > 0, reason="this machine has a CUDA device")
 def test_cuda_without_a_device_is_refused() -> None:
     with pytest.raises(ConfigError, match="no CUDA device"):
         ready_worker(config_of(device="cuda"))
