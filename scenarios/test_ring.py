@@ -67,8 +67,8 @@ def test_reader_stalls_until_the_ring_is_full(world):
 # Messages that do not fit into their chunk: the payload travels beside the ring, and befalls what befalls messages.
 globals().update(family(__name__, (
     Case("test_overflow_payload_comes_late",
-         "A step does not fit into its chunk; its payload comes 0.5 s late, and waits run out in between.",
-         plan(delay("core.0->worker.1/overflow", nth=2, until=until(seconds=0.5))),
+         "A step does not fit into its chunk; its payload comes 0.3 s late, and waits run out in between.",
+         plan(delay("core.0->worker.1/overflow", nth=2, until=until(seconds=0.3))),
          (ring_overflow_ordered, ring_exact_prefix, frames_intact, workers_in_step, tokens_match_reference),
          play={"workload": recorded("eight-mixed"),
                "config": lab_config(ring={"max_chunk_bytes": 768}, scheduler={"max_num_batched_tokens": 512})}),

@@ -203,6 +203,7 @@ class BatchOrder:
             self.wire = max(upto, self.next, max(self._held, default=-1) + 1)
             self.live_upto = min(self.live_upto, upto)
             self.gaps = deque((first, min(last, self.wire - 1)) for first, last in self.gaps if first < self.wire)
-            self._out.append(Malformed("kv", f"batch {min(false)} does not exist: the publisher is at {upto}"))
+            self._out += [Malformed("kv", f"batch {number} does not exist: the publisher is at {upto}")
+                          for number in sorted(false)]
             while self.gaps and self.gaps[0][1] < self.next:  # it was open for what does not exist
                 self._out.append(Healed(*self.gaps.popleft()))

@@ -225,6 +225,19 @@ def test_a_number_that_the_publisher_never_reached_is_not_believed() -> None:
     assert world.mirrored() == world.truth()
 
 
+def test_each_number_that_does_not_exist_is_told() -> None:
+    """One answer gives all of them away."""
+    world = KVWorld()
+    world.send(3)
+    for place in (1, 2):
+        world.live[place] = [world.live[place][0], (2**40 + 5 * place).to_bytes(8, "big"), world.live[place][2]]
+    world.receive_all_live()
+    world.answer_all()
+    assert [report.error for report in world.told(Malformed)] == [
+        f"batch {2**40 + 5 * place} does not exist: the publisher is at 3" for place in (1, 2)]
+    assert world.mirrored() == world.truth()
+
+
 def test_a_gap_before_a_number_that_does_not_exist_is_healed_when_that_is_found_out() -> None:
     """Batches that came meanwhile were told as missing: nothing but this word ends their gap."""
     world = KVWorld()
