@@ -31,6 +31,7 @@ class Records:
         self._engines: dict[str, tuple[EngineLife, ...]] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
+        self._observed: dict[str, list[tuple[str, Record]]] = {}
         self.last: dict[str, Record] = {}
         self.receipts: list[tuple[str, Record]] = []  # (who wrote it, record), as the journals come
         self.releases: dict[str, list[Record]] = defaultdict(list)  # by fault
@@ -172,9 +173,12 @@ class Records:
 
     def observed(self, name: str) -> list[tuple[str, Record]]:
         """(node, record) of every observation of that name, by time."""
-        found = [(node, record) for node, records in self.by_node(name).items() for record in records]
-        if len(self.by_node(name)) > 1:
-            found.sort(key=lambda pair: pair[1].at)
+        found = self._observed.get(name)
+        if found is None:
+            by_node = self.by_node(name)
+            found = self._observed[name] = [(node, record) for node, records in by_node.items() for record in records]
+            if len(by_node) > 1:
+                found.sort(key=_when)
         return found
 
     def marks(self, mark: str) -> list[tuple[str, Record]]:
@@ -240,6 +244,10 @@ class Records:
         """Whether a frontend wrote this before it began to shut down. By program order: in the twin times are equal."""
         closing = self.by_node("closing").get(node)
         return not closing or record.number < closing[0].number
+
+
+def _when(observed: tuple[str, Record]) -> float:
+    return observed[1].at
 
 
 def counted_on(journals: list[JournalFile], outlived: Callable[[str], bool]) -> list[JournalFile]:

@@ -11,6 +11,8 @@ from itertools import accumulate, chain, repeat
 
 from engine.messages import CachedRequestData, NewRequestData
 
+_NOTHING: list[int] = []
+
 
 class Slots:
     """Of one rank. What is written into a block makes what stood behind it there worthless."""
@@ -42,6 +44,23 @@ class Slots:
             elif have == size:
                 del self._ends[block]
 
+    def write_next(self, blocks: Sequence[int], words: list[int], token: int) -> bool | None:
+        """The word of one token behind all of these, which it joins; as `write` and `hold`, at once.
+
+        -> what `hold` says; None, with nothing done, where the block does not end where the words do
+        """
+        count = len(words)
+        full, offset = divmod(count, self.block_size)
+        content = self._blocks.get(blocks[full], _NOTHING)
+        if len(content) != offset or not (offset and count):
+            return None
+        word = hash((words[-1], token))
+        words.append(word)
+        content.append(word)
+        if offset + 1 == self.block_size:
+            self._ends[blocks[full]] = word
+        return not full or list(map(self._ends.get, blocks[:full])) == words[self.block_size - 1:count:self.block_size]
+
     def hold(self, blocks: Sequence[int], words: Sequence[int]) -> bool:
         """Whether these blocks hold all these words, from the first token on. Each word stands for all before it."""
         size, last = self.block_size, len(words) - 1
@@ -71,8 +90,11 @@ class Known:
     def goes_on(self, cached: CachedRequestData) -> None:
         self.blocks += cached.new_block_ids
         self.computed = cached.num_computed_tokens
-        for token in cached.new_token_ids:
-            self.says(token)
+        for token in cached.new_token_ids:  # as `says` does it
+            if token != self.next_token:
+                self.is_as_recorded = False
+            self.next_token = next(self._follow)
+            self.tokens.append(token)
 
     def says(self, token: int) -> None:
         """One more token is known of it."""

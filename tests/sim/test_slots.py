@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.messages import CachedRequestData, NewRequestData, SamplingParams
 from sim.nodes.slots import Known, Slots
@@ -77,3 +79,28 @@ def test_it_goes_on_as_recorded_and_knows_when_it_does_not() -> None:
     assert (again.next_token, again.blocks[-1], again.computed, again.is_as_recorded) == (13, 9, 6, True)
     again.says(LAST)
     assert not again.is_as_recorded
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(1, 3)), max_size=8),
+       st.integers(0, 12))
+def test_one_more_token_is_written_and_found_as_several_are(size: int, before: list[tuple[int, int, int]],
+                                                           have: int) -> None:
+    """Whatever others have written into these blocks."""
+    tokens = list(range(20, 33))
+    request = Known(NewRequestData("a", tokens, 13, SamplingParams(), [], 0), [], LAST)
+    blocks = list(range(13))
+    stepwise, at_once = Slots(size), Slots(size)
+    words = request.words_until(have)[:have]
+    for slots in (stepwise, at_once):
+        slots.write(blocks, 0, words)
+        for block, place, count in before:
+            slots.write([block] * 13, place, [7] * count)
+    mine = list(words)
+    told = at_once.write_next(blocks, mine, tokens[have])
+    if told is None:
+        assert mine == words
+    else:
+        whole = request.words_until(have + 1)
+        stepwise.write(blocks, have, whole[have:have + 1])
+        assert (mine, told) == (whole[:have + 1], stepwise.hold(blocks, whole[:have + 1]))
+    assert vars(at_once) == vars(stepwise)
