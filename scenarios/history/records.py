@@ -29,6 +29,7 @@ class Records:
         """`together`: a client gives up all of its engines where one has died."""
         self._topology, self._together = topology, together
         self._engines: dict[str, tuple[EngineLife, ...]] = {}
+        self._owners: dict[EngineLife, str] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
         self._observed: dict[str, list[tuple[str, Record]]] = {}
@@ -91,7 +92,10 @@ class Records:
 
     def owner(self, engine: EngineLife) -> str:
         """Who has started that engine and ends it: its client, or a launcher."""
-        return of_life(str(self._topology.owner_of(engine.engine)), engine.life)
+        found = self._owners.get(engine)
+        if found is None:
+            found = self._owners[engine] = of_life(str(self._topology.owner_of(engine.engine)), engine.life)
+        return found
 
     def is_attached(self, node: str) -> bool:
         """Whether it is a client of engines that a launcher owns, all of them."""

@@ -208,7 +208,7 @@ class ModelStandIn:
         if not stage.tells:  # others hold the same
             return [request.next_token] if is_last else [], () if stage.is_last else [0] * count
         if count == 1 and is_last and stage.count == 1 and len(request.words) == start:  # nearly always
-            is_right = slots.write_next(blocks, request.words, request.tokens[start])
+            is_right = slots.write_next(request)
             if is_right is not None:
                 is_right = is_right and request.is_as_recorded
                 return [request.next_token if is_right else (request.next_token + 1) % self._vocab_size], ()

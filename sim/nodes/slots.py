@@ -21,6 +21,7 @@ class Slots:
         self.block_size = block_size
         self._blocks: dict[int, list[int]] = {}
         self._ends: dict[int, int] = {}  # the last word of each block that is full
+        self.spoilt = 0  # how often something was written over
 
     def write(self, blocks: Sequence[int], start: int, words: Sequence[int]) -> None:
         """The words of the tokens from `start` on."""
@@ -34,7 +35,9 @@ class Slots:
                 content.append(words[0])
                 first = 1
             else:
-                if have < offset:
+                if have > offset:
+                    self.spoilt += 1
+                elif have < offset:
                     content += [0] * (offset - have)  # a hole: nobody wrote there
                 last = first + size - offset
                 content[offset:] = words[first:last]
@@ -44,22 +47,28 @@ class Slots:
             elif have == size:
                 del self._ends[block]
 
-    def write_next(self, blocks: Sequence[int], words: list[int], token: int) -> bool | None:
-        """The word of one token behind all of these, which it joins; as `write` and `hold`, at once.
+    def write_next(self, request: Known) -> bool | None:
+        """The word of the first token that has none, behind all others; as `write` and `hold`, at once.
 
         -> what `hold` says; None, with nothing done, where the block does not end where the words do
         """
+        words, blocks, size = request.words, request.blocks, self.block_size
         count = len(words)
-        full, offset = divmod(count, self.block_size)
+        full, offset = divmod(count, size)
         content = self._blocks.get(blocks[full], _NOTHING)
         if len(content) != offset or not (offset and count):
             return None
-        word = hash((words[-1], token))
+        word = hash((words[-1], request.tokens[count]))
         words.append(word)
         content.append(word)
-        if offset + 1 == self.block_size:
+        if offset + 1 == size:
             self._ends[blocks[full]] = word
-        return not full or list(map(self._ends.get, blocks[:full])) == words[self.block_size - 1:count:self.block_size]
+        if request.held == self.spoilt:  # what was its own is still there
+            return True
+        if full and list(map(self._ends.get, blocks[:full])) != words[size - 1:count:size]:
+            return False
+        request.held = self.spoilt
+        return True
 
     def hold(self, blocks: Sequence[int], words: Sequence[int]) -> bool:
         """Whether these blocks hold all these words, from the first token on. Each word stands for all before it."""
@@ -74,7 +83,7 @@ class Slots:
 class Known:
     """A request as a worker knows it: its tokens, its blocks, and what follows its prompt."""
 
-    __slots__ = ("_follow", "blocks", "computed", "is_as_recorded", "next_token", "tokens", "words")
+    __slots__ = ("_follow", "blocks", "computed", "held", "is_as_recorded", "next_token", "tokens", "words")
 
     def __init__(self, new: NewRequestData, continuation: Sequence[int], last_token: int) -> None:
         self._follow = chain(continuation, repeat(last_token))
@@ -82,6 +91,7 @@ class Known:
         self.is_as_recorded = True  # what has been said behind its prompt
         self.tokens = list(new.token_ids[:new.num_prompt_tokens])
         self.words: list[int] = []
+        self.held = -1  # when all of its words were found, counted as `Slots.spoilt` counts
         self.blocks = list(new.block_ids)
         self.computed = new.num_computed_tokens
         for token in new.token_ids[new.num_prompt_tokens:]:

@@ -81,26 +81,27 @@ def test_it_goes_on_as_recorded_and_knows_when_it_does_not() -> None:
     assert not again.is_as_recorded
 
 
-@given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(1, 3)), max_size=8),
-       st.integers(0, 12))
-def test_one_more_token_is_written_and_found_as_several_are(size: int, before: list[tuple[int, int, int]],
-                                                           have: int) -> None:
-    """Whatever others have written into these blocks."""
-    tokens = list(range(20, 33))
-    request = Known(NewRequestData("a", tokens, 13, SamplingParams(), [], 0), [], LAST)
-    blocks = list(range(13))
-    stepwise, at_once = Slots(size), Slots(size)
-    words = request.words_until(have)[:have]
-    for slots in (stepwise, at_once):
-        slots.write(blocks, 0, words)
-        for block, place, count in before:
-            slots.write([block] * 13, place, [7] * count)
-    mine = list(words)
-    told = at_once.write_next(blocks, mine, tokens[have])
-    if told is None:
-        assert mine == words
-    else:
-        whole = request.words_until(have + 1)
-        stepwise.write(blocks, have, whole[have:have + 1])
-        assert (mine, told) == (whole[:have + 1], stepwise.hold(blocks, whole[:have + 1]))
-    assert vars(at_once) == vars(stepwise)
+@given(st.integers(1, 4), st.lists(st.one_of(
+    st.none(), st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 3))), max_size=24))
+def test_one_more_token_is_written_and_found_as_several_are(size: int, acts: list[tuple[int, int, int] | None]) -> None:
+    """Whatever others write into these blocks meanwhile."""
+    def begun() -> tuple[Slots, Known]:
+        request = Known(NewRequestData("a", list(range(20, 33)), 13, SamplingParams(), list(range(13)), 0), [], LAST)
+        return Slots(size), request
+
+    (slots, request), (other_slots, other) = begun(), begun()
+    for act in acts:
+        if act is not None:
+            block, place, count = act
+            for some in (slots, other_slots):
+                some.write([block] * 16, place, [7] * count)
+        elif (have := len(request.words)) < 13:
+            told = slots.write_next(request)
+            words = other.words_until(have + 1)
+            other_slots.write(other.blocks, have, words[have:])
+            if told is None:  # then it is done as several are
+                assert len(request.words) == have
+                slots.write(request.blocks, have, request.words_until(have + 1)[have:])
+            else:
+                assert told == other_slots.hold(other.blocks, words)
+        assert (slots._blocks, slots._ends, request.words) == (other_slots._blocks, other_slots._ends, other.words)

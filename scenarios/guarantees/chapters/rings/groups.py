@@ -60,7 +60,7 @@ def _came(history: History, node: str, entries: list[Record]) -> list[float]:
     """When a rank was in each: later than it came, where something kept it at the door."""
     times = history.faults.through_at(node, entries)
     came = times[:-1] if times and times[-1] == FOREVER else times
-    return [at for at, entry in zip(came, entries, strict=False) if _is_own(entry)]
+    return [at for at, entry in zip(came, entries, strict=False) if entry.data.get("operation") != ACROSS]
 
 
 def _is_own(entry: Record) -> bool:
