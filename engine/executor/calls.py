@@ -67,7 +67,6 @@ class CallTable:
         self._names = names or [f"worker.{rank}" for rank in range(ranks)]
         self._next_id = 0
         self._open: dict[int, PendingCall] = {}
-        self.late_replies = 0
         self.failure: RpcError | None = None  # of the first call that a rank failed in
         #: A rank failed in a call that another one had answered: the ranks are out of step, whoever asked is served.
         self.late_failure: RpcError | None = None
@@ -89,7 +88,6 @@ class CallTable:
             call_id = unreadable(call_id)
         call = self._open.get(call_id)
         if call is None:
-            self.late_replies += 1
             if status == ReplyStatus.FAILURE and call_id in self._succeeded and self.late_failure is None:
                 self.late_failure = RpcError(rank, "a call that was over", str(value), self._names[rank])
             return None

@@ -182,3 +182,26 @@ def nothing_of_a_group_was_under_way() -> Builder:
     for core in (0, 1):
         h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=core)
     return h
+
+
+def both_are_ready(**told: object) -> Builder:
+    """Two cores, the second of which has fewer blocks, and what their client says of them."""
+    config = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 2}
+    h = two().observes("frontend.0", "starting")
+    for core, blocks in (("core.0", 9), ("core.1", 8)):
+        up, down = f"{core}->frontend.0/handshake", f"frontend.0->{core}/handshake"
+        announces = f"{core}->frontend.0/requests"
+        for edge, digest in ((up, ""), (up, "hello"), (down, "metadata"), (up, "ready"), (announces, "")):
+            h.crosses(f"{edge}:send", digest).crosses(f"{edge}:receive", digest)
+        h.observes(core, "ready", num_gpu_blocks=blocks, parallel_config=config)
+    return h.observes("frontend.0", "ready", num_gpu_blocks=8, parallel_config=config, **told)
+
+
+@accepts("handshake-order")
+def a_client_knows_what_each_of_its_cores_has() -> Builder:
+    return both_are_ready(blocks={"core.0": 9, "core.1": 8})
+
+
+@rejects("handshake-order")
+def a_client_knows_the_least_of_what_its_cores_have() -> Builder:
+    return both_are_ready()

@@ -160,6 +160,13 @@ def the_thread_that_reads_hangs_with_the_abort_in_its_hands() -> Builder:
     return h.releases().observes("core.0", "request", request="a-0", action="unknown-abort")
 
 
+@rejects("abort-is-final")
+def the_core_computes_on_when_the_thread_has_come_to_the_abort() -> Builder:
+    h = _aborted().fires("hang", f"{REQUESTS}:receive", nth=2, until=Until(seconds=.1)).wait(.1).releases()
+    return h.wait(.1).crosses("core.0/mark:step").crosses("core.0/mark:step").observes(
+        "core.0", "freed", request="a-0")
+
+
 @silent("bad-request-isolated")
 def what_can_never_fit_is_aborted_by_its_caller() -> Builder:
     return _too_long(history().started()).observes("frontend.0", "abort", request="long").ended("long", "aborted")

@@ -213,6 +213,7 @@ def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: Eng
     if frontend == finding.history.owner(finding.history.engines[-1]):
         lately |= {name: value for name, value in finding.history.play.options.differs.items() if name in lately}
     told = ready.data.get("parallel_config")
+    several = kind_of(frontend) == NodeKind.FRONTEND and len(finding.history.engines_of(frontend)) > 1
     # Engines did not always have stages, nor say how several of them belong together.
     told_of = {name: value for name, value in (told or {}).items() if name in played or name in lately}
     if {"pipeline_parallel_size": 1, **lately, **told_of} != {**played, **lately}:
@@ -220,7 +221,7 @@ def _judge_agreement(finding: Finding, frontend: str, ready: Record, engine: Eng
     for node, records in finding.history.by_node("ready").items():
         if kind_of(node) != "core" or not finding.history.is_of(node, engine):
             continue
-        blocks = ready.data.get("blocks", {}).get(base(node), ready.data.get("num_gpu_blocks"))
+        blocks = ready.data.get("blocks", {}).get(base(node), None if several else ready.data.get("num_gpu_blocks"))
         for name, ours in (("num_gpu_blocks", blocks), ("parallel_config", told)):
             theirs = records[0].data.get(name)
             if isinstance(theirs, dict) and isinstance(ours, dict):  # where they meet, the head's cores alone know

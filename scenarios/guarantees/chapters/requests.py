@@ -21,7 +21,7 @@ from scenarios.guarantees.fitting import BAD_REQUEST, judge_bad, judge_effect, n
 from scenarios.guarantees.readers.missing import missing_s
 from scenarios.guarantees.readers.odd import asked_oddly, judge_odd_requests
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Receipt, Record
 
 CHAPTER = "Requests and tokens"
 #: Why real callers do not see an engine that tells more than the end.
@@ -176,20 +176,27 @@ def _is_unheeded(history: History, operation: Operation, core: str, mine: list[R
 
 
 def _steps_since_told(history: History, operation: Operation, core: str, until: float) -> int:
-    """How many steps the core began when it had read all that its client sent before the end was told."""
+    """How many steps the core began when it had read all that its client sent before the end was told, and nothing
+    held that up any more.
+    """
+    held = [hit.over_at for hit in _on_requests(history, history.engine_of(core), STALLS | {Fate.DELAY})]
     end, flows = operation.ends[0].number, [flow for flow in history.flows(Channel.REQUESTS)
                                             if flow.source == operation.node]
     reads = [read.at for flow in flows for send, read in flow.pairs if send.number < end]
     if not reads or (history.ends.at(core) < FOREVER and len(reads) < sum(
             send.number < end for flow in flows for send in flow.sends)):
         return 0
-    return sum(node == core and max(reads) < mark.at < until for node, mark in history.marks(Mark.STEP.value))
+    since = max(reads + held)
+    return sum(node == core and since < mark.at < until for node, mark in history.marks(Mark.STEP.value))
 
 
 def _never_came(history: History, engine: EngineLife) -> bool:
-    """Whether the plan has lost, changed or held back what that engine's client sent, or who reads it."""
-    fates = LOSSES | DAMAGE | STALLS | {Fate.DELAY, Fate.REORDER}
-    return any("/requests:" in hit.site and history.is_of(hit.node, engine) for hit in history.faults.hit(*fates))
+    """Whether the plan has lost or changed what that engine's client sent, or put something else before it."""
+    return bool(_on_requests(history, engine, LOSSES | DAMAGE | {Fate.REORDER}))
+
+
+def _on_requests(history: History, engine: EngineLife, fates: frozenset[Fate]) -> list[Receipt]:
+    return [hit for hit in history.faults.hit(*fates) if "/requests:" in hit.site and history.is_of(hit.node, engine)]
 
 
 def _judge_unservable(finding: Finding) -> None:
