@@ -92,6 +92,13 @@ globals().update(family(__name__, (
                 for nth in range(70, 82))),
          (pause_exact, tokens_match_reference, steps_in_order, calls_answered),
          play={"workload": paused()}),
+    Case("test_step_fails_while_the_scheduler_is_paused",
+         "The client pauses the scheduler with two steps in flight, and a rank fails the last of them: the core says "
+         "which it was.",
+         plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.02))
+                for nth in range(70, 73)), raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=72)),
+         (first_error_told, ends_once, nothing_left_behind),
+         play={"workload": paused()}),
     Case("test_abort_comes_with_its_step_in_flight",
          "A rank takes its time over a step, an abort of who is in it comes meanwhile, and a request behind that.",
          plan(delay("frontend.0->core.0/requests", nth=5, times=2, until=until(seconds=0.05)),

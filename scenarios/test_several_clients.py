@@ -15,6 +15,7 @@ from scenarios.guarantees.all import (
     dp_coordinator_death_is_told,
     dp_handshakes_agree,
     ends_once,
+    handshake_order,
     launcher_says,
     lost_request_is_bounded,
     no_orphans,
@@ -113,6 +114,9 @@ globals().update(family(__name__, (
               stall("core.0", at="core.0->frontend.1/outputs:send", nth=4)), (stall_is_told, ends_once)),
     Case("test_announcement_to_one_of_two_clients_is_lost", "It says which core it cannot send to, and the other one "
          "is served.", plan(drop("core.0->frontend.1/requests")), (start_ends, nothing_left_behind)),
+    Case("test_announcement_to_one_of_two_clients_is_late", "It waits for it, and both are served.",
+         plan(delay("core.0->frontend.1/requests", until=until(seconds=0.8))),
+         (handshake_order, tokens_match_reference, nothing_left_behind)),
     Case("test_launcher_dies", "It is killed: what it owns goes, and both clients are told.",
          plan(kill("launcher.0", at="core.0->frontend.1/outputs:send", nth=4)),
          (notice_to_all, death_is_told, nothing_left_behind)),

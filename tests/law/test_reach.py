@@ -50,11 +50,13 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "an abort is lost": (Fate.DROP, f"{REQUESTS}:receive", "core.0", None),
     "a message to the client is hit": (Fate.TRUNCATE, f"{OUTPUTS}:receive", "frontend.0", None),
     "a message of the start is hit": (Fate.DROP, "core.0->frontend.0/handshake:receive", "frontend.0", None),
+    "a message of the start is late": (Fate.DELAY, "core.0->frontend.0/handshake:receive", "frontend.0", LONG),
     "a word at birth is lost": (Fate.DROP, "worker.1->core.0/birth:receive", "core.0", None),
     "a word at birth is late": (Fate.DELAY, "worker.1->core.0/birth:receive", "core.0", LONG),
     "who the workers are is lost": (Fate.DROP, "core.0->frontend.0/birth:receive", "frontend.0", None),
     "a word at birth cannot be read": (Fate.TRUNCATE, "worker.1->core.0/birth:receive", "core.0", None),
     "the core's announcement is hit": (Fate.DROP, "core.0->frontend.0/requests:receive", "frontend.0", None),
+    "the core's announcement is late": (Fate.DELAY, "core.0->frontend.0/requests:receive", "frontend.0", LONG),
     "a word of a coordinator, or to it, is hit": (
         Fate.CORRUPT, "coordinator.0->core.0/wave:receive", "core.0", None),
     "an event or an answer is hit": (Fate.REORDER, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
