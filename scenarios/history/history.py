@@ -24,7 +24,7 @@ from faults.journal import JournalFile, Kind, Record, digest_of
 from faults.plan import Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
 from scenarios.history.flows import Flow, Flows, flows_of
-from scenarios.history.names import EngineLife, base, kind_of, life_of
+from scenarios.history.names import EngineLife, base, kind_of, life_of, of_life
 from scenarios.history.operations import Absence, Operation, Startup, absences_of, operations_of, startups_of
 from scenarios.history.order import merge
 from scenarios.history.play import Intruder, Lab, Play, ProcessEnd
@@ -111,6 +111,17 @@ class History(Records):
 
     def overstayed(self, process: ProcessEnd) -> bool:
         return overstayed(process, self.play, self.lab)
+
+    def nobody_ends(self, process: ProcessEnd) -> bool:
+        """Whether by the plan it, or the core that it follows, stood still until the lab ended it, and whoever owns it
+        was gone without having ended it.
+        """
+        node = of_life(process.node, process.life)
+        engine, at = self.engine_of(node), self.ended_at if process.ended_at is None else process.ended_at
+        owner = self.owner(engine)
+        alone = self.ends.at(owner) <= at and owner not in self.by_node("closed")
+        return kind_of(node) in (NodeKind.CORE, NodeKind.WORKER) and alone and any(
+            stall.node in (node, engine.core) and stall.at <= at <= stall.until for stall in self.faults.stalls)
 
     @property
     def slack_s(self) -> float:

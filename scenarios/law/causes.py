@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from engine.topology import NodeKind
 from scenarios.history.history import FOREVER, History, Operation, kind_of
+from scenarios.history.names import of_life
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Incident, Sort
 
@@ -188,13 +189,14 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
 
 
 def _nobody_ends_it(history: History, incident: Incident) -> bool:
-    """By the plan it stands still to the end: a subscriber, which its own program would end, or a core whose owner is
-    gone without having ended it.
+    """By the plan it stands still to the end: a subscriber, which its own program would end, or a process whose owner
+    is gone without having ended it.
     """
-    kind, owner = kind_of(incident.node), history.owner(history.engine_of(incident.node))
-    alone = history.ends.at(owner) <= incident.at and owner not in history.by_node("closed")
-    return (kind == NodeKind.SUBSCRIBER or (kind == NodeKind.CORE and alone)) and any(
-        stall.node == incident.node and stall.at <= incident.at <= stall.until for stall in history.faults.stalls)
+    if kind_of(incident.node) == NodeKind.SUBSCRIBER:
+        return any(stall.node == incident.node and stall.at <= incident.at <= stall.until
+                   for stall in history.faults.stalls)
+    return any(history.nobody_ends(process) for process in history.lab.processes
+               if of_life(process.node, process.life) == incident.node)
 
 
 # -- what the lab did --------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Histories of two faults, of which one strikes what the other has begun."""
 
-from engine.topology import data_parallel, external
+from engine.topology import data_parallel, external, headless
 from faults.plan import Until
 from scenarios.history.play import Options
 from tests.guarantees.build import OUTPUTS, RPC, Builder, history
@@ -8,6 +8,9 @@ from tests.guarantees.cases import accepts, rejects, silent
 from tests.guarantees.cases_clients import FIRST, SECOND, both, told
 from tests.guarantees.cases_coordinator import HUB, serving
 from tests.guarantees.cases_cores import asks
+from tests.guarantees.cases_death import AT_ANSWER
+from tests.guarantees.cases_queue import _alone, _over, _puts
+from tests.guarantees.cases_waves import MISSING, enters, gives_up, two
 
 LOST, NOTICE, TOLD, GROUP = "lost-request-is-bounded", "notice-to-all", "death-is-told", "dp-death-ends-group"
 HUB_TOLD, ORPHANS, OVERFLOW, MEETS = (
@@ -213,12 +216,17 @@ def who_has_a_client_is_ended_by_it_where_it_stands_still() -> Builder:
 _UP, _DOWN = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"
 
 
-def _hello_is_changed_and_ready_is_lost(*, read: bool) -> Builder:
+def _hello_is_changed_and_ready_is_lost(*, read: bool, noise: bool = False) -> Builder:
     h = history().observes("frontend.0", "starting").carries(_UP, "").sends(_UP, "hello")
     h.receives(_UP, "HELLO", fate="corrupt", fault="f1").fires("corrupt", f"{_UP}:receive", nth=2)
     if not read:
         h.observes("frontend.0", "bad-frame", edge="handshake", error="no greeting")
-    h.carries(_DOWN, "metadata").sends(_UP, "ready").fires("drop", f"{_UP}:receive", nth=3)
+    h.carries(_DOWN, "metadata").sends(_UP, "ready")
+    if noise:
+        h.receives(_UP, "noise", fate="corrupt", fault="f2").fires("corrupt", f"{_UP}:receive", nth=3)
+        h.observes("frontend.0", "bad-frame", edge="handshake", error="no greeting")
+    else:
+        h.fires("drop", f"{_UP}:receive", nth=3)
     return h.wait(4.0).observes("frontend.0", "start-failed", error="StartupError",
                                 reason="core.0 did not report READY in time")
 
@@ -226,6 +234,11 @@ def _hello_is_changed_and_ready_is_lost(*, read: bool) -> Builder:
 @accepts(MEETS)
 def a_changed_hello_is_one_all_the_same_and_its_core_has_the_time_of_a_start() -> Builder:
     return _hello_is_changed_and_ready_is_lost(read=True)
+
+
+@accepts(MEETS)
+def a_changed_hello_is_one_and_ready_cannot_be_read() -> Builder:
+    return _hello_is_changed_and_ready_is_lost(read=True, noise=True)
 
 
 @rejects(MEETS)
@@ -249,3 +262,82 @@ def a_core_that_drains_ends_with_its_coordinator() -> Builder:
 @rejects("drain")
 def a_core_that_drains_ends_with_a_coordinator_that_is_there() -> Builder:
     return _drains_as_the_coordinator_ends(ends=False)
+
+
+def _core_stops_behind_its_client(for_s: float) -> Builder:
+    """The client is killed, and its core is stopped before it has left; the lab looks again after three seconds."""
+    h = history().started().called("a").fires("kill", f"{OUTPUTS}:receive").ends("frontend.0", exitcode=-9)
+    h.fires("stall", "core.0/mark:executing", until=Until(seconds=for_s)).wait(min(for_s, 3.0))
+    if for_s < 3.0:
+        h.releases().wait(3.0 - for_s)
+    return h.ends("core.0", "worker.0", "worker.1", killed_by_lab=True).lab(
+        leftovers=["process core.0 (pid 101)"], leftovers_checked_at=h.now)
+
+
+@silent("no-orphans", "nothing-left-behind")
+def a_core_that_stands_still_to_the_end_outlives_its_client() -> Builder:
+    return _core_stops_behind_its_client(6.0)
+
+
+@rejects("no-orphans", "nothing-left-behind")
+def a_core_that_stood_still_for_a_moment_outlives_its_client() -> Builder:
+    return _core_stops_behind_its_client(0.1)
+
+
+def _worker_dies_and_its_core_stops(stops_after_s: float, told_after_s: float) -> Builder:
+    h = history().started().called("a").streams("a", [7]).fires("kill", AT_ANSWER).wait(stops_after_s)
+    h.fires("stall", f"{OUTPUTS}:send").wait(told_after_s)
+    return h.observes("frontend.0", "engine-dead", reason="no heartbeat").dies("a", reason="core.0 and worker.1 died")
+
+
+@accepts("death-is-told")
+def a_core_stops_before_it_can_tell_of_its_worker() -> Builder:
+    return _worker_dies_and_its_core_stops(.001, 1.6)
+
+
+@rejects("death-is-told")
+def a_core_had_the_time_to_tell_of_its_worker_before_it_stopped() -> Builder:
+    return _worker_dies_and_its_core_stops(.8, 1.6)
+
+
+@accepts("stall-is-told")
+def a_core_stops_behind_its_worker() -> Builder:
+    h = history().started().called("a").fires("hang", "worker.1/collective:enter").wait(.9)
+    h.fires("stall", f"{OUTPUTS}:send").wait(1.6)
+    return h.observes("frontend.0", "engine-dead", reason="no heartbeat").dies("a")
+
+
+def _head_is_gone_and(stopped: str) -> Builder:
+    """The other core is in an all-reduce with it when it hears of that, and leaves by the bound of that."""
+    h = history(tp=1, topology=headless(2, 1, lockstep=True), data_parallel_size=2)
+    h.observes("core.1", "ready", num_gpu_blocks=8, parallel_config={})
+    h.fires("kill", "core.0->frontend.0/outputs:receive").ends("frontend.0", exitcode=-9)
+    h.fires("stall", f"{stopped}/mark:executing", until=Until(seconds=6.0)).wait(1.0)
+    h.observes("core.1", "dying", reason="frontend.0 is gone", queued=0).ends("core.1", "launcher.1")
+    return h.wait(5.0).releases().ends("core.0")
+
+
+@accepts("no-orphans")
+def a_headless_core_waits_for_one_that_stands_still() -> Builder:
+    return _head_is_gone_and("core.0")
+
+
+@rejects("no-orphans")
+def a_headless_core_waits_for_its_coordinator_s_sake() -> Builder:
+    return _head_is_gone_and("coordinator.0")
+
+
+@accepts(MISSING)
+def who_stood_still_long_before_does_not_come() -> Builder:
+    h = two().fires("stall", "core.1/mark:executing", until=Until(seconds=1.0)).wait(1.0).releases()
+    return gives_up(enters(h.wait(3.0), 0).wait(5.05), 0, "core.1")
+
+
+@silent("queue-hands-over")
+def nothing_has_overtaken_what_was_lost() -> Builder:
+    """What came behind it was lost, too."""
+    h = _puts(_puts(_alone(), "a", 0), "b", 1)
+    for nth, digest in ((1, "a"), (2, "b")):
+        h.fires("drop", "core.0->worker.0/overflow:receive", nth=nth)
+        h.crosses("core.0->worker.0/overflow:receive", digest, fate="drop", fault=f"f{nth}")
+    return _over(h.wait(7))

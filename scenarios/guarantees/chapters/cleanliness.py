@@ -53,6 +53,8 @@ def check_no_orphans(history: History) -> Finding:
             if history.engine_of(node) != history.engine_of(parent) or not _descends(kind_of(node), kind_of(parent)):
                 continue
             if process.ended_at is None or history.overstayed(process):
+                if history.nobody_ends(process):
+                    continue
                 finding.broke("{} outlived {} ({}){}", node, parent, death.how,
                               " until the lab killed it" if process.killed_by_lab else "", at=death.at, node=node)
                 continue
@@ -84,14 +86,17 @@ def check_nothing_left_behind(history: History) -> Finding:
     named = {thing for records in history.by_node("born").values() for r in records
              for thing in (*r.data.get("segments", ()), *r.data.get("paths", ()))}
     engine = [p for p in lab.processes if kind_of(p.node) != "subscriber"]
+    held = {f"process {p.node} (pid {p.pid})" for p in engine if history.nobody_ends(p)}
     for process in engine:
-        if history.overstayed(process):
+        if history.overstayed(process) and not history.nobody_ends(process):
             finding.broke("process {} ({}) was still there after the bound", process.node, process.pid,
                           at=lab.leftovers_checked_at, node=process.node)
     judge_closed(finding)
     unattended = any(nobody_was_left(history, [p for p in engine if history.engine_of(p.node).engine in some])
                      for some in (history.main, history.struck - history.main))
     for left in lab.leftovers:
+        if left in held:
+            continue
         if unattended and not lab.restarts and any(name and name in left for name in named):
             continue  # nobody was left to clean up, and start-up names it: the next start removes it
         finding.broke("{} remained", left, at=lab.leftovers_checked_at)

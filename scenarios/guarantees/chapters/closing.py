@@ -194,9 +194,11 @@ def judge_lone_cores(finding: Finding) -> None:
                 history.ends.at(head) < min(history.ends.at(engine.core), history.closing_at(engine)):
             since, said = history.ends.at(head), history.by_node("dying").get(engine.core, [])
             until = min([history.ended_at, history.ends.at(engine.core), *(record.at for record in said)])
+            # Who is amid a collective when it hears of it comes out of that with the others.
+            group = [other.core for other in history.joined(engine)]
             finding.took("the time in which {} went on without its head", engine.core, at=until, node=engine.core,
                          bound=history.bounds.detection_s, measured=until - since - history.faults.frozen_s(
-                             engine.core, since, until))
+                             engine.core, since, until, *group))
 
 
 def noticed_s(history: History, death: Death, client: str) -> float:

@@ -105,12 +105,12 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
 
 
 def _can_be_told(history: History, death: Death) -> float:
-    """From when on: a core that stands still tells nobody of a worker, and is given up itself at its bound. Of a
-    launcher clients hear by the core alone, which may stop before it has told. A core of vLLM's tells of a worker when
-    the others have left, which it gives some time to do so.
+    """From when on: a core that stands still tells nobody, and is given up itself at its bound; it may stop while it
+    has the time to tell. A core of vLLM's tells of a worker when the others have left, which it gives some time to do
+    so.
     """
     engine, bounds = history.engine_of(death.node), history.bounds
-    core, seen_at = engine.core, death.at + (bounds.detection_s if kind_of(death.node) == "launcher" else 0.0)
+    core, seen_at = engine.core, death.at + bounds.detection_s
     others = range(history.ranks_of(core)) if kind_of(death.node) == "worker" and not history.play.is_ours else ()
     left = [at for rank in others if (at := history.ends.at(engine.worker(rank))) <= death.at + bounds.terminate_s]
     return max(death.at, *left, *(min(stall.until, stall.at + bounds.stall_s + bounds.heartbeat_s)
@@ -174,7 +174,8 @@ def check_stall_is_told(history: History) -> Finding:
                           node=caller)
             continue
         at, node = told
-        frozen_s = history.faults.frozen_s(node, since, at)
+        ears = () if stall.node == engine.core else (engine.core,)  # which may stand still behind its worker
+        frozen_s = history.faults.frozen_s(node, since, at, *ears)
         if not finding.took("noticing the {} of {}", stall.fate, stall.node, bound=bound,
                             measured=at - since - frozen_s, at=at, node=node):
             continue

@@ -121,8 +121,12 @@ def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
 
 
 def _is_unread(history: History, node: str, received: Record) -> bool:
-    """Whether it said of what was changed that it cannot be read: other bytes may be another greeting."""
-    return any(record.number > received.number for record in history.by_node("bad-frame").get(node, ()))
+    """Whether it said of what was changed that it cannot be read: other bytes may be another greeting. What comes
+    behind is said of the next one.
+    """
+    until = next((record.number for record in history.receives(received.site.removesuffix(":receive"))
+                  if record.number > received.number), FOREVER)
+    return any(received.number < record.number < until for record in history.by_node("bad-frame").get(node, ()))
 
 
 def _comes(history: History, received: Record) -> bool:

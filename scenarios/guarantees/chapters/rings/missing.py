@@ -119,7 +119,8 @@ def _absent_since(history: History, other: Rank, turns: int, at: float) -> float
     if gone_at <= at + history.slack_s:  # it may have died as it gave up
         return min(gone_at, at)
     patience = history.bounds.collective_s
-    stopped = [stall.at + patience for stall in history.faults.stalls if stall.node == node and stall.at <= at]
+    stopped = [stall.at + patience for stall in history.faults.stalls  # what is long over explains nothing
+               if stall.node == node and stall.at <= at and stall.until > at - history.bounds.detection_s]
     there = [record.at for record in other.all_reduces][turns - 1:turns]
     if stopped or not there or there[0] > at - history.bounds.detection_s:
         return min([at, *stopped])

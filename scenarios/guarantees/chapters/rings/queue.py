@@ -182,7 +182,8 @@ def _judge_lost_payload(finding: Finding, node: str, puts: list[_Put], got: list
     history = finding.history
     site = f"core.0->{node}/overflow"
     hit = next((hit for hit in history.faults.hit(Fate.DROP, channel="overflow") if hit.node == node), None)
-    behind = [record for record in history.receives(site) if hit is not None and record.nth > hit.nth]
+    behind = [record for record in history.receives(site) if hit is not None and record.nth > hit.nth
+              and history.faults.met(record) is None]  # which came, and overtook it
     had = {record.data["face"] for record in got}
     if hit is None or not behind or all(put.face in had for put in puts if put.certain and put.readable):
         return
