@@ -1,8 +1,9 @@
 """Histories about KV-cache events: batches, gaps, replays, mirrors. The window holds 4 batches."""
 
 from engine.config import CacheConfig
+from faults.plan import Until
 from tests.guarantees.build import Builder, history
-from tests.guarantees.cases import accepts, outside, rejects, silent
+from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
 
 SUBSCRIBER = "subscriber.0"
 AGAIN = "subscriber.0@1"
@@ -176,6 +177,12 @@ def a_batch_is_given_up_when_who_replays_has_read_a_question() -> Builder:
 @rejects("kv-replay-complete")
 def the_gap_is_never_healed() -> Builder:
     return _says(_applies(_published(4), 0), "kv-gap", 1, 2).wait(9)
+
+
+@unknown("kv-replay-complete")
+def a_gap_is_open_where_its_subscriber_stands_still_to_the_end() -> Builder:
+    h = _says(_applies(_published(4), 0), "kv-gap", 1, 2)
+    return h.fires("stall", "subscriber.0->core.0/replay:send", until=Until(seconds=20.0)).wait(9)
 
 
 def _late(first: int, count: int = 9) -> Builder:
