@@ -112,6 +112,12 @@ def one_adds_up_where_the_other_one_goes_on() -> Builder:
     return enters(forward(both(agree(both(two(), 0, 0), 0, 1, 1, 0), 0, 1), 0, 0, 2), 1)
 
 
+@silent(EQUAL)
+def one_may_have_been_asked_for_more_steps_than_the_other_one() -> Builder:
+    h = two().carries(REQUESTS, "run_steps").fires("duplicate", f"{REQUESTS}:receive")
+    return enters(forward(both(agree(both(h, 0, 0), 0, 1, 1, 0), 0, 1), 0, 0, 2), 1)
+
+
 @rejects(EQUAL)
 def they_add_up_at_different_steps() -> Builder:
     h = enters(both(two(), 0, 0))
