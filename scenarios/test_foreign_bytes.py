@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import data_parallel, tensor_parallel
-from faults.plan import Plan, delay, duplicate, plan, truncate, until
+from faults.plan import delay, duplicate, plan, truncate, until
 from scenarios.guarantees.all import (
     bad_frame_isolated,
     blocks_conserved,
@@ -39,9 +39,8 @@ def rude(*, other: int) -> Workload:
         add(4, 5, 6, 7))
 
 
-def _late(owner: str) -> Plan:
-    """Its core is told what it is a while after its socket is there: whoever comes early is there before it."""
-    return plan(delay(f"{owner}->core.0/birth", nth=1, until=until(seconds=0.3)))
+#: The core is told what it is a while after its client's socket is there: whoever comes early is there before it.
+LATE = plan(delay("frontend.0->core.0/birth", nth=1, until=until(seconds=0.3)))
 
 
 globals().update(family(__name__, (
@@ -61,15 +60,15 @@ globals().update(family(__name__, (
              *to_client("client.0.outputs.0", "client.0.requests"),
              *to_client("client.1.outputs.0", "client.1.requests"), *to_owner(early=False))}),
     Case("test_strangers_while_cores_introduce_themselves", "The start goes on with those who are meant.",
-         _late("frontend.0"), PROMISED, play={"options": amid(*to_owner(early=True))}),
+         plan(), PROMISED, play={"options": amid(*to_owner(early=True))}),
     Case("test_strangers_while_cores_of_a_launcher_introduce_themselves", "The same where two clients share it.",
-         _late("launcher.0"), PROMISED, play={"topology": TWO, "options": amid(*to_owner(early=True))}),
+         plan(), PROMISED, play={"topology": TWO, "options": amid(*to_owner(early=True))}),
     *(Case(f"test_another_core_of_the_same_index_says_{what}", "It is named, and the one that was started serves.",
-           _late("frontend.0"), PROMISED,
+           LATE, PROMISED,
            play={"options": amid(another_core_of_this_index(says_ready=what == "ready"))})
       for what in ("hello", "ready")),
     Case("test_another_core_of_the_same_index_says_ready_first", "It has not said HELLO: nobody goes by what it says.",
-         _late("frontend.0"), PROMISED, play={"options": amid(ready_of_a_core_that_has_not_said_hello())}),
+         LATE, PROMISED, play={"options": amid(ready_of_a_core_that_has_not_said_hello())}),
     Case("test_frames_that_are_no_requests_of_two_clients", "Either sends them: neither is hurt by them.", plan(),
          (bad_frame_isolated, tokens_match_reference, blocks_conserved),
          play={"topology": TWO, "workload": rude(other=1).but(1, rude(other=0))}),
