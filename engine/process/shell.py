@@ -12,7 +12,6 @@ import os
 import queue
 import select
 import struct
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +78,13 @@ class LocalQueue:
         return self._items.qsize()
 
 
+class LocalQueues(dict[str, LocalQueue]):
+    """By name, each made by whoever asks for it first: of two threads that do so at once both have the same."""
+
+    def __missing__(self, name: str) -> LocalQueue:
+        return self.setdefault(name, LocalQueue())
+
+
 class Process:
     """What the threads of one process share, and the interpreter of their loops."""
 
@@ -86,7 +92,7 @@ class Process:
         self.ports = ports
         self.recheck_s = recheck_s
         self.sockets: dict[str, Socket] = {}
-        self.queues: defaultdict[str, Any] = defaultdict(LocalQueue)
+        self.queues = LocalQueues()
         self.bells: dict[str, Doorbell] = {}
         self.rings: dict[str, RingSpec] = {}
         self.worker: Any = None
