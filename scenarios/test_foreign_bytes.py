@@ -59,8 +59,8 @@ globals().update(family(__name__, (
          PROMISED, play={"topology": TWO, "options": amid(
              *to_client("client.0.outputs.0", "client.0.requests"),
              *to_client("client.1.outputs.0", "client.1.requests"), *to_owner(early=False))}),
-    Case("test_strangers_while_cores_introduce_themselves", "The start goes on with those who are meant.",
-         plan(), PROMISED, play={"options": amid(*to_owner(early=True))}),
+    Case("test_strangers_while_cores_introduce_themselves", "The start goes on with those who are meant.", plan(),
+         PROMISED, play={"options": amid(*to_owner(early=True))}),
     Case("test_strangers_while_cores_of_a_launcher_introduce_themselves", "The same where two clients share it.",
          plan(), PROMISED, play={"topology": TWO, "options": amid(*to_owner(early=True))}),
     *(Case(f"test_another_core_of_the_same_index_says_{what}", "It is named, and the one that was started serves.",

@@ -52,7 +52,7 @@ class Executor(ABC):
     def connect(self, across: AcrossOf = alone) -> Loop[None]:
         """From here on calls can be made. Raises ConfigError, StartupError."""
 
-    def who_died(self, within_s: float = SENTINEL_S) -> Loop[str]:
+    def who_died(self, within_s: float) -> Loop[str]:
         """When a call has failed: who is dead, as the beginning of a sentence; nothing, if nobody is so soon."""
         return ""
         yield

@@ -18,7 +18,7 @@ import msgspec
 from engine.config import Bounds
 from engine.effects import Attempt, Loop, Now, Observe, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError, QueueTimeoutError, RpcTimeoutError
-from engine.executor.abstract import SENTINEL_S, AcrossOf, Executor, alone
+from engine.executor.abstract import AcrossOf, Executor, alone
 from engine.executor.calls import CallTable, PendingCall
 from engine.executor.workers import CORE_BELL, Workers
 from engine.ipc.framing import decode, encode
@@ -46,7 +46,7 @@ class MultiprocExecutor(Executor):
         self._answered = Attempt("response", self._who_answered)
         self.rpc.meanwhile = self._read_meanwhile
 
-    def who_died(self, within_s: float = SENTINEL_S) -> Loop[str]:
+    def who_died(self, within_s: float) -> Loop[str]:
         return (yield from self._workers.who_died(within_s))
 
     def stop(self) -> Loop[None]:

@@ -26,7 +26,7 @@ from engine.effects import (
     TellParent,
 )
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
-from engine.executor.abstract import SENTINEL_S, AcrossOf, alone
+from engine.executor.abstract import AcrossOf, alone
 from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.process.beside import beside
@@ -125,7 +125,7 @@ class Workers:
         yield Cancel(PeerDeadError(text))
         yield Put(self._told, WorkerDeadError(text))
 
-    def who_died(self, within_s: float = SENTINEL_S) -> Loop[str]:
+    def who_died(self, within_s: float) -> Loop[str]:
         """When a rank dies its peers fail in their collectives, and their error may be faster than its sentinel."""
         gone = yield AwaitEnds(self.nodes, (yield Now()) + within_s)
         return f"{self._names(gone)} died; " if gone else ""

@@ -120,8 +120,8 @@ class History(Records):
         engine, at = self.engine_of(node), self.ended_at if process.ended_at is None else process.ended_at
         owner = self.owner(engine)
         alone = self.ends.at(owner) <= at and owner not in self.by_node("closed")
-        return kind_of(node) in (NodeKind.CORE, NodeKind.WORKER) and alone and any(
-            stall.node in (node, engine.core) and stall.at <= at <= stall.until for stall in self.faults.stalls)
+        return kind_of(node) in (NodeKind.CORE, NodeKind.WORKER) and alone and self.faults.stands_still(
+            at, node, engine.core)
 
     @property
     def slack_s(self) -> float:

@@ -135,6 +135,10 @@ class Faults:
     def held_for_ever(self) -> Receipt | None:
         return next((receipt for receipt in self.receipts if receipt.held_for_ever), None)
 
+    def stands_still(self, at: float, *nodes: str) -> bool:
+        """Whether one of those processes did at that moment, by a planned stall or hang."""
+        return any(stall.node in nodes and stall.at <= at <= stall.until for stall in self.stalls)
+
     def frozen_s(self, node: str, since: float, until: float, *others: str) -> float:
         """How long that process, or one of the others, stood still between two moments, by a planned stall or hang."""
         if not self.stalls:

@@ -193,8 +193,7 @@ def _nobody_ends_it(history: History, incident: Incident) -> bool:
     is gone without having ended it.
     """
     if kind_of(incident.node) == NodeKind.SUBSCRIBER:
-        return any(stall.node == incident.node and stall.at <= incident.at <= stall.until
-                   for stall in history.faults.stalls)
+        return history.faults.stands_still(incident.at, incident.node)
     return any(history.nobody_ends(process) for process in history.lab.processes
                if of_life(process.node, process.life) == incident.node)
 

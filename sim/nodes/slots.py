@@ -100,11 +100,8 @@ class Known:
     def goes_on(self, cached: CachedRequestData) -> None:
         self.blocks += cached.new_block_ids
         self.computed = cached.num_computed_tokens
-        for token in cached.new_token_ids:  # as `says` does it
-            if token != self.next_token:
-                self.is_as_recorded = False
-            self.next_token = next(self._follow)
-            self.tokens.append(token)
+        for token in cached.new_token_ids:
+            self.says(token)
 
     def says(self, token: int) -> None:
         """One more token is known of it."""

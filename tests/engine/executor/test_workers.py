@@ -9,7 +9,8 @@ import pytest
 from engine.config import Bounds, EngineConfig
 from engine.effects import AwaitEnds, Cancel, CreateRing, Gone, Identity, StartChild
 from engine.errors import ConfigError, PeerDeadError, StartupError, WorkerDeadError
-from engine.executor.workers import SENTINEL_S, Workers
+from engine.executor.abstract import SENTINEL_S
+from engine.executor.workers import Workers
 from engine.process.recipes import CoreRecipe, StartFailure, WorkerReady, WorkersBorn
 from engine.topology import worker
 from tests.engine.process.hands import FILES, ME, LifeHand
@@ -97,7 +98,7 @@ def test_an_end_that_is_expected_is_no_death() -> None:
 def test_a_dead_rank_is_named_if_its_end_is_known_a_moment_later(after_s: float, text: str) -> None:
     hand, workers = two()
     hand.later(after_s, lambda: hand.ended.update({worker(0): Gone(-9)}))
-    assert hand.run(workers.who_died()) == text
+    assert hand.run(workers.who_died(SENTINEL_S)) == text
 
 
 def test_closing_their_pipes_ends_them_and_none_is_killed() -> None:

@@ -226,8 +226,8 @@ def _judge_gap(finding: Finding, follower: Follower, gap: Record) -> None:
     closing_at = history.closing_at(EngineLife(follower.engine, 0))
     until = min(follower.left_at(), closing_at, history.ends.at(follower.publisher))
     waited = until - gap.at
-    still = any(stall.node == follower.node and stall.at <= until <= stall.until for stall in history.faults.stalls)
-    if not still and (history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s):
+    if not history.faults.stands_still(until, follower.node) and (
+            history.simulated or waited > history.bounds.replay_s + history.bounds.detection_s):
         finding.broke("{} never got batch {} of the gap {} to {}", follower.node, missing[0], first, last, at=gap.at,
                       node=follower.node, bound=history.bounds.replay_s, measured=waited)
     else:
