@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from engine.kv_events.codec import encode_batch, read_answer, read_batch
 from engine.kv_events.mirror import KVCacheMirror
@@ -67,6 +69,23 @@ def test_events_that_are_not_our_structs_are_in_the_state_as_they_were_sent(form
         heard.apply(number, read_batch(_apply(state, number, batch)))
     assert heard.hashes() == [3, 5]
     assert _snapshot(state, 3).blocks == heard.blocks
+
+
+_hashes = some.lists(some.integers(0, 5), max_size=3, unique=True)
+_media = some.sampled_from(["GPU", "CPU"])
+_events = some.one_of(
+    some.builds(lambda hashes, medium: BlockStored(hashes, None, hashes, 1, None, medium), _hashes, _media),
+    some.builds(BlockRemoved, _hashes, _media),
+    some.builds(AllBlocksCleared))
+
+
+@given(some.lists(some.lists(_events, max_size=6), max_size=4))
+def test_however_many_blocks_an_event_tells_of_the_state_is_what_subscribers_make_of_them(told: list[Any]) -> None:
+    state, heard = PublishedState(), KVCacheMirror()
+    for number, events in enumerate(told):
+        heard.apply(number, read_batch(_apply(state, number, EventBatch(1.0, events))))
+    assert {key: block.token_ids for key, block in _snapshot(state, len(told)).blocks.items()} \
+        == {key: block.token_ids for key, block in heard.blocks.items()}
 
 
 def test_what_subscribers_cannot_read_makes_the_state_unknown_until_it_is_cleared() -> None:
