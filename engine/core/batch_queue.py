@@ -74,9 +74,7 @@ class BatchQueue:
         """-> the oldest step and its result. Raises what it failed with."""
         scheduled, executed, sampled = self._steps.popleft()
         self.current = scheduled
-        result = yield from self._executor.wait(executed)
-        if sampled is not None:
-            result = yield from self._executor.wait(sampled)
+        result = yield from self._executor.wait(*[executed] if sampled is None else [executed, sampled])
         if result is None:
             raise RuntimeError(f"step {scheduled.step}: the workers had nothing to sample")
         return scheduled, result

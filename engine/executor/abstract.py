@@ -83,8 +83,11 @@ class Executor(ABC):
         """Start a call on all ranks without waiting for answers."""
 
     @abstractmethod
-    def wait(self, call: PendingCall) -> Loop[Any]:
-        """-> the call's result. Raises RpcError, RpcTimeoutError, or what ended the queue."""
+    def wait(self, *calls: PendingCall) -> Loop[Any]:
+        """For all of them, in their order. -> the last one's result
+
+        Raises what the first to fail failed with, RpcError or RpcTimeoutError, or what ended the queue.
+        """
 
     def collective_rpc(self, method: str, timeout: float | None = None, args: tuple[Any, ...] = (),
                        kwargs: dict[str, Any] | None = None, non_block: bool = False,

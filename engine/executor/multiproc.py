@@ -72,23 +72,26 @@ class MultiprocExecutor(Executor):
             raise RpcTimeoutError(f"{method} could not be handed to the workers: {error}") from None
         return call
 
-    def wait(self, call: PendingCall) -> Loop[Any]:
+    def wait(self, *calls: PendingCall) -> Loop[Any]:
         began = now = yield Now()
         slept = False
         error: Exception | None = None
-        while not call.done and error is None:
-            read_any = yield from self._read_answers()
-            error = self.table.late_failure
-            if call.done or read_any or error is not None:
-                continue
-            self.table.expire(call, now)
-            if not call.done:
-                slept = True
-                try:
-                    yield WaitBell(CORE_BELL, call.deadline)
-                except QueueCancelledError as cancelled:
-                    error = cancelled
-                now = yield Now()
+        for call in calls:
+            while not call.done and error is None:
+                read_any = yield from self._read_answers()
+                error = self.table.late_failure
+                if call.done or read_any or error is not None:
+                    continue
+                self.table.expire(call, now)
+                if not call.done:
+                    slept = True
+                    try:
+                        yield WaitBell(CORE_BELL, call.deadline)
+                    except QueueCancelledError as cancelled:
+                        error = cancelled
+                    now = yield Now()
+            if error is not None or call.error is not None:
+                break
         if slept:
             outcome = "peer-dead" if isinstance(error, PeerDeadError) else "cancelled" if error is not None \
                 else "timeout" if isinstance(call.error, RpcTimeoutError) \

@@ -49,8 +49,8 @@ class UniProcExecutor(Executor):
             yield Observe("rpc-failed", {"call": call.call_id, "rank": 0, "error": str(value)})
         return call
 
-    def wait(self, call: PendingCall) -> Loop[Any]:
-        value = call.result()
+    def wait(self, *calls: PendingCall) -> Loop[Any]:
+        value = [call.result() for call in calls][-1]
         if isinstance(value, AsyncModelRunnerOutput):
             value = yield Call("get_output", (value,), {})
         return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -168,7 +169,13 @@ def unsealed(message: bytes, kind: Any) -> Any:
     body = message[_CHECKSUM_BYTES:]
     if message[:_CHECKSUM_BYTES] != zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little"):
         raise msgspec.DecodeError("its checksum is wrong")
-    return msgspec.msgpack.decode(body, type=kind)
+    return _decoder(kind).decode(body)
+
+
+@lru_cache(maxsize=16)
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Of few kinds: making one takes longer than reading a word."""
+    return msgspec.msgpack.Decoder(kind)
 
 
 def misread(error: str) -> Observe:

@@ -112,6 +112,9 @@ class Blocks:
 class Guest:
     """A request that is being served."""
 
+    __slots__ = ("asked", "blocks", "cached", "computed", "longest", "name", "next_step", "promised", "stay", "stored",
+                 "told", "tokens", "turn")
+
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.name = asked.request
@@ -131,10 +134,5 @@ class Guest:
         return repr(self.name)
 
 
-class Work(NamedTuple):
-    """What a step computes for a request: up to which token, and whether that is its last one."""
-
-    guest: Guest
-    stay: int
-    computed: int
-    samples: bool
+#: What a step computes for a request: who, in which of its stays, up to which token, and whether that is its last one.
+Work = tuple[Guest, int, int, bool]

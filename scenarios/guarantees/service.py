@@ -107,7 +107,7 @@ class Service:
         """Raises Wrong."""
         idle = not self.unserved
         self.unserved = 0
-        known, came = {entry.request: entry for entry in step.known}, {entry.request: entry for entry in step.came}
+        known, came = {entry[0]: entry for entry in step.known}, {entry.request: entry for entry in step.came}
         self._in_step = []
         before = len(self._preempted)
         budget = self._those_who_run(step, known)
@@ -131,6 +131,7 @@ class Service:
         """-> what is left of the budget"""
         size, longest, running = self.limits.block_size, self.limits.blocks * self.limits.block_size, self.running
         budget, place = self.limits.tokens, 0
+        at_once = self.limits.at_once or budget
         while budget and place < len(running):
             guest = running[place]
             until = len(guest.tokens) + guest.promised
@@ -138,7 +139,7 @@ class Service:
                     self._served < guest.next_step or self._may_end(guest, until))):
                 place += 1  # its next token is in flight
                 continue
-            most = self._at_once(budget)
+            most = at_once if at_once < budget else budget
             if until - guest.computed > most:
                 until = guest.computed + most
             if until > longest:
@@ -253,7 +254,7 @@ class Service:
             guest.promised += 1
             guest.next_step = self._served + self.limits.stages
         guest.told = len(guest.tokens) + guest.promised
-        self._in_step.append(Work(guest, guest.stay, guest.computed, samples))
+        self._in_step.append((guest, guest.stay, guest.computed, samples))
 
     def uses(self) -> None:
         """The oldest step in flight was executed: what it computed can be found, and who got a last token is over."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
 from engine.topology import NodeKind
 from faults.plan import Fate
-from scenarios.history.names import EngineLife, base, kind_of, life_of, of_life
+from scenarios.history.names import base, kind_of, life_of, of_life
 from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.receipts import Faults, Receipt
 from scenarios.history.records import FOREVER, Records
@@ -46,10 +46,8 @@ class Life(NamedTuple):
 class Ends(Mapping[str, Death]):
     """node -> its end, whatever the reason. The lab's own kills are no death."""
 
-    def __init__(self, ends: dict[str, Death], deaths: list[Death], lives_with: Callable[[EngineLife, str], bool],
-                 ) -> None:
+    def __init__(self, ends: dict[str, Death], deaths: list[Death]) -> None:
         self._ends = ends
-        self._lives_with = lives_with
         #: Ends of engine processes that no shutdown asked for, by time. Subscribers are not of the engine.
         self.deaths = deaths
 
@@ -65,17 +63,6 @@ class Ends(Mapping[str, Death]):
     def at(self, node: str) -> float:
         """When that process ended; infinite while it lives."""
         return self._ends[node].at if node in self._ends else FOREVER
-
-    def first_death(self, engine: EngineLife) -> Death | None:
-        """The first process that it lives with and that was gone unasked, with the earliest onset of all.
-
-        A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
-        """
-        deaths = [death for death in self.deaths if self._lives_with(engine, death.node)]
-        if not deaths:
-            return None
-        onset = min(death.onset for death in deaths)
-        return deaths[0] if onset == deaths[0].onset else deaths[0]._replace(hit_at=onset)
 
 
 def overstayed(process: ProcessEnd, play: Play, lab: Lab) -> bool:
@@ -120,7 +107,7 @@ def ends_of(play: Play, lab: Lab, seen: Records, faults: Faults) -> Ends:
             ends[node] = Death(node, max(seen.last[node].at, receipt.at), str(receipt.fate), receipt.at)
     deaths = [death for death in ends.values()
               if kind_of(death.node) != NodeKind.SUBSCRIBER and not _leaves_in_order(death, seen)]
-    return Ends(ends, sorted(deaths, key=attrgetter("at")), seen.lives_with)
+    return Ends(ends, sorted(deaths, key=attrgetter("at")))
 
 
 def _leaves_in_order(death: Death, seen: Records) -> bool:

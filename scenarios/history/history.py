@@ -139,7 +139,7 @@ class History(Records):
         was lost beside the ring, a call that some of those that step together have not heard.
         A core that left by itself may outlive a caller that heard of it and closed at once.
         """
-        death = self.ends.first_death(engine)
+        death = self.first_death(engine)
         told = next((record for node, record in self.heard_of("engine-dead", engine)
                      if self.before_closing(node, record)), None)
         if death is not None and (told is None or death.at <= told.at):
@@ -160,6 +160,17 @@ class History(Records):
                 receipt.fate in DEATH_FATES and receipt.at <= at and self._may_end(receipt.node, engine)
                 for receipt in self.faults.receipts)
         return None if explained else (at, why)
+
+    def first_death(self, engine: EngineLife) -> Death | None:
+        """The first process that it lives with and that was gone unasked, with the earliest onset of all.
+
+        A core that a fault ends tells everybody on its way out, and its workers may be gone before it.
+        """
+        deaths = [death for death in self.ends.deaths if self.lives_with(engine, death.node)]
+        if not deaths:
+            return None
+        onset = min(death.onset for death in deaths)
+        return deaths[0] if onset == deaths[0].onset else deaths[0]._replace(hit_at=onset)
 
     def ends_with_another(self, engine: EngineLife, since: float) -> bool:
         """Whether another process of those that step together had gone, or begun to, when it did."""

@@ -30,6 +30,7 @@ class Records:
         self._topology, self._together = topology, together
         self._engines: dict[str, tuple[EngineLife, ...]] = {}
         self._owners: dict[EngineLife, str] = {}
+        self._greeters: dict[EngineLife, tuple[str, ...]] = {}
         self.crossings: dict[str, list[Record]] = defaultdict(list)
         self.observations: dict[str, dict[str, list[Record]]] = {}
         self._observed: dict[str, list[tuple[str, Record]]] = {}
@@ -126,7 +127,11 @@ class Records:
 
     def greeted_by(self, engine: EngineLife) -> tuple[str, ...]:
         """With whom its core shakes hands."""
-        return tuple(of_life(str(node), engine.life) for node in self._topology.greeted_by(engine.engine))
+        found = self._greeters.get(engine)
+        if found is None:
+            found = self._greeters[engine] = tuple(
+                of_life(str(node), engine.life) for node in self._topology.greeted_by(engine.engine))
+        return found
 
     def greeters(self, node: str) -> list[EngineLife]:
         """The engines whose cores shake hands with that client, or launcher."""

@@ -25,13 +25,8 @@ class Came(NamedTuple):
     computed: int
 
 
-class Known(NamedTuple):
-    """A request that they know: what is new of it."""
-
-    request: str
-    tokens: list[int]
-    blocks: list[int]
-    computed: int
+#: A request that they know: its id, its new tokens and blocks, and how many of its tokens are computed.
+Known = list[Any]
 
 
 class Step(NamedTuple):
@@ -77,8 +72,8 @@ def steps_of(history: History, engine: EngineLife) -> list[Step]:
 
 def _step(number: int, record: Record, data: dict[str, Any]) -> Step:
     return Step(
-        number, record, list(map(Came._make, data["new"])), list(map(Known._make, data["cached"])), data["scheduled"],
-        data["finished"], data["preempted"])
+        number, record, list(map(Came._make, data["new"])), data["cached"], data["scheduled"], data["finished"],
+        data["preempted"])
 
 
 def asked_of(history: History, engine: EngineLife) -> dict[str, Asked]:

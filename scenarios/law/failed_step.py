@@ -79,7 +79,8 @@ def _as_it_was_read(history: History, core: str, record: Record) -> Iterator[str
 
 def _asked_for(step: Step) -> dict[str, Any]:
     new = [[one.request, len(one.tokens), one.prompt, len(one.blocks), one.computed] for one in step.came[:_MOST]]
-    cached = [[one.request, len(one.tokens), len(one.blocks), one.computed] for one in step.known[:_MOST]]
+    cached = [[request, len(tokens), len(blocks), computed]
+              for request, tokens, blocks, computed in step.known[:_MOST]]
     named = {entry[0] for entry in (*new, *cached)}
     return {"new": new, "cached": cached, "left_out": len(step.scheduled) - len(named),
             "scheduled": {name: count for name, count in step.scheduled.items() if name in named},

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine.ipc.ring import RingLayout
 from engine.ports import RingMemory, RingSpec, SocketSpec
-from engine.topology import Topology
+from engine.topology import Channel, Topology
 from faults.plan import Fate, Fault
 from faults.sites import ring_sites, store_place, store_sites
 from sim.process.crossings import Crossings
@@ -42,7 +42,7 @@ class SimPorts:
         self.rings: dict[str, RingSpec] = {}
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
         self.current_thread: SimThread | None = None  # which is in the middle of a ring operation
-        self._ring_sites: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._ring_sites: dict[tuple[str, str], tuple[Channel, tuple[str, ...]]] = {}
 
     # -- opening them
 
@@ -80,12 +80,15 @@ class SimPorts:
 
     # -- rings, as crossings know them
 
-    def ring_sites(self, ring: str, operation: str) -> tuple[str, ...]:
-        """The sites that one message of this ring crosses in this process: an edge per reader when it is sent."""
-        sites = self._ring_sites.get((ring, operation))
-        if sites is None:
-            sites = self._ring_sites[ring, operation] = ring_sites(self.rings[ring], self._crossings.name, operation)
-        return sites
+    def ring_sites(self, ring: str, operation: str) -> tuple[Channel, tuple[str, ...]]:
+        """Its channel, and the sites that one of its messages crosses in this process: an edge per reader when it is
+        sent.
+        """
+        found = self._ring_sites.get((ring, operation))
+        if found is None:
+            spec = self.rings[ring]
+            found = self._ring_sites[ring, operation] = spec.channel, ring_sites(spec, self._crossings.name, operation)
+        return found
 
     def stepped_memory(self, ring: str) -> SteppedMemory | None:
         """This process's view of a ring before whose stores it may stop; None where it never does."""

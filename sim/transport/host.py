@@ -93,4 +93,5 @@ class Host:
         self._groups.clear()
         self._pipes.clear()
         self._gatherings.clear()
+        self._waits.untie()
         self._registers.clear()

@@ -39,6 +39,7 @@ class Network:
         self._dialling: dict[str, list[tuple[float, SimSocket, Link]]] = {}
         self._refused: dict[str, int] = {}
         self._by_owner: dict[int, list[SimSocket]] = {}
+        self._both_ways: list[Link] = []  # of all connections that there ever were
         self._ports = _FIRST_PORT
         self._names = 0
 
@@ -120,6 +121,7 @@ class Network:
             identity = b"\x00" + self._names.to_bytes(4, "big")
         back = Link(self._kernel, binder, self._cut_befalls)
         forth.opposite, back.opposite = back, forth
+        self._both_ways += forth, back
         connection = Connection(connector, binder, forth, back, identity)
         connector.connections.append(connection)
         binder.connections.append(connection)
@@ -283,6 +285,9 @@ class Network:
         self._bound.clear()
         self._dialling.clear()
         self._by_owner.clear()
+        for link in self._both_ways:
+            link.opposite = None
+        self._both_ways.clear()
 
     # -- stopped processes
 

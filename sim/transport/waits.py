@@ -42,3 +42,7 @@ class Waits:
     def guilty(self, ranks: Iterable[str]) -> list[str]:
         """Those among them for whom others wait, and who wait for nobody."""
         return [rank for rank in ranks if not self.is_waiting(rank)]
+
+    def untie(self) -> None:
+        """The play is over."""
+        self._places.clear()

@@ -70,9 +70,7 @@ SAMPLE_AWAITED_FIRST = Mutant(
     bug="A core waits for a step's sample alone, and says what that was: nothing.",
     breaks=these("first-error-told"), along=these("death-is-told"),
     edits=(Edit("engine/core/batch_queue.py",
-                "        result = yield from self._executor.wait(executed)\n        if sampled is not None:\n",
-                "        if sampled is None:\n            result = yield from self._executor.wait(executed)\n"
-                "        else:\n"),))
+                "[executed, sampled]", "[sampled]"),))
 
 ANOTHER_TOKEN_THAN_PROMISED = Mutant(
     id="another-token-than-promised", scenario="test_tokens_in_flight_are_promised",

@@ -188,7 +188,7 @@ def _is_named(data: dict[str, Any]) -> bool:
 def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
     """What befell a start is no fault of its configuration, and its error says who died."""
     history = finding.history
-    death, met = history.ends.first_death(engine), any(history.is_of(r.node, engine) for r in history.faults.receipts)
+    death, met = history.first_death(engine), any(history.is_of(r.node, engine) for r in history.faults.receipts)
     if history.faults.receipts and end.data["error"] == "ConfigError":
         finding.broke("the start failed with ConfigError ({}), and its configuration is in order", end.data["reason"],
                       at=end.at, node=engine.core)

@@ -37,7 +37,7 @@ def _callers(history: History, engine: EngineLife) -> list[str]:
 def check_death_is_told(history: History) -> Finding:
     finding = Finding(history)
     for engine in history.engines:
-        death = history.ends.first_death(engine)
+        death = history.first_death(engine)
         if death is not None and _was_ready(history, engine, death.at):
             for operation in history.operations:
                 if history.is_asked_of(operation, engine):
@@ -193,7 +193,7 @@ def check_health_is_true(history: History) -> Finding:
     # whose, its death or none, who, from, known from, until, why
     ills: list[tuple[EngineLife, Death | None, str, float, float, float, str]] = []
     for engine in history.engines:
-        death = history.ends.first_death(engine)
+        death = history.first_death(engine)
         if death is not None:
             ills.append((engine, death, death.node, death.onset, _can_be_told(history, death), FOREVER,
                          f"{death.node} died ({death.how})"))

@@ -42,15 +42,19 @@ def _operate_again(process: SimProcess, thread: SimThread, effect: Attempt, memo
 
 
 def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing) -> Any:
-    ports = process.ports
-    channel = ports.rings[effect.ring].channel
-    parts = effect.parts
-    data = {"position": effect.position, "bytes": len(parts[0]) if len(parts) == 1 else sum(map(len, parts)),
-            "overflow": effect.overflow}
-    digest = "" if not process.recording else (
-        _known_digest(parts[0]) if len(parts) == 1 and type(parts[0]) is bytes else digest_of(parts))
-    met = None
-    for site in ports.ring_sites(effect.ring, effect.operation):
+    ports, parts, digest, met = process.ports, effect.parts, "", None
+    channel, sites = ports.ring_sites(effect.ring, effect.operation)
+    if len(parts) == 1:
+        part = parts[0]
+        size = len(part)
+        if process.recording:
+            digest = _known_digest(part) if type(part) is bytes else digest_of(parts)
+    else:
+        size = sum(map(len, parts))
+        if process.recording:
+            digest = digest_of(parts)
+    data = {"position": effect.position, "bytes": size, "overflow": effect.overflow}
+    for site in sites:
         fault, nth = process.note(site, thread.name, digest, data, channel, parts)
         if fault is not None:
             met = [*(met or ()), (fault, site, nth)]

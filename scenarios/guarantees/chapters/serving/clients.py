@@ -149,7 +149,7 @@ def _heard_by_its_core(history: History, engine: EngineLife, gone_at: float, tol
 def check_notice_to_all(history: History) -> Finding:
     finding, bound = Finding(history), history.bounds.detection_s
     for engine in history.engines:
-        death = history.ends.first_death(engine)
+        death = history.first_death(engine)
         if death is None or death.at >= history.closing_at(engine):
             continue
         told = 0

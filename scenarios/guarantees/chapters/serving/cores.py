@@ -82,7 +82,7 @@ def check_death_ends_group(history: History) -> Finding:
 def _judge_group(finding: Finding, engine: EngineLife) -> None:
     """Of those that step together, by the first of them: what ends one ends all, and says who it was."""
     history, group = finding.history, finding.history.joined(engine)
-    bound, death = history.bounds.detection_s, history.ends.first_death(engine)
+    bound, death = history.bounds.detection_s, history.first_death(engine)
     for client in history.of_kind(NodeKind.FRONTEND):
         own = [other for other in group if other in history.engines_of(client)]
         if not own:

@@ -31,8 +31,8 @@ def _look_for_promises(finding: Finding, engine: EngineLife) -> None:
     asked, count, last = asked_of(history, engine), 0, dict[str, int]()
     used = [record.number for record in passed(history, engine.core, Mark.EXECUTED)]
     for place, step in enumerate(steps_of(history, engine)):
-        count += sum(_is_unknown(last.get(entry.request), step, used) and entry.request in asked and
-                     entry.computed >= len(asked[entry.request].prompt) for entry in step.known)
+        count += sum(_is_unknown(last.get(request), step, used) and request in asked and
+                     computed >= len(asked[request].prompt) for request, _, _, computed in step.known)
         last.update(dict.fromkeys(step.scheduled, place))
     if count:
         finding.witness("{} tokens of {} were computed with before the core knew them", count, engine.core, times=count)
@@ -70,7 +70,7 @@ def check_placeholders_conserved(history: History) -> Finding:
 def _ends(step: Step) -> Iterator[tuple[str, int]]:
     """(request, up to which token it is computed) of all that are in it."""
     for request, computed in [(entry.request, entry.computed) for entry in step.came] + [
-            (entry.request, entry.computed) for entry in step.known]:
+            (request, computed) for request, _, _, computed in step.known]:
         yield request, computed + step.scheduled.get(request, 0)
 
 

@@ -195,8 +195,8 @@ def _used_again(history: History, engine: EngineLife) -> Iterator[tuple[str, int
 def _given(step: Step) -> Iterator[tuple[str, list[int]]]:
     for came in step.came:
         yield came.request, came.blocks
-    for known in step.known:
-        yield known.request, known.blocks
+    for request, _, blocks, _ in step.known:
+        yield request, blocks
 
 
 def _has_stages(play: Play) -> bool:
