@@ -61,9 +61,11 @@ def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing)
     return thread.befall_all(met) if met else None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _known_digest(message: bytes) -> str:
-    """Every reader of a ring asks for the digest of what its writer has asked for a moment ago."""
+    """Every reader of a ring asks for the digest of what its writer has asked for a moment ago, and plays of one
+    workload, as in a sweep, say mostly the same.
+    """
     return digest_of((message,))
 
 
