@@ -17,6 +17,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.frontend.client import EngineCoreClient
 from engine.frontend.llm import LLM
 from engine.process.files import PREFIX
 from engine.process.runtime_dir import SHM, sweep
@@ -134,6 +135,9 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
             ("a directory without a model", {"model": ask.folder}, (ask.folder,))):
         ask.raised(f"to start with {words}", lambda: LLM(config=msgspec.structs.replace(config, **changes)),
                    ConfigError, *parts)
+    for index in (-1, "0"):
+        ask.raised(f"a client of index {index!r}", lambda: EngineCoreClient(config, client_index=index), ConfigError,
+                   "client_index", repr(index))
     ask.raised("to start with a config and a model beside it", lambda: LLM(config.model, config=config), ConfigError,
                "model")
     ask.raised("to start with what there is none of", lambda: LLM(config.model, carrier_pigeon=1), ConfigError,

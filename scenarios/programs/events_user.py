@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
@@ -20,7 +21,7 @@ from engine.kv_events.subscriber.process import KVEventSubscriber
 from engine.messages import BlockStored, KVEventBatch
 from engine.process.real_ports import RealPorts
 from engine.topology import core
-from scenarios.programs.asking import Asking, Turns, held, no_more, sleeps, until
+from scenarios.programs.asking import LATE_S, Asking, Turns, held, no_more, sleeps, until
 
 ANY_PORT = "tcp://127.0.0.1:*"
 #: How long a subscriber is silent before it asks, and waits for an answer.
@@ -92,8 +93,10 @@ def _publishes(ask: Asking) -> None:
             [publisher.address, publisher.replay_address, "kv", "zmq"])
         ask("whether a port was chosen", lambda: "*" in publisher.address + (publisher.replay_address or "*"), False)
         with closing(_subscriber(publisher, "other")) as other:
+            began = time.monotonic()
             publisher.publish(_batch(6))
             _read(one, 1)
+            ask.took("hearing of what is published behind a rest", time.monotonic() - began, LATE_S)
             live = [report for report in other.poll(0.1) if isinstance(report, Applied) and report.source == "live"]
             ask("what another topic hears of it", lambda: live, [])
 
@@ -270,6 +273,10 @@ def _by_its_factory(ask: Asking) -> None:
     with closing_all(made := create(config)) as _:
         ask("where the factory's publishes and answers", lambda: [made.address, made.replay_address],
             [f"ipc://{ask.folder}/made", None])
+    ports = _Heard()
+    with closing_all(ports, told := create(config, ports=ports)) as _:
+        told.publish(_batch(0))
+        ask("what ports are told that the factory was given", lambda: ports.heard.count("kv-published"), 1)
 
 
 def _ends(ask: Asking) -> None:
