@@ -131,7 +131,6 @@ class Service:
         """-> what is left of the budget"""
         size, longest, running = self.limits.block_size, self.limits.blocks * self.limits.block_size, self.running
         budget, place = self.limits.tokens, 0
-        at_once = self.limits.at_once or budget
         while budget and place < len(running):
             guest = running[place]
             until = len(guest.tokens) + guest.promised
@@ -139,7 +138,7 @@ class Service:
                     self._served < guest.next_step or self._may_end(guest, until))):
                 place += 1  # its next token is in flight
                 continue
-            most = at_once if at_once < budget else budget
+            most = self._at_once(budget)
             if until - guest.computed > most:
                 until = guest.computed + most
             if until > longest:

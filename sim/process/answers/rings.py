@@ -42,18 +42,13 @@ def _operate_again(process: SimProcess, thread: SimThread, effect: Attempt, memo
 
 
 def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing) -> Any:
-    ports, parts, digest, met = process.ports, effect.parts, "", None
-    channel, sites = ports.ring_sites(effect.ring, effect.operation)
-    if len(parts) == 1:
-        part = parts[0]
-        size = len(part)
-        if process.recording:
-            digest = _known_digest(part) if type(part) is bytes else digest_of(parts)
-    else:
-        size = sum(map(len, parts))
-        if process.recording:
-            digest = digest_of(parts)
-    data = {"position": effect.position, "bytes": size, "overflow": effect.overflow}
+    parts, digest, met = effect.parts, "", None
+    channel, sites = process.ports.ring_sites(effect.ring, effect.operation)
+    alone = len(parts) == 1
+    data = {"position": effect.position, "bytes": len(parts[0]) if alone else sum(map(len, parts)),
+            "overflow": effect.overflow}
+    if process.recording:
+        digest = _known_digest(parts[0]) if alone and type(parts[0]) is bytes else digest_of(parts)
     for site in sites:
         fault, nth = process.note(site, thread.name, digest, data, channel, parts)
         if fault is not None:
