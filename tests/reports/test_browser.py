@@ -78,6 +78,22 @@ def test_nothing_overflows_the_width_of_a_window_and_the_script_ran(tmp_path: Pa
     assert said["copy"] == said["commands"] > 15
 
 
+@pytest.mark.parametrize("width", [360, PHONE, LAPTOP, SCREEN])
+def test_a_number_of_many_digits_stays_on_one_line(tmp_path: Path, examples: str, width: int) -> None:
+    said = ask(tmp_path, examples, """
+        const lines = text => {
+          const range = frame.contentDocument.createRange();
+          range.selectNodeContents(text);
+          return new Set([...range.getClientRects()].map(line => line.top)).size;
+        };
+        return all(".tiles b").map(tile => {
+          const digits = tile.firstChild;
+          digits.data = "10,085 ";
+          return [lines(digits), tile.scrollWidth <= tile.clientWidth];
+        });""", width=width)
+    assert len(said) > 5 and said == [[1, True]] * len(said)
+
+
 # -- colours
 
 
