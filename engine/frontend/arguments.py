@@ -57,14 +57,11 @@ def config_of(model: str, fields: dict[str, Any]) -> EngineConfig:
             values[name] = value
         elif name not in MEANINGLESS:
             raise ConfigError(_unknown(name))
-    hints = get_type_hints(EngineConfig)
-    try:
-        for part, changes in flat.items():
-            given = msgspec.convert(values.get(part, {}), hints[part])
-            values[part] = msgspec.structs.replace(given, **changes)
-        return checked(EngineConfig(**values))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from None
+    for part, changes in flat.items():
+        given = values.get(part, {})
+        if isinstance(given, dict | msgspec.Struct):  # of what is neither, that is told
+            values[part] = (given if isinstance(given, dict) else msgspec.structs.asdict(given)) | changes
+    return _made(values)
 
 
 def _unknown(name: str) -> str:
@@ -78,12 +75,15 @@ def checked(config: EngineConfig) -> EngineConfig:
 
     Raises ConfigError where a value is of the wrong kind, which a Struct takes in silence, and where two contradict.
     """
+    return _made({name: getattr(config, name) for name in EngineConfig.__struct_fields__})
+
+
+def _made(values: dict[str, Any]) -> EngineConfig:
     for name, hint in get_type_hints(EngineConfig).items():
-        value = getattr(config, name)
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            raise ConfigError(f"{name}={value!r} cannot be used; it is one of {', '.join(get_args(hint))}")
+        if name in values and get_origin(hint) is Literal and values[name] not in get_args(hint):
+            raise ConfigError(f"{name}={values[name]!r} cannot be used; it is one of {', '.join(get_args(hint))}")
     try:
-        found = msgspec.convert(msgspec.to_builtins(config), EngineConfig)
+        found = msgspec.convert(msgspec.to_builtins(values), EngineConfig)
     except (msgspec.ValidationError, TypeError) as error:
         where = str(error).rpartition("`$.")[2].rstrip("`")
         what = str(error).partition(" - at")[0]

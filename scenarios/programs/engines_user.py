@@ -12,6 +12,7 @@ from itertools import combinations
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -20,7 +21,7 @@ from engine.errors import ConfigError
 from engine.frontend.client import EngineCoreClient
 from engine.frontend.llm import LLM
 from engine.process.files import PREFIX
-from engine.process.runtime_dir import SHM, sweep
+from engine.process.runtime_dir import SHM, RuntimeDir, sweep
 from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, interrupting, is_gone, is_near, no_more, until
 from scenarios.programs.generation_user import children, in_a_child, prompts_of
 
@@ -35,6 +36,8 @@ def ask_engines(ask: Asking) -> None:
     _is_spawned(ask, config)
     _forgets_to_shut_down(ask, config)
     _cannot_start(ask, config)
+    _has_no_process(ask, config)
+    _is_swept(ask)
 
 
 def _loses_it(ask: Asking, config: EngineConfig) -> None:
@@ -138,6 +141,9 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
     for index in (-1, "0"):
         ask.raised(f"a client of index {index!r}", lambda: EngineCoreClient(config, client_index=index), ConfigError,
                    "client_index", repr(index))
+    for flat in ({"block_size": "x"}, {"max_num_seqs": 1.5}, {"dtype": "float64"}, {"device": "gpu"},
+                 {"tensor_parallel_size": "2"}):
+        ask.raised(f"to start with {flat}", lambda: LLM(config.model, **flat), ConfigError, *flat)
     ask.raised("to start with a config and a model beside it", lambda: LLM(config.model, config=config), ConfigError,
                "model")
     ask.raised("to start with what there is none of", lambda: LLM(config.model, carrier_pigeon=1), ConfigError,
@@ -146,6 +152,40 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
         True)
     ask("what is left of them in shared memory", lambda: [
         lock.name for lock in SHM.glob(f"{PREFIX}*.lock") if _is_of(lock, NOWHERE)], [])
+
+
+def _has_no_process(ask: Asking, config: EngineConfig) -> None:
+    """Where the system has none left."""
+    before = _sockets(os.getpid())
+    with patch("os.fork", side_effect=BlockingIOError("no more processes")):
+        ask("to start where no process can be", lambda: LLM(config=config), BlockingIOError)
+    gc.collect()
+    ask("which of its pipes are left", lambda: sorted(_sockets(os.getpid()) - before), [])
+    with LLM(config=config) as llm:
+        ask("how many it has started when some can be", lambda: [len(children()), llm.client.num_gpu_blocks > 0],
+            [1, True])
+
+
+def _is_swept(ask: Asking) -> None:
+    """What a process has left that ended in silence is removed; nothing that is alive by the time it would be."""
+    def leaves() -> None:
+        left = RuntimeDir.create(ask.folder)
+        Path(SHM, left.segment("left")).write_bytes(b"x")
+        Path(ask.folder, "left").write_text(f"{left.engine_id} {left.path}")
+        os._exit(0)
+
+    in_a_child(leaves)
+    engine_id, path = Path(ask.folder, "left").read_text().split()
+    ask("what is there of an engine that ended in silence", lambda: [
+        os.path.exists(path), len(list(SHM.glob(f"{PREFIX}{engine_id}*")))], [True, 2])
+    ask("whether a sweep says that it was removed", lambda: path in sweep(), True)
+    ask("what is there then", lambda: [os.path.exists(path), len(list(SHM.glob(f"{PREFIX}{engine_id}*")))], [False, 0])
+    alive = RuntimeDir.create(ask.folder)
+    with patch("engine.process.runtime_dir.dead_engines", return_value=[alive.engine_id]):
+        ask("what a sweep takes of one that was taken meanwhile", sweep, [])
+    ask("whether it is there", alive.path.exists, True)
+    alive.remove()
+    ask("whether it is there when it has removed itself", alive.path.exists, False)
 
 
 def _is_of(lock: Path, folder: str) -> bool:

@@ -1,17 +1,16 @@
 """A program that serves a model as its directory says: the lab's own, told otherwise, and directories that fit nothing.
 
-Whatever says the same gives the same answers. It asks the collectives of several ranks, too, for what a model needs.
+Whatever says the same gives the same answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import resource
 import shutil
-import time
-from collections.abc import Callable
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,16 @@ from engine.errors import ConfigError, StartupError
 from engine.frontend.llm import LLM
 from engine.frontend.text.tokenizer import load_tokenizer
 from engine.messages import SamplingParams
-from engine.worker.parallel.coordinator import STAR_BYTES
-from engine.worker.parallel.distributed import ProcessGroup, choose_device
+from engine.worker.memory import free_memory_bytes
 from engine.worker.sampler import Draw, sample, seed_of
 from engine.worker.worker import Worker
-from scenarios.programs.asking import PATIENCE_S, Asking, is_near
+from scenarios.programs.asking import Asking
 
 TEXT = " Bruno is our ring."
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-#: Elements of tensors: the second are as many as go through one rank.
-SIZES = (2, STAR_BYTES // 4, STAR_BYTES // 4 + 1)
 #: Of a cache that a laptop has room for.
 LARGE_BYTES = 256 << 20
-#: The rank that one broadcast comes from.
-SOURCE = 1
 
 _Weights = dict[str, torch.Tensor]
 
@@ -47,8 +41,8 @@ _Weights = dict[str, torch.Tensor]
 def ask_models(ask: Asking) -> None:
     _says_the_same(ask)
     _does_not_fit(ask)
-    _collects(ask)
     _is_a_rank(ask)
+    _has_memory(ask)
     _draws(ask)
 
 
@@ -173,6 +167,8 @@ def _does_not_fit(ask: Asking) -> None:
     model = _Model(ask, "odd")
     _with_a_neuron_more(model)
     ask.raised("more ranks than shares of one size", lambda: _served(ask, model, 2), ConfigError, "177", "2")
+    alone = Worker(msgspec.structs.replace(ask.config, model=str(model.folder)), world_size=2)
+    ask.raised("a rank of them by itself", alone.init_device, ConfigError, "177", "2")
     model = _Model(ask, "tokens")
     (model.folder / "tokenizer.json").write_text("none")
     with_text = msgspec.structs.replace(ask.config, model=str(model.folder), skip_tokenizer_init=False)
@@ -209,10 +205,39 @@ def _is_a_rank(ask: Asking) -> None:
     ask("a cache without a block", lambda: worker.initialize_cache(0), ConfigError)
     before = _resident_bytes()
     worker.initialize_cache(LARGE_BYTES // block)
+    with _no_more_than(LARGE_BYTES // 2):
+        ask("a cache anew, where there is room for one", lambda: worker.initialize_cache(LARGE_BYTES // block), None)
     ask("whether a large cache takes memory before it is used", lambda: _resident_bytes() - before > LARGE_BYTES // 4,
         False)
     ask("how often it can be shut down", lambda: [worker.shutdown(), worker.shutdown(), worker.group], [None] * 3)
     ask("its health then", worker.check_health, RuntimeError)
+
+
+@contextlib.contextmanager
+def _no_more_than(size: int) -> Iterator[None]:
+    """As where memory is scarce: what is there by now, and so much more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _has_memory(ask: Asking) -> None:
+    """What the kernel says is available, and no more than the container's limit leaves; all of it where nobody says."""
+    memory, container, nowhere = Path(ask.folder, "meminfo"), Path(ask.folder, "cgroup"), Path(ask.folder, "nowhere")
+    memory.write_text("MemTotal:  9 kB\nMemFree:  2 kB\nMemAvailable:  7 kB\n")
+    container.mkdir()
+    ask("the memory of a machine", lambda: free_memory_bytes(memory, nowhere), 7 << 10)
+    for limit, used, wanted in (("max", 5, 7 << 10), (6000, 5000, 1000), (9000, 500, 7 << 10), (5000, 6000, 0)):
+        (container / "memory.max").write_text(f"{limit}\n")
+        (container / "memory.current").write_text(f"{used}\n")
+        ask(f"the memory of a container that uses {used} of {limit}", lambda: free_memory_bytes(memory, container),
+            wanted)
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    ask("the memory where nobody says", lambda: free_memory_bytes(nowhere, nowhere), whole)
 
 
 def _resident_bytes() -> int:
@@ -265,68 +290,3 @@ def _is_as_probable(chances: list[float], wanted: list[float], params: dict[str,
         Draw(asked, 7, position, banned) for position in range(count)])
     return all(abs(tokens.count(token) / count - chance) < (0.03 if chance else 1e-9)
                for token, chance in enumerate(wanted))
-
-
-# -- collectives ------------------------------------------------------------------------------------------------------
-
-
-def _collects(ask: Asking) -> None:
-    """Of some ranks, and of one alone; tensors go through one rank, or round the ring where they are large."""
-    context = get_context("fork")
-    for size in (2, 3):
-        ranks = []
-        for rank in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_rank, args=(rank, size, f"file://{ask.folder}/group-{size}", theirs))
-            process.start()
-            ranks.append((process, ours))
-        for rank, (process, ours) in enumerate(ranks):
-            told = ours.recv() if ours.poll(PATIENCE_S) else {}
-            process.join(PATIENCE_S)
-            process.kill()
-            for words, wanted in _wanted(size).items():
-                ask(f"{words}, on rank {rank} of {size}", lambda: told.get(words), wanted)
-    alone = ProcessGroup(0, 1, "", "cpu", PATIENCE_S)
-    ask("what one alone has of all of them", lambda: [
-        alone.all_reduce(torch.tensor([3])).tolist(), alone.all_gather(torch.tensor([4])).tolist(),
-        alone.broadcast(torch.tensor([5])).tolist(), alone.barrier(), alone.close()], [[3], [4], [5], None, None])
-    ask("its backend", lambda: [alone.backend, torch.distributed.is_initialized()], ["none", False])
-    ask("the device of who wants none", lambda: choose_device("cpu", 0, 2), "cpu")
-    if not torch.cuda.device_count():
-        ask("the device where there is none", lambda: choose_device("auto", 1, 2), "cpu")
-        ask.raised("a device that is not there", lambda: choose_device("cuda", 0), ConfigError, "cuda")
-
-
-def _wanted(ranks: int) -> dict[str, Any]:
-    """What each of them is to have, where rank r gives r + 1."""
-    given = [rank + 1.0 for rank in range(ranks)]
-    return {
-        **{f"the sum of {size} elements": [sum(given), sum(given), size] for size in SIZES},
-        **{f"{size} elements of all": [given, [1, ranks * size]] for size in SIZES},
-        "rows of all": [[one, one] for one in given],
-        "what one of them has": [SOURCE + 1.0] * 2,
-        "what the first of them has": [1.0] * 2,
-        "whether it waits for the last": True,
-        "whether it has left, and may again": [False, None],
-    }
-
-
-def _rank(rank: int, ranks: int, meet: str, connection: Connection) -> None:
-    group, told, mine = ProcessGroup(rank, ranks, meet, "cpu", PATIENCE_S), dict[str, Any](), rank + 1.0
-    for size in SIZES:
-        total = group.all_reduce(torch.full((size,), mine))
-        told[f"the sum of {size} elements"] = [total[0].item(), total[-1].item(), total.numel()]
-        joined = group.all_gather(torch.full((1, size), mine))
-        told[f"{size} elements of all"] = [joined[0, ::size].tolist(), list(joined.shape)]
-    told["rows of all"] = group.all_gather(torch.full((1, 2), mine), dim=0).tolist()
-    told["what one of them has"] = group.broadcast(torch.full((2,), mine), SOURCE).tolist()
-    told["what the first of them has"] = group.broadcast(torch.full((2,), mine)).tolist()
-    group.barrier()
-    began = time.monotonic()
-    if rank == ranks - 1:
-        time.sleep(0.2)
-    group.barrier()
-    told["whether it waits for the last"] = is_near(time.monotonic() - began, 0.2)
-    group.close()
-    told["whether it has left, and may again"] = [torch.distributed.is_initialized(), group.close()]
-    connection.send(told)

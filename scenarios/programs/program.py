@@ -18,23 +18,27 @@ from engine.process.entry import open_ports
 from engine.topology import Mark, frontend
 from scenarios.history.play import BATCHES, BOOKS
 from scenarios.lab.script import DONE
-from scenarios.programs.afar_user import ask_from_afar
 from scenarios.programs.asking import Asking
 from scenarios.programs.batches import ask_of_batches
 from scenarios.programs.books import look_at_books
 from scenarios.programs.engines_user import ask_engines
 from scenarios.programs.events_user import ask_events
 from scenarios.programs.generation_user import ask_generation
-from scenarios.programs.groups_user import ask_groups, ask_meetings
 from scenarios.programs.models_user import ask_models
-from scenarios.programs.queues_user import ask_queues
+from scenarios.programs.network.afar import ask_from_afar
+from scenarios.programs.network.sockets import ask_sockets
+from scenarios.programs.queues.asks import ask_queues
+from scenarios.programs.ranks.collectives import ask_collectives
+from scenarios.programs.ranks.groups import ask_groups
+from scenarios.programs.ranks.meetings import ask_meetings
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.caller import log_to
 
 #: What `Options.program` may say.
 PROGRAMS: dict[str, Callable[[Asking], None]] = {
-    "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "groups": ask_groups,
-    "meetings": ask_meetings, "generation": ask_generation, "engines": ask_engines, "models": ask_models,
+    "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "sockets": ask_sockets, "groups": ask_groups,
+    "meetings": ask_meetings, "collectives": ask_collectives, "generation": ask_generation, "engines": ask_engines,
+    "models": ask_models,
     BOOKS: lambda asking: asking.run(look_at_books()), BATCHES: lambda asking: asking.run(ask_of_batches())}
 
 

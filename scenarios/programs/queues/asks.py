@@ -11,7 +11,6 @@ import gc
 import glob
 import os
 import resource
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,12 +21,9 @@ import msgspec
 from engine.errors import PeerDeadError, QueueCancelledError, QueueError, QueueTimeoutError, SpaceError
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.notify import NotifySocket
-from engine.ipc.ring import EMPTY
 from engine.ipc.segment import FOLDER
 from engine.ipc.spill import KEPT_FREE, KEPT_OPEN, SPILL_BYTES
-from engine.ipc.wait import Spin, SpinThenNap, SpinThenSleep
 from scenarios.programs.asking import (
-    LATE_S,
     PATIENCE_S,
     Asking,
     held,
@@ -35,18 +31,22 @@ from scenarios.programs.asking import (
     is_mapped,
     no_more,
     nobodys,
-    sleeps,
     until,
 )
-
-LOOPBACK = "127.0.0.1"
-CHUNKS, CHUNK_BYTES = 3, 256
-#: For a wait that lasts, and for one that is ended from outside.
-WAIT_S, SOON_S = 0.2, 0.1
-#: Of an object that travels without a copy.
-LARGE = 100_000
-_WAYS: dict[str, Callable[[], Any]] = {
-    "sleeps": SpinThenSleep, "spins": Spin, "naps": lambda: SpinThenNap(busy_s=0.01), "is notified": NotifySocket}
+from scenarios.programs.queues.opening import (
+    CHUNK_BYTES,
+    CHUNKS,
+    LARGE,
+    SOON_S,
+    WAIT_S,
+    after,
+    beside,
+    ended,
+    made,
+    nothing,
+    opened,
+)
+from scenarios.programs.queues.waits import ask_how_it_waits, ask_of_bells
 
 
 def ask_queues(ask: Asking) -> None:
@@ -54,7 +54,8 @@ def ask_queues(ask: Asking) -> None:
         writer.enqueue(b"x" * LARGE, PATIENCE_S)
         reader.dequeue(PATIENCE_S)
     before = held()
-    _waits(ask)
+    ask_how_it_waits(ask)
+    ask_of_bells(ask)
     _is_broken_off(ask)
     _is_alone_with_its_end(ask)
     _has_gone(ask)
@@ -63,105 +64,6 @@ def ask_queues(ask: Asking) -> None:
     _leaves_nothing(ask)
     gc.collect()
     ask("what is left of all queues", lambda: no_more(before), True)
-
-
-@contextlib.contextmanager
-def opened(local: int = 1, remote: int = 0, *, way: str = "sleeps", ip: str | None = LOOPBACK,
-            ) -> Iterator[list[MessageQueue]]:
-    """The writer, then its readers by rank; all are ready."""
-    with contextlib.ExitStack() as ends:
-        writer = MessageQueue(local + remote, local, max_chunk_bytes=CHUNK_BYTES, max_chunks=CHUNKS, connect_ip=ip,
-                              wait=_WAYS[way]())
-        ends.callback(writer.shutdown)
-        readers = []
-        for rank in range(local + remote):
-            readers.append(MessageQueue.create_from_handle(writer.export_handle(), rank, wait=_WAYS[way]()))
-            ends.callback(readers[-1].shutdown)
-        with beside(lambda: writer.wait_until_ready(PATIENCE_S)):
-            for reader in readers:
-                reader.wait_until_ready(PATIENCE_S)
-        yield [writer, *readers]
-
-
-@contextlib.contextmanager
-def beside(work: Callable[[], Any]) -> Iterator[None]:
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def after(seconds: float, work: Callable[[], Any]) -> contextlib.AbstractContextManager[None]:
-    def later() -> None:
-        time.sleep(seconds)
-        work()
-
-    return beside(later)
-
-
-# -- waiting ----------------------------------------------------------------------------------------------------------
-
-
-def _waits(ask: Asking) -> None:
-    """In each way an end waits as long as it may, wakes when there is something, and rests meanwhile."""
-    for way in _WAYS:
-        with opened(way=way) as (writer, reader):
-            if way != "spins":
-                ask(f"whether a reader rests that {way}",
-                    lambda: sleeps(lambda: nothing(reader, WAIT_S), WAIT_S, naps=way == "naps"), True)
-            ask.took(f"waking one that {way}", lateness(writer, reader), LATE_S)
-            for number in range(CHUNKS):
-                writer.enqueue(number)
-            ask.raised(f"to put one more into a full queue that {way}", lambda: writer.enqueue(9, 0.0),
-                       QueueTimeoutError)
-            if way not in ("spins", "naps"):
-                ask(f"whether a writer rests that {way}", lambda: sleeps(lambda: _full(writer, WAIT_S), WAIT_S), True)
-            ask.took(f"waking a writer that {way}", _lateness_of_room(writer, reader), LATE_S)
-            ask(f"what is there then, of one that {way}", lambda: all_of(reader)[-1], "room")
-
-
-def nothing(reader: MessageQueue, seconds: float) -> None:
-    with contextlib.suppress(QueueTimeoutError):
-        reader.dequeue(seconds)
-
-
-def _full(writer: MessageQueue, seconds: float) -> None:
-    with contextlib.suppress(QueueTimeoutError):
-        writer.enqueue(0, seconds)
-
-
-def lateness(writer: MessageQueue, reader: MessageQueue) -> float:
-    """How long after it was put in an object is there, for one that sleeps: the middle of some."""
-    late = []
-    for _ in range(5):
-        with after(0.02, lambda: writer.enqueue(time.monotonic())):
-            late.append(-(reader.dequeue(PATIENCE_S) - time.monotonic()))
-    return statistics.median(late)
-
-
-def _lateness_of_room(writer: MessageQueue, reader: MessageQueue) -> float:
-    """The same of a writer whose ring is full."""
-    late = []
-    for _ in range(5):
-        took: list[float] = []
-
-        def take() -> None:
-            took.append(time.monotonic())
-            reader.dequeue(PATIENCE_S)
-
-        with after(0.02, take):
-            writer.enqueue("room", PATIENCE_S)
-            late.append(time.monotonic() - took[0])
-    return statistics.median(late)
-
-
-def all_of(reader: MessageQueue) -> list[Any]:
-    found = []
-    while (one := reader.try_dequeue()) is not EMPTY:
-        found.append(one)
-    return found
 
 
 # -- waits that are ended ---------------------------------------------------------------------------------------------
@@ -193,18 +95,6 @@ def _is_broken_off(ask: Asking) -> None:
         with after(SOON_S, writer.shutdown):
             ask("a wait for room at an end that is shut down", lambda: ended(lambda: writer.enqueue(9)),
                 "QueueCancelledError")
-
-
-def ended(wait: Callable[[], Any]) -> str:
-    """By which error it ended, soon after it was to end."""
-    began = time.monotonic()
-    try:
-        wait()
-        name = "nothing"
-    except Exception as error:
-        name = type(error).__name__
-    lasted = time.monotonic() - began
-    return name if SOON_S - LATE_S <= lasted < 5.0 else f"{name} after {lasted:.2f} s"
 
 
 def _is_alone_with_its_end(ask: Asking) -> None:
@@ -249,6 +139,14 @@ def _has_gone(ask: Asking) -> None:
         with after(SOON_S, writer.shutdown):
             ask("what its writer has put in", reader.dequeue, "last")
             ask("a wait for a writer that leaves", reader.dequeue, PeerDeadError)
+    forgotten = made()
+    reader = forgotten.pop()
+    forgotten[0].enqueue("last")
+    forgotten.clear()
+    gc.collect()
+    ask("what a writer has put in that its program forgot", lambda: reader.dequeue(PATIENCE_S), "last")
+    ask("a wait for a writer that its program forgot", lambda: reader.dequeue(PATIENCE_S), PeerDeadError)
+    reader.shutdown()
     with opened(local=2) as (writer, _, second):
         for number in range(CHUNKS):
             writer.enqueue(number)
@@ -362,15 +260,15 @@ def _end_by(handle: Any, **changes: Any) -> None:
 def _leaves_nothing(ask: Asking) -> None:
     """Shut down, or dropped by its program: no segment, no mapping, no socket file."""
     for way in ("shut down", "dropped"):
-        with contextlib.ExitStack() as ends:
-            queues = ends.enter_context(opened())
-            name = queues[0].export_handle().buffer_handle[3]
-            path = queues[0].export_handle().local_subscribe_addr.removeprefix("ipc://")
-            ask(f"what is there before it is {way}",
-                lambda: [is_mapped(name), os.path.exists(path), len(glob.glob(f"{FOLDER}/{name}*"))], [True, True, 1])
-            if way == "dropped":
-                ends.pop_all()
-                queues.clear()
+        queues = made()
+        name = queues[0].export_handle().buffer_handle[3]
+        path = queues[0].export_handle().local_subscribe_addr.removeprefix("ipc://")
+        ask(f"what is there before it is {way}",
+            lambda: [is_mapped(name), os.path.exists(path), len(glob.glob(f"{FOLDER}/{name}*"))], [True, True, 1])
+        if way == "dropped":
+            queues.clear()
+        for queue in queues:
+            queue.shutdown()
         gc.collect()
         ask(f"what is there when it was {way}, of {len(queues)} that its program keeps",
             lambda: [is_mapped(name), os.path.exists(path), glob.glob(f"{FOLDER}/{name}*")], [False, False, []])

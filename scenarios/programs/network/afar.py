@@ -15,7 +15,7 @@ import msgspec
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.message_queue import MessageQueue
 from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, no_more, sleeps, until
-from scenarios.programs.queues_user import (
+from scenarios.programs.queues.opening import (
     CHUNK_BYTES,
     LARGE,
     LOOPBACK,

@@ -1,0 +1,1 @@
+"""Programs that cross a network, or that use the sockets of the engine by themselves."""

@@ -1,0 +1,1 @@
+"""Programs that have a `MessageQueue` of their own, its ends in one process."""

@@ -1,0 +1,1 @@
+"""Programs whose ranks find each other and compute together, without an engine."""
