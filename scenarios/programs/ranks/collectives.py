@@ -228,19 +228,23 @@ def _loses_one(ask: Asking) -> None:
 
 
 def _loses_a_stage(ask: Asking) -> None:
-    """The first of three: the second says so at once, the third has twice the time, for the second waited, too."""
-    def work(group: ProcessGroup, rank: int, ranks: int) -> dict[str, Any]:
-        _impatient(group)
-        if rank == 0:
-            os._exit(0)
-        told, took_s, missing = _fails(lambda: group.receive("hidden_states", 5, torch.empty(2)),
-                                       f"rank {rank - 1} did not send step 5", "died" if rank == 1 else str(SOON_S))
-        return {"what is told": [told, missing],
-                "how long": took_s < SOON_S if rank == 1 else is_near(took_s, 2 * SOON_S)}
+    """The first of three dies, or sends nothing: the second says so, at once or in time; the third, which waits for one
+    that waited, too, has twice the time.
+    """
+    for how in ("dies", "stands still"):
+        def work(group: ProcessGroup, rank: int, ranks: int, dies: bool = how == "dies") -> dict[str, Any]:
+            _impatient(group)
+            if rank == 0:
+                return os._exit(0) if dies else {}
+            told, took_s, missing = _fails(
+                lambda: group.receive("hidden_states", 5, torch.empty(2)), f"rank {rank - 1} did not send step 5",
+                "died" if dies and rank == 1 else str(SOON_S))
+            return {"what is told": [told, missing], "how long": is_near(took_s, rank * SOON_S) or (
+                dies and rank == 1 and took_s < SOON_S)}
 
-    _, *others = _told(ask, work, 3, tp=1)
-    _ask_all(ask, "behind a stage that died", others,
-             {"what is told": [CollectiveError.__name__, []], "how long": True})
+        _, *others = _told(ask, work, 3, tp=1)
+        _ask_all(ask, f"behind a stage that {how}", others,
+                 {"what is told": [CollectiveError.__name__, []], "how long": True})
 
 
 def _takes_nothing(ask: Asking) -> None:
