@@ -46,10 +46,10 @@ globals().update(family(__name__, (
          Plan(), (*(kept for kept in KEPT if kept is not edge_fifo), nothing_left_behind),
          play={"topology": tensor_parallel(1)}),
     Case("test_an_idle_engine_rests",
-         "Two requests, then a second in which nobody asks for anything; a subscriber follows.",
+         "Two requests, then nobody asks for anything, longer than a core may stand still; a subscriber follows.",
          Plan(), (tokens_in_order, tokens_match_reference, nothing_grows, rests_when_idle), play={
              "topology": tensor_parallel(2, subscribers=1), "workload": recorded("pair"),
-             "options": Options(rest_s=1.0), "config": lab_config(kv_events={"enable_kv_cache_events": True})}),
+             "options": Options(rest_s=2.0), "config": lab_config(kv_events={"enable_kv_cache_events": True})}),
     Case("test_nothing_goes_wrong_on_four_ranks",
          "The same requests on four workers.",
          Plan(), (*KEPT, ring_exact_prefix, workers_in_step, groups_agree, nothing_left_behind),

@@ -133,7 +133,12 @@ class ClientLife:
                 "max_requests": limits.max_requests, "max_bytes": limits.max_request_bytes})
             raise
         yield Observe("accepted", {"request": request_id, "internal": internal, "core": chosen})
-        if (yield from self.send(frames, chosen, request=request_id)):
+        try:
+            was_sent = yield from self.send(frames, chosen, request=request_id)
+        except Exception:
+            self.session.abort(request_id)  # its caller is told by what is raised, and by nothing that comes later
+            raise
+        if was_sent:
             self._link.sent(chosen)
         else:
             yield from self._hand_over(self.session.unroutable(request_id))

@@ -136,8 +136,9 @@ class RealChild:
             self._process.close()
 
     def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.sentinel, number)
+        if self.sentinel >= 0:  # else it was gone, and is forgotten
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.sentinel, number)
 
 
 class PipeParent:

@@ -237,6 +237,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     guard_expired: bool = False  # the play was ended by the lab's guard: a hang, or a starved machine
     beside: list[Beside] = []  # engines beside the first
     measured: list[Measured] = []  # processes that were there at those moments
+    printed: list[str] = []  # of each traceback that a process has printed the last line
     restarts: list[dict[str, Any]] = []  # {"life": 1, "ready": bool, "served": bool, "removed": [...], "error": str}
     failure: str | None = None  # the harness itself failed: exit code 3
     took_s: float | None = None  # by the machine's clock, where the play has a time of its own

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from engine.messages import Outcome
 from engine.topology import NodeKind
+from faults.plan import Fate
 from scenarios.history.history import FOREVER, History, Operation, Record, kind_of, life_of
 from scenarios.history.names import PUBLISHER, REPLAYER, edge_of, of_life
 from scenarios.law.passed import passed_by
@@ -89,11 +90,12 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
 }
 
 
-#: Where a process says what it has met, and the errors that none is raised as on purpose.
+#: Where a process says what it has met; errors that none is raised as on purpose, and ends that nobody looked at.
 _REASONS = {"dying": "reason", "bye": "reason", "rpc-raised": "error", "thread-ended": "error",
-            "start-failed": "error", "end": "error"}
+            "start-failed": "error", "end": "error", "engine-dead": "reason"}
 _NOBODY_WROTE = re.compile(
-    r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b")
+    r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b|"
+    r"\(exit code None\)")
 #: Threads that go on until their process cancels them.
 _NEVER_DONE = ("input",)
 #: What a process says from when on its threads have nothing more to do.
@@ -104,7 +106,7 @@ def incidents(history: History) -> list[Incident]:
     """All of a play, by time."""
     found = (*_of_requests(history), *_of_processes(history), *_of_records(history), *_of_threads(history),
              *_of_tables(history), *_of_silence(history), *_of_publishers(history), *_of_stumbles(history),
-             *_of_repeats(history))
+             *_of_prints(history), *_of_repeats(history))
     return sorted(found, key=_when)
 
 
@@ -143,8 +145,21 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
     for name, field in _REASONS.items():
         for node, record in history.observed(name) if name in said else ():
             words = record.data.get(field)
-            if words and "Error" in words and _NOBODY_WROTE.search(words):
+            if words and ("Error" in words or "code None" in words) and _NOBODY_WROTE.search(words):
                 yield Incident(Sort.STUMBLE, node, record.at, _words(record), None, record)
+
+
+#: What Python prints of an exception that a fault has raised.
+_PLANTED = {Fate.RAISE: "RuntimeError: {0.text}", Fate.EXIT: "SystemExit: {0.code}"}
+
+
+def _of_prints(history: History) -> Iterator[Incident]:
+    """An exception that came out of a process, a thread or a callback, but for those that faults have raised."""
+    planted = {_PLANTED[receipt.fault.fate].format(receipt.fault) for receipt in history.faults.receipts
+               if receipt.fault is not None and receipt.fault.fate in _PLANTED}
+    for text in history.lab.printed:
+        if text not in planted:
+            yield Incident(Sort.STUMBLE, LAB, history.ended_at, f"printed: {text}")
 
 
 def _of_requests(history: History) -> Iterator[Incident]:

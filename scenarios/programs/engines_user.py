@@ -142,8 +142,15 @@ def _cannot_start(ask: Asking, config: EngineConfig) -> None:
         ask.raised(f"a client of index {index!r}", lambda: EngineCoreClient(config, client_index=index), ConfigError,
                    "client_index", repr(index))
     for flat in ({"block_size": "x"}, {"max_num_seqs": 1.5}, {"dtype": "float64"}, {"device": "gpu"},
-                 {"tensor_parallel_size": "2"}):
+                 {"tensor_parallel_size": "2"}, {"data_parallel_rank": 2, "data_parallel_size": 2}):
         ask.raised(f"to start with {flat}", lambda: LLM(config.model, **flat), ConfigError, *flat)
+    for options, bounds, part in (
+            ({"lockstep": True}, {}, "lockstep"), ({"coordinator": True}, {}, "coordinator"),
+            ({"lockstep": True}, {"collective_s": 300.0, "step_s": 300.0}, "collective_s"),
+            ({"lockstep": True, "unchanged_s": 2.0}, {"collective_s": 2.0, "step_s": 9.0}, "unchanged_s")):
+        cores = 2 if bounds else 1
+        ask.raised(f"{cores} with {options} and {bounds}", lambda: LLM(
+            config.model, data_parallel_size=cores, data_parallel=options, bounds=bounds), ConfigError, part)
     ask.raised("to start with a config and a model beside it", lambda: LLM(config.model, config=config), ConfigError,
                "model")
     ask.raised("to start with what there is none of", lambda: LLM(config.model, carrier_pigeon=1), ConfigError,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import signal
@@ -48,12 +47,10 @@ from scenarios.worlds import caller, fork_server, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.launching import Intruders, address_of
-from scenarios.worlds.measure import engine_files, holdings_of
+from scenarios.worlds.measure import crashed_in, engine_files, errors_in, holdings_of, log_of
 
 #: How often the lab looks. Its own lateness beyond this is the machine's starvation.
 LOOK_S = 0.005
-#: What `multiprocessing` writes where a process ends by an exception.
-CRASHED = re.compile(r"^Process (\S+):$", re.MULTILINE)
 
 
 class EngineWorld(World):
@@ -218,7 +215,7 @@ class RealBench:
                 watched.end(self._exitcode(node)) for node, watched in self._watched.items()],
             leftovers=seen.leftovers, leftovers_checked_at=seen.leftovers_checked_at,
             longest_starvation_s=self._starvation_s, guard_expired=self._guard_expired, beside=seen.beside,
-            restarts=seen.restarts, measured=seen.measured)
+            restarts=seen.restarts, measured=seen.measured, printed=errors_in(log_of(self._log)))
 
     def _exitcode(self, node: Node) -> int | None:
         """Of a process that the lab started, or 1 where its log tells of an exception out of it; None: not known."""
@@ -226,7 +223,7 @@ class RealBench:
             if actor.pid == self._watched[node].pid:
                 return actor.exitcode if actor.gone else None
         names = [process_name(other) for other in self._watched]
-        told = CRASHED.findall(Path(self._log).read_text(errors="replace")) if os.path.exists(self._log) else []
+        told = crashed_in(log_of(self._log))
         return 1 if process_name(node) in told and names.count(process_name(node)) == 1 else None
 
     def _perform(self) -> Seen:

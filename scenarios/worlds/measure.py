@@ -1,9 +1,10 @@
-"""What a real process holds, and what engines have on this host beside processes: read from outside."""
+"""What a real process holds and has printed, and what engines have on this host beside processes: read from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -15,6 +16,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Who looks whether another process lives has its file open for a moment. One that is never closed is counted.
 _LOOKS, _MOMENT_S = 20, 0.001
+#: What `multiprocessing` writes where a process ends by an exception.
+_CRASHED = re.compile(r"^Process (\S+):$", re.MULTILINE)
+#: How a line begins that a process of the engine logs.
+_LOGGED = re.compile(r"\[\S+\] [A-Z]+ ")
+_TRACEBACK, _GOES_ON = "Traceback (most recent call last)", ("During handling of the above", "The above exception was")
 
 
 def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:
@@ -59,3 +65,28 @@ def engine_files(folder: Path) -> list[str]:
             if Path(os.fsdecode(lock.read_bytes())).parent == folder:
                 found += [str(lock), *map(str, SHM.glob(f"{lock.name[:-len('.lock')]}-*"))]
     return sorted(set(found))
+
+
+def log_of(file: str) -> str:
+    """What the processes of a play have printed."""
+    return Path(file).read_text(errors="replace") if os.path.exists(file) else ""
+
+
+def crashed_in(log: str) -> list[str]:
+    """The names of processes that an exception has ended."""
+    return _CRASHED.findall(log)
+
+
+def errors_in(log: str) -> list[str]:
+    """What each traceback says that was printed: the last line of its last exception."""
+    found: list[str] = []
+    inside = False
+    for line in log.splitlines():
+        if line.startswith(_TRACEBACK):
+            inside = True
+        elif line.startswith(_GOES_ON):
+            found, inside = found[:-1], False
+        elif inside and line and not line.startswith(" ") and not _LOGGED.match(line):
+            found.append(line)
+            inside = False
+    return found

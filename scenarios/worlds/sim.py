@@ -248,6 +248,7 @@ class SimBench:
             began_at=0.0, ended_at=self.now(), leftovers=seen.leftovers,
             leftovers_checked_at=seen.leftovers_checked_at, guard_expired=self._guard_expired,
             restarts=seen.restarts, beside=seen.beside, measured=seen.measured,
+            printed=[error for process in processes for error in process.printed],
             processes=[ProcessEnd(node=p.name, life=p.life, pid=p.pid, started_at=p.started_at, ended_at=p.ended_at,
                                   exitcode=p.exitcode, killed_by_lab=p.label in self._ended_by_lab)
                        for p in processes])

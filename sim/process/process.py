@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from engine.errors import QueueCancelledError
+from engine.errors import ConfigError, QueueCancelledError, StartupError
 from engine.topology import Channel, Mark, Node, Topology, at, mark_site
 from faults.fates import Hold, Release, Step, Strike, steps
 from faults.plan import Fate, Fault
@@ -259,6 +259,14 @@ class SimProcess:
             self.error = error
             code = 0 if error is None else error.code if isinstance(error, SystemExit) else 1
             self.leave(code if isinstance(code, int) else 0 if code is None else 1)
+
+    @property
+    def printed(self) -> list[str]:
+        """What a real one would print: exceptions that came out of its threads, but for the one that cancels them, and
+        those by which a program is told that it cannot start.
+        """
+        return [f"{type(error).__name__}: {error}" for _, error in self.thread_errors
+                if not isinstance(error, QueueCancelledError | ConfigError | StartupError)]
 
     def livelocked(self, thread: str) -> None:
         """It would run for ever: that is put on record, and it is ended, as by somebody who has had enough of it."""

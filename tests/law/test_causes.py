@@ -338,3 +338,14 @@ def test_bytes_that_are_no_request_explain_a_refusal_and_nothing_else_that_is_st
 
 def test_no_cause_explains_a_request_that_never_ends_or_a_process_that_finds_itself_wrong() -> None:
     assert not any(sort in cause.sorts for cause in CAUSES for sort in (Sort.UNHEARD, Sort.WRONG))
+
+
+@pytest.mark.parametrize(("printed", "verdict"), [
+    ("RuntimeError: planted by the plan", Verdict.HELD), ("SystemExit: 1", Verdict.HELD),
+    ("RuntimeError: planted by another", Verdict.BROKEN), ("SystemExit: 4", Verdict.BROKEN),
+    ("OSError: [Errno 9] Bad file descriptor", Verdict.BROKEN)])
+def test_an_exception_is_printed_only_where_a_fault_has_raised_it(printed: str, verdict: Verdict) -> None:
+    h = history(tp=1).started().request("a")
+    h.fires("raise", "frontend.0/mark:dying").fires("exit", "core.0/mark:dying")
+    assert h.lab(printed=[printed]).judged(LAW).verdict is verdict
+    assert history(tp=1).started().request("a").lab(printed=[printed]).judged(LAW).verdict is Verdict.BROKEN

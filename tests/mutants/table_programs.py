@@ -26,6 +26,19 @@ LEFT_AND_NOT_ABORTED = Mutant(
     breaks=these("programs-are-answered/generation"), not_in=_NO_TWIN,
     edits=(Edit("engine/frontend/async_llm.py", "        if not self._stream.ended:\n", "        if False:\n"),))
 
+STILL_AND_THERE = Mutant(
+    id="still-and-there", scenario="test_a_program_has_sockets_of_its_own",
+    bug="A peer across a network is never asked whether it is there: one that stands still holds its connection.",
+    breaks=these("programs-are-answered/sockets"), not_in=_NO_TWIN,
+    edits=(Edit("engine/wire/sockets.py", "        if spec.heartbeat_s and spec.address.startswith(\"tcp://\"):\n",
+                "        if False:\n"),))
+
+WAITED_AND_BLAMED = Mutant(
+    id="waited-and-blamed", scenario="test_a_program_has_its_ranks_compute_together",
+    bug="A stage that gave up waits no longer, as far as others see: it is blamed for what it waited for.",
+    breaks=these("programs-are-answered/ranks"), not_in=_NO_TWIN,
+    edits=(Edit("engine/worker/parallel/shared_memory.py", "_FOR_GOOD = 1 << 63\n", "_FOR_GOOD = 0\n"),))
+
 HOLDERS_ARE_NOT_LOOKED_AT = Mutant(
     id="holders-are-not-looked-at", scenario="test_books_are_damaged",
     bug="The self-check of a cache does not compare its counts with who holds its blocks.",

@@ -174,4 +174,12 @@ PARTIAL_SUM = Mutant(
                 "        total = self.group.all_reduce(functional.linear(x, self.weight))\n",
                 "        total = functional.linear(x, self.weight)\n"),))
 
+SENT_IN_VAIN = Mutant(
+    id="sent-in-vain", scenario="test_frontend_fails_and_closes",
+    bug="A request whose sending failed stays with the client, whose caller does not wait for it: it cannot be closed.",
+    breaks=these("nothing-without-cause"),
+    edits=(Edit("engine/frontend/life.py",
+                "            self.session.abort(request_id)  # its caller is told by what is raised, and by nothing",
+                "            pass  #"),))
+
 REQUEST_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

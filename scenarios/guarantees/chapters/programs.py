@@ -55,17 +55,19 @@ GUARANTEES: tuple[Guarantee, ...] = (
         id="programs-are-answered", chapter=CHAPTER, source="this project", applies=is_of_a_program,
         check=check_programs_are_answered,
         sentence="What a program may use by itself does as it is documented: publisher and subscriber of KV events, "
-                 "both ends of a queue, `LLM` and `AsyncLLM`. It rests while it waits, refuses what it must refuse, "
-                 "and leaves nothing open when it is closed, dropped or forgotten.",
+                 "both ends of a queue, sockets, collectives of ranks, `LLM` and `AsyncLLM`. It rests while it waits, "
+                 "refuses what it must refuse, and leaves nothing open when it is closed, dropped or forgotten.",
         wrong={
             "events": "takes batches from who has shut its publisher down",
             "queues": "lets two readers of one rank into a queue",
             "generation": "goes on with a request whose stream was left",
+            "sockets": "takes a peer that stands still for one that is there",
+            "ranks": "blames a rank that waited, too, for what it waited for",
         },
         witness="a program asked all that it asks, and left",
         envelope=Envelope(),
         blind_in={f"{half} in sim": "a program's threads, sockets and files are its own, and the twin has none of them"
-                  for half in ("events", "queues", "generation")},
+                  for half in ("events", "queues", "generation", "sockets", "ranks")},
     ),
     Guarantee(
         id="self-checks-see", chapter=CHAPTER, source="this project", applies=is_of_books, check=check_self_checks_see,

@@ -187,6 +187,18 @@ def _publishes(ask: Asking, context: zmq.Context, address: str) -> None:
             repr([(0, [b"a", b"1"]), (0, [b"b", b"2"]), (0, [b"a", b"4"])]))
         for one in (first, second, publisher):
             one.close()
+    publisher, slow = _pair(context, f"ipc://{address.partition('//')[2]}.slow" if way == "ipc" else address,
+                            ("XPUB", "SUB"), send_hwm=1, theirs={"receive_hwm": 1})
+    ask(f"who subscribes by {way}", lambda: _next(publisher) is not None, True)
+    for number in range(MANY if way == "ipc" else 0):
+        publisher.send([b"%d" % number, b"x" * 1000])
+    came = 0
+    while slow.poll(100):
+        slow.try_receive()
+        came += 1
+    ask(f"how many come to who is far behind by {way}", lambda: (0 < came < 1000) == (way == "ipc"), True)
+    for one in (slow, publisher):
+        one.close()
     xsub, word = ZmqSocket(context, _spec("XSUB", address.replace("more", "up"), bind=True)), [b"word", b"\1x"]
     ask.raised(f"a word by {way} that would be torn apart", lambda: xsub.send(word), ValueError, "00 or 01")
     xsub.close()

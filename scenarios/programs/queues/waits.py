@@ -34,6 +34,12 @@ def ask_how_it_waits(ask: Asking) -> None:
                 ask(f"whether a reader rests that {way}",
                     lambda: sleeps(lambda: nothing(reader, WAIT_S), WAIT_S, naps=way == "naps"), True)
             ask.took(f"waking one that {way}", lateness(writer, reader), LATE_S)
+            began = time.monotonic()
+            nothing(reader, WAIT_S)
+            ask.took(f"the end of a wait in vain of one that {way}", time.monotonic() - began - WAIT_S, LATE_S)
+            if way != "spins":
+                ask(f"whether one rests that was woken, and {way}",
+                    lambda: sleeps(lambda: nothing(reader, WAIT_S), WAIT_S, naps=way == "naps"), True)
             for number in range(CHUNKS):
                 writer.enqueue(number)
             ask.raised(f"to put one more into a full queue that {way}", lambda: writer.enqueue(9, 0.0),

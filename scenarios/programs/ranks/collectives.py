@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -20,7 +21,7 @@ from engine.ipc.message_queue import MessageQueue
 from engine.worker.parallel.coordinator import STAR_BYTES
 from engine.worker.parallel.distributed import ProcessGroup, choose_backend, choose_device
 from engine.worker.parallel.pipe import PIECE_BYTES, slots_of
-from engine.worker.parallel.shared_memory import SLOT_BYTES
+from engine.worker.parallel.shared_memory import LOOK_S, SLOT_BYTES
 from scenarios.programs.asking import PATIENCE_S, Asking, is_near
 
 #: Elements of tensors, 4 bytes each: what goes through one rank and what does not, what a slot holds and what it does
@@ -31,6 +32,8 @@ SOURCE = 1
 #: For those that wait in vain.
 SOON_S = 0.4
 CARRIERS = ("shm", "gloo")
+#: How often something is measured, and how much later the second one comes.
+TURNS, LATER_S = 15, 0.003
 
 #: What a rank does: with its group, its rank and how many there are. -> what it has of it, in words
 _Work = Callable[[ProcessGroup, int, int], dict[str, Any]]
@@ -41,6 +44,7 @@ def ask_collectives(ask: Asking) -> None:
         _computes(ask, carrier)
         _hands_on(ask, carrier)
     _waits_in_vain(ask)
+    _is_quick(ask)
     _is_not_agreed(ask)
     _loses_one(ask)
     _loses_a_stage(ask)
@@ -198,6 +202,33 @@ def _waits_in_vain(ask: Asking) -> None:
     *others, _ = _told(ask, work, 3)
     _ask_all(ask, "that the last one does not enter", others, dict.fromkeys(
         _OPERATIONS, [CollectiveError.__name__, [], True]))
+
+
+def _is_quick(ask: Asking) -> None:
+    """Whoever waits for another one, which comes later, is woken by it, and does not only look from time to time."""
+    def waits(group: ProcessGroup, rank: int, _: int) -> None:
+        group.barrier()
+
+    def hands_on(group: ProcessGroup, rank: int, step: int) -> None:
+        for receives in (True, False) if rank else (False, True):
+            if receives:
+                group.receive("hidden_states", step, torch.empty(2))
+            else:
+                group.send("hidden_states", step, torch.ones(2))
+
+    def turns(group: ProcessGroup, rank: int, ranks: int) -> dict[str, Any]:
+        took = []
+        for turn in range(TURNS):
+            began = time.monotonic()
+            if rank:
+                time.sleep(LATER_S)
+            (waits if group.tp.world_size > 1 else hands_on)(group, rank, turn)
+            took.append(time.monotonic() - began - LATER_S)
+        return {"took": statistics.median(took)}
+
+    for tp, words in ((2, "meeting one that comes later"), (1, "handing something to and fro")):
+        for rank, told in enumerate(_told(ask, turns, 2, tp=tp)):
+            ask.took(f"{words}, on rank {rank}", told.get("took", PATIENCE_S), LOOK_S / 2)
 
 
 def _is_not_agreed(ask: Asking) -> None:

@@ -22,7 +22,7 @@ from tests.mutation.score import Fate, Outcome, outcome_of, running
 from tests.mutation.shell.plays import EngineScene, Said, play_until_red
 
 #: What a mutant may take: so many scenarios, so long. A start that hangs is called so after a minute.
-MOST_PLAYS, MUTANT_S = 14, 150.0
+MOST_PLAYS, MUTANT_S = 30, 150.0
 #: The scenario in which nobody does anything for a while.
 AT_REST = "test_an_idle_engine_rests"
 #: How those are called in which a program asks for what is documented, and how many of them are played at most.

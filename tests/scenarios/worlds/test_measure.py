@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
-from scenarios.worlds.measure import holdings_of
+from scenarios.worlds.measure import crashed_in, errors_in, holdings_of, log_of
 
 
 def test_a_thread_and_a_descriptor_more_are_seen() -> None:
@@ -56,3 +57,45 @@ def test_what_another_one_reads_for_a_moment_is_not_counted_and_what_it_keeps_is
         kept = holdings_of(os.getpid(), with_memory=False)
     assert before is not None and passing is not None and kept is not None
     assert passing.descriptors == before.descriptors and kept.descriptors == before.descriptors + 1
+
+
+LOG = """\
+[core.0] ERROR engine.process.answers: the copy thread failed
+Traceback (most recent call last):
+  File "fates.py", line 98, in steps
+    raise RuntimeError(fault.text)
+RuntimeError: planted by the plan
+[core.0] ERROR engine.process.shell: the core leaves: PeerDeadError: worker.0 (pid 3) died
+SIGTERM
+Process frontend.0@0:
+Traceback (most recent call last):
+  File "client.py", line 75, in shutdown
+    self.run(ending)
+    ^^^^^^^^^^^^^^^^
+RuntimeError: planted by the plan
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "children.py", line 140, in _signal
+[worker.1] INFO engine.worker: another one's
+    signal.pidfd_send_signal(self.sentinel, number)
+OSError: [Errno 9] Bad file descriptor
+and what it says besides
+Exception ignored in: <function QueueEnd.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "end.py", line 3, in __del__
+KeyError
+"""
+
+
+def test_of_each_traceback_in_a_log_the_last_line_counts() -> None:
+    assert errors_in(LOG) == ["RuntimeError: planted by the plan", "OSError: [Errno 9] Bad file descriptor", "KeyError"]
+    assert crashed_in(LOG) == ["frontend.0@0"]
+    assert errors_in("") == errors_in("[core.0] ERROR x: Traceback\nProcess x:\n") == []
+
+
+def test_a_play_that_printed_nothing_has_no_log(tmp_path: Path) -> None:
+    assert log_of(str(tmp_path / "engine.log")) == ""
+    (tmp_path / "engine.log").write_bytes(b"\xff\n")
+    assert len(log_of(str(tmp_path / "engine.log"))) == 2
