@@ -149,8 +149,8 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
                 yield Incident(Sort.STUMBLE, node, record.at, _words(record), None, record)
 
 
-#: What Python prints of an exception that a fault has raised.
-_PLANTED = {Fate.RAISE: "RuntimeError: {0.text}", Fate.EXIT: "SystemExit: {0.code}"}
+#: What Python prints of an exception that a fault has raised, and where a process is asked to leave amid its last word.
+_PLANTED, _ASKED = {Fate.RAISE: "RuntimeError: {0.text}", Fate.EXIT: "SystemExit: {0.code}"}, "SystemExit: SIGTERM"
 
 
 def _of_prints(history: History) -> Iterator[Incident]:
@@ -158,7 +158,7 @@ def _of_prints(history: History) -> Iterator[Incident]:
     planted = {_PLANTED[receipt.fault.fate].format(receipt.fault) for receipt in history.faults.receipts
                if receipt.fault is not None and receipt.fault.fate in _PLANTED}
     for text in history.lab.printed:
-        if text not in planted:
+        if text != _ASKED and text not in planted:
             yield Incident(Sort.STUMBLE, LAB, history.ended_at, f"printed: {text}")
 
 

@@ -349,3 +349,8 @@ def test_an_exception_is_printed_only_where_a_fault_has_raised_it(printed: str, 
     h.fires("raise", "frontend.0/mark:dying").fires("exit", "core.0/mark:dying")
     assert h.lab(printed=[printed]).judged(LAW).verdict is verdict
     assert history(tp=1).started().request("a").lab(printed=[printed]).judged(LAW).verdict is Verdict.BROKEN
+
+
+def test_who_is_asked_to_leave_may_print_that() -> None:
+    h = history(tp=1).started().request("a").lab(printed=["SystemExit: SIGTERM"])
+    assert h.judged(LAW).verdict is Verdict.HELD
