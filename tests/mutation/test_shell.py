@@ -51,7 +51,7 @@ def test_what_no_play_runs_is_played_by_none(tree: Path) -> None:
 
 
 def test_the_programs_that_run_its_line_are_played_however_long_they_take() -> None:
-    scenes = [EngineScene(name=f"test_{number}", seconds=number, lines={"f.py": {1}}) for number in range(20)]
+    scenes = [EngineScene(name=f"test_{number}", seconds=number, lines={"f.py": {1}}) for number in range(50)]
     scenes.append(EngineScene(name=f"{PROGRAMS}asks", seconds=90.0, lines={"f.py": {1}}))
     chosen = [scene.name for scene in _telling("f.py", scenes)]
     assert chosen[0] == f"{PROGRAMS}asks" and len(set(chosen)) == len(chosen) == MOST_PLAYS

@@ -49,6 +49,7 @@ def ask_collectives(ask: Asking) -> None:
     _loses_one(ask)
     _loses_a_stage(ask)
     _takes_nothing(ask)
+    _shares_nothing(ask)
     _is_alone(ask)
     _chooses(ask)
 
@@ -59,7 +60,13 @@ def _told(ask: Asking, work: _Work, ranks: int, carrier: str = "shm", tp: int | 
     meet = f"file://{ask.folder}/meeting-{time.monotonic_ns()}"
 
     def one(rank: int, connection: Connection) -> None:
-        group = ProcessGroup(rank, ranks, meet, "cpu", PATIENCE_S, carrier, tp)  # type: ignore[arg-type]
+        made: list[ProcessGroup] = []
+        error, _, missing = _fails(lambda: made.append(ProcessGroup(
+            rank, ranks, meet, "cpu", PATIENCE_S, carrier, tp)), "device_communicator 'shm'")  # type: ignore[arg-type]
+        if not made:
+            connection.send({"why not": [error, missing]})
+            return
+        [group] = made
         connection.send(work(group, rank, ranks))
         connection.recv()  # it is there for the others until all have said what they have
         group.close()
@@ -292,6 +299,18 @@ def _takes_nothing(ask: Asking) -> None:
 
     _ask_all(ask, "of a step that nobody takes", _told(ask, work, 2, tp=1),
              {"what is told": [CollectiveError.__name__, []]})
+
+
+def _shares_nothing(ask: Asking) -> None:
+    """Where ranks cannot share memory: by gloo, unless shared memory is asked for by name."""
+    def work(group: ProcessGroup, rank: int, ranks: int) -> dict[str, Any]:
+        return {"what carries it": group.carrier, "the sum": group.all_reduce(torch.ones(1)).item()}
+
+    with patch("engine.worker.parallel.coordinator.share_memory", lambda *_: None):
+        _ask_all(ask, "where nothing can be shared", _told(ask, work, 2, "auto"),
+                 {"what carries it": "gloo", "the sum": 2.0})
+        _ask_all(ask, "where it has to be", _told(ask, work, 2, "shm"),
+                 {"why not": [ConfigError.__name__, []]})
 
 
 # -- one alone, and where it computes ---------------------------------------------------------------------------------

@@ -287,6 +287,22 @@ def test_what_a_living_core_cannot_be_sent_fails_and_what_a_dead_one_cannot_ends
     assert client.run(client.life.send([b"x"])) is True and "unroutable" not in client.hand.names()
 
 
+def test_a_request_whose_sending_fails_is_its_caller_s_alone() -> None:
+    client = Client().start()
+
+    def broken(effect: Send) -> None:
+        raise OSError("no such socket")
+
+    client.hand.instead[Send] = broken
+    with pytest.raises(OSError, match="no such socket"):
+        client.run(client.life.add("a", [1], PARAMS))
+    del client.hand.instead[Send]
+    client.run(client.life.add("a", [1], PARAMS))  # its id and its place are free
+    client.run(client.life.add("b", [1], PARAMS))
+    client.run(client.life.shutdown())
+    assert [name for name, _ in client.ends] == ["a", "b"]
+
+
 # -- the end
 
 

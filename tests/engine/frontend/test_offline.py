@@ -98,7 +98,7 @@ def test_an_address_that_is_not_this_host_s_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"data_parallel_master_address": "nowhere"}, "master_address must be tcp://host:port"),
-    ({"data_parallel_master_address": 5}, "master_address must be tcp://host:port or ipc:///path, got 5"),
+    ({"data_parallel_master_address": 5}, r"data_parallel\.master_address: Expected `str \| null`, got `int`"),
     ({"data_parallel_rank": 2}, "data_parallel_rank must be below data_parallel_size, got 2 of 2"),
     ({"data_parallel_coordinator": True}, "have a client each, and no coordinator"),
     ({"data_parallel_head_address": "ipc:///h"}, "give no master_address"),

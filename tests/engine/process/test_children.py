@@ -96,6 +96,16 @@ def test_a_child_that_was_forgotten_still_tells_how_it_ended() -> None:
     assert child.exitcode() == 0
 
 
+def test_a_child_that_was_forgotten_is_sent_no_signal() -> None:
+    """Whoever breaks off ends whatever it has started, also what it has given back by then."""
+    child = start_child(core(), f"{HERE}:echo", "fork", bytes)
+    child.hang_up()
+    assert child.join(10.0)
+    child.close()
+    child.terminate()
+    child.kill()
+
+
 def test_a_child_sees_its_parent_hang_up(ports, tmp_path) -> None:
     child = ports.start_child(core(), f"{HERE}:obeys", "fork")
     child.send_recipe(str(tmp_path / "said").encode())

@@ -7,6 +7,7 @@ from tests.mutation.equivalent.base import Equivalent
 _TITLE = "a name for people, in `ps` and in logs"
 _UNASKED = "whoever waits looks then, whatever the wait says of itself"
 _OFTEN = "who looks at each wake-up whether the wait should end, and not every tenth of a second, finds the same"
+_FLUSHED = "multiprocessing flushes both where a process ends"
 _AGAIN = "what was given back is given back again, which does nothing"
 _BY_SOCKET = "a payload that does not go by shared memory goes by the socket, as it is, and takes longer"
 _NOTICE = "who does not see the bell at once sleeps until its notice comes, which follows it"
@@ -27,6 +28,15 @@ SHELLS: tuple[Equivalent, ...] = (
     Equivalent(_END, "_CheckedBell.wait", "off-by-one",
                "(now := self._clock.monotonic()) - self._checked_at >= PEER_CHECK_S", _OFTEN),
     Equivalent("engine/process/real_ports.py", "RealPorts.close", "statement-gone", "self._children.clear()", _AGAIN),
+    Equivalent("engine/process/real_ports.py", "RealPorts.close", "statement-gone", "self._segments.clear()", _AGAIN),
+    Equivalent("engine/process/entry.py", "child_main", "statement-gone", "sys.stdout.flush()", _FLUSHED),
+    Equivalent("engine/process/entry.py", "child_main", "statement-gone", "sys.stderr.flush()", _FLUSHED),
+    Equivalent("engine/frontend/client.py", "EngineCoreClient.pump", "statement-gone", "return False",
+               "who asks takes nothing at all for no, too"),
+    Equivalent("engine/worker/parallel/pipe.py", "SharedMemoryPipe.__init__", "off-by-one", "1",
+               "each word of a line does that nothing else uses", "2", behind="headers[::per_line], headers["),
+    Equivalent("engine/worker/parallel/shared_memory.py", "SharedMemoryCommunicator.__init__", "off-by-one", "3",
+               "at words that are too many nobody looks", "4", behind="self._view[LINE:LINE * (1 + "),
     Equivalent("engine/kv_events/subscriber/process.py", "KVEventSubscriber.__aiter__", "off-by-one", "1",
                "of its thread one thing at a time is asked"),
     Equivalent(_SPILL, "SpillWriter.send", "condition-turned", "position is not None", _BY_SOCKET, "position is None"),
