@@ -33,8 +33,8 @@ _L, _C, _B, _P, _I = Writer.LAYER, Writer.CALLER, Writer.LAB, Writer.PLAN, Write
 
 DECIDERS: dict[str, Decider] = {
     "nothing-without-cause": Decider(
-        "ends of requests, calls and processes; what lies about; errors that processes tell, and those that are printed "
-        "because nobody took them", (_C, _B, _P, _I),
+        "ends of requests, calls and processes; what lies about; errors that processes tell, and those that are "
+        "printed because nobody took them", (_C, _B, _P, _I),
         "an error that a process swallows and that nobody outside feels"),
     "hwm0-no-loss": Decider("each send and its receive, by digest", (_L,)),
     "edge-fifo": Decider("sends and receives in their order", (_L,)),

@@ -18,7 +18,7 @@ from engine.topology import Channel, NodeKind
 from faults.plan import MESSAGE_FATES, Fate
 from scenarios.history.history import EngineLife, History, Receipt, kind_of
 from scenarios.history.names import base
-from scenarios.history.receipts import DEATH_FATES, STALL_FATES
+from scenarios.history.receipts import DEATH_FATES, STALL_FATES, STOPPED_PART
 from scenarios.law.carried import carried, is_amid_a_call
 from scenarios.law.incidents import LAB, Incident, Sort
 
@@ -173,7 +173,10 @@ def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident
     """A standstill ends an engine only where it outlasts the shortest patience of those who wait for it."""
     bounds = history.bounds
     patience = min(bounds.stall_s, bounds.step_s, bounds.rpc_s)
-    return receipt.may_end_the_engine(patience) and of_its_group(history, receipt, incident)
+    together_s = sum(other.lasted_s for other in history.faults.receipts  # one standstill right behind another one
+                     if other.node == receipt.node and other.fate in STALL_FATES and other.at <= incident.at)
+    return (receipt.may_end_the_engine(patience) or together_s >= patience * STOPPED_PART) and of_its_group(
+        history, receipt, incident)
 
 
 def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:

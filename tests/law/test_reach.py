@@ -380,3 +380,14 @@ def test_a_client_that_is_held_between_calls_explains_no_end_of_its_group() -> N
     site = "frontend.0->core.1/requests:send"
     h.crosses(site, "add b").fires("stall", site, node="frontend.0", nth=2, until=LONG).wait(3.0).releases()
     assert _explained(h.observes("core.0", "dying", reason="CollectiveError", queued=0), Sort.DEAD) == [None]
+
+
+@pytest.mark.parametrize(("lasts_s", "explained"), [((0.4, 0.4), True), ((0.4, 0.3), False), ((0.4,), False)])
+def test_one_standstill_behind_another_one_may_last_as_long_as_others_wait(lasts_s: tuple[float, ...],
+                                                                          explained: bool) -> None:
+    h = history(tp=1).started().called("a")
+    for seconds in lasts_s:
+        h.fires("stall", STEP, until=Until(seconds=seconds)).wait(seconds).releases()
+    h = h.observes("core.0", "rpc-failed", call=3, rank=0, error="worker.0 did not answer").history()
+    found = [cause_of(h, incident) is not None for incident in incidents(h) if incident.sort is Sort.RPC]
+    assert found == [explained]

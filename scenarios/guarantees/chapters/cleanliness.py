@@ -6,7 +6,9 @@ import builtins
 from typing import Any
 
 from engine.messages import Outcome
+from engine.topology import Channel
 from scenarios.guarantees.base import (
+    DAMAGE,
     DEATHS,
     LOSSES,
     MESSAGE,
@@ -20,6 +22,7 @@ from scenarios.guarantees.base import (
 )
 from scenarios.guarantees.chapters.closing import (
     blames,
+    core_was_missed,
     has_a_client,
     has_reason_not_to_start,
     is_ended_with_another,
@@ -195,7 +198,7 @@ def _judge_blame(finding: Finding, end: Record, engine: EngineLife) -> None:
     elif death is None or (met and not history.is_of(death.node, engine)):  # it met something itself
         return
     elif death.onset <= end.at and not _was_leaving(history, engine, death.onset) and not blames(
-            history, death, end.data["reason"]):
+            history, death, end.data["reason"]) and not core_was_missed(history, engine, end.data["reason"]):
         finding.broke("the start failed with {!r}, but {} died ({})", end.data["reason"], death.node, death.how,
                       at=end.at, node=engine.core)
 
@@ -270,8 +273,9 @@ def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
 
 def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
     history, ended, node = finding.history, operation.ended_at, operation.node
+    changed = history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value) if operation.outcome == Outcome.FAILED else ()
     if not operation.pending_at(since) or _never_reached(history, operation, core, since) or is_ended_with_another(
-            history, operation, core):
+            history, operation, core) or any(hit.node == core for hit in changed):  # it may be what was changed
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from engine.messages import Outcome
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.guarantees.base import DAMAGE, DEATHS, LOSSES, ORDERINGS, PROCESS, ROUNDING_S, Finding
+from scenarios.guarantees.base import DAMAGE, DEATHS, LOSSES, MESSAGE, ORDERINGS, PROCESS, ROUNDING_S, Finding
 from scenarios.history.history import (
     FOREVER,
     Death,
@@ -272,6 +272,12 @@ def blames(history: History, death: Death, reason: str, client: str = "", at: fl
         return any(words in reason for words in (f"sys.exit({fault.code})", f"exit code {fault.code}")) or \
             reason == str(fault.code)
     return receipts[0].fate != Fate.RAISE or fault is None or fault.text in reason or "exit code 1" in reason
+
+
+def core_was_missed(history: History, engine: EngineLife, reason: str) -> bool:
+    """Whether it is named, and a message of its own start was struck besides."""
+    return engine.core in reason and any(r.node in (engine.core, history.owner(engine)) and r.fate in MESSAGE
+                                         and "/handshake:" in r.site for r in history.faults.receipts)
 
 
 def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended: float) -> None:

@@ -92,7 +92,8 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                         measured=ended - since - history.faults.frozen_s(node, since, ended, *_ears(history, node)),
                         at=ended, node=node):
         return
-    if noticed_s(history, death, node) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD:
+    if noticed_s(history, death, node) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD and not (
+            history.in_step(history.engine_of(death.node)) and word_is_lost(history)):  # it looks for another's end
         judge_last_wait(finding, operation, death, ended)
     if operation.outcome == Outcome.FAILED and operation.error not in _OF_ITS_OWN and \
             operation.began_at > death.at + bound:

@@ -60,8 +60,8 @@ _SAID = ("start", "notice")
 #: In the twin, where a turn takes no time but its own.
 SLACK_S = 0.005
 
-#: What a message met that is taken in all the same: nothing, or a standstill of its reader.
-_HEARD = (None, Fate.STALL, Fate.HANG, Fate.DUPLICATE)
+#: What a message met that is taken in all the same: nothing, a standstill of its reader, or the end of somebody else.
+_HEARD = (None, Fate.STALL, Fate.HANG, Fate.DUPLICATE, Fate.TERMINATE, Fate.KILL)
 
 
 def _judge_ready(finding: Finding, hub: str, core: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from engine.topology import Channel
 from faults.journal import Record
+from faults.plan import MESSAGE_FATES
 from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.history.history import EngineLife, Fate, History
 from scenarios.history.names import base
+from scenarios.history.operations import Startup
 from scenarios.history.play import Play
 
 #: What a core says to each with whom it shakes hands: an empty frame, HELLO, READY.
@@ -138,7 +140,9 @@ def _judge_offline(finding: Finding) -> None:
             others = [name for name in named if name not in {engine.core for engine in history.engines_of(startup.node)}
                       or differs]
             said = "" if startup.end is None else str(startup.end.data.get("reason", ""))
-            if len(others) != 1 or startup.end is None or startup.ready:
+            several = named is gone and len(gone) > 1  # each may name whom it missed first
+            if len(others) != 1 or several or startup.end is None or startup.ready or _misses_its_own(
+                    history, startup, said):
                 continue
             if others[0] not in said or (len(ranks) > 2 and any(
                     engine.core in said for engine in ranks if engine.core != others[0])):
@@ -146,6 +150,13 @@ def _judge_offline(finding: Finding) -> None:
                               others[0], at=startup.end.at, node=startup.node)
             else:
                 finding.witness("{} was told of {}", startup.node, others[0], at=startup.end.at, node=startup.node)
+
+
+def _misses_its_own(history: History, startup: Startup, said: str) -> bool:
+    """Whether it was told of its own core, whose words at birth were struck."""
+    mine = [engine.core for engine in history.engines_of(startup.node)]
+    return any(core in said for core in mine) and any(
+        receipt.node in (startup.node, *mine) and receipt.fate in MESSAGE_FATES for receipt in history.faults.receipts)
 
 
 def _judge_attached(finding: Finding) -> None:

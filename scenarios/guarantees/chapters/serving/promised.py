@@ -8,12 +8,13 @@ from engine.topology import Mark
 from scenarios.guarantees.base import DAMAGE, MEMORY, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.flight import CHAPTER, passed
 from scenarios.guarantees.tokens import check_tokens_match_reference
-from scenarios.history.history import EngineLife, History
+from scenarios.history.history import EngineLife, Fate, History
 from scenarios.history.play import Play
 from scenarios.history.steps import Step, asked_of, steps_of
 
 SOURCE = "vLLM V1 scheduler"
 _OTHER_REQUESTS = Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another request")
+_OTHER_TOKENS = Where(frozenset({Fate.CORRUPT}), sites="*/outputs:receive", why="changed bytes may be other tokens")
 
 
 def check_async_same_tokens(history: History) -> Finding:
@@ -84,7 +85,7 @@ GUARANTEES = (
         sentence="With async scheduling a workload has the tokens, ends and reasons that it has without.",
         wrong="goes on with another token than the one that was in flight",
         witness="a step computed with a token that the core did not know when it scheduled that step",
-        envelope=Envelope(outside=(MEMORY, _OTHER_REQUESTS)),
+        envelope=Envelope(outside=(MEMORY, _OTHER_REQUESTS, _OTHER_TOKENS)),
     ),
     Guarantee(
         id="placeholders-conserved", chapter=CHAPTER, source=SOURCE, check=check_placeholders_conserved,

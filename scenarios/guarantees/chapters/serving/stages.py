@@ -21,7 +21,8 @@ from scenarios.history.steps import Step, steps_of
 CHAPTER = "Pipeline stages"
 SOURCE = "vLLM V1 pipeline parallel"
 _SEND, _RECEIVE = "/pipe:send", "/pipe:receive"
-_OTHER_REQUESTS = Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another request")
+_OTHERS = (Where(DAMAGE, sites="*/requests:receive", why="changed bytes may be another request"),
+           Where(frozenset({Fate.CORRUPT}), sites="*/outputs:receive", why="changed bytes may be other tokens"))
 
 
 def _ranks(history: History, engine: EngineLife) -> list[str]:
@@ -211,7 +212,7 @@ GUARANTEES = (
         wrong={"tokens": "goes on with a token that was told for somebody else",
                "order": "takes what another step left"},
         witness="a request was aborted, or gave way, with a step of its own in flight",
-        envelope=Envelope(outside=(MEMORY, _OTHER_REQUESTS)),
+        envelope=Envelope(outside=(MEMORY, *_OTHERS)),
     ),
     Guarantee(
         id="pp-stage-death-told", chapter=CHAPTER, source=SOURCE, check=check_pp_stage_death_told, applies=_has_stages,
@@ -228,6 +229,6 @@ GUARANTEES = (
                  "given its blocks.",
         wrong="keeps the blocks of a request that gave way, and goes on in them",
         witness="a block changed hands while a step that wrote to it was in flight, and its new owner was served",
-        envelope=Envelope(outside=(MEMORY, _OTHER_REQUESTS)),
+        envelope=Envelope(outside=(MEMORY, *_OTHERS)),
     ),
 )
