@@ -326,7 +326,8 @@ def _last_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
             node != death.node and node in history.last and history.last[node].at > death.at for _, node in gone):
         return False
     return has_no_chance(death) or any(  # it may have met more than one
-        receipt.node == death.node and has_no_chance(death._replace(how=str(receipt.fate)))
+        receipt.node == death.node and (has_no_chance(death._replace(how=str(receipt.fate))) or (
+            receipt.fate in DEATHS and receipt.site.endswith(f"/mark:{Mark.DYING.value}")))  # amid its cleaning up
         for receipt in history.faults.receipts)
 
 
