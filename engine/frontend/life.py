@@ -338,9 +338,8 @@ class ClientLife:
             # another client's coordinator is ended for that.
             why_is_known = handle.has_said_why or (
                 index not in self.session.notices if is_core else handle.process is not None)
-            another_is_gone = any(one.gone() is not None for one in self._engines.all if one is not handle)
-            patience_s = 0.0 if why_is_known or another_is_gone else (
-                _SAME_END_SHARE * self.config.bounds.detection_s)
+            is_alone = all(one.gone() is None for one in self._engines.all if one is not handle)
+            patience_s = _SAME_END_SHARE * self.config.bounds.detection_s if is_alone and not why_is_known else 0.0
             yield from self._see_ends(now, patience_s)
             yield from self._engines.look_for_another(handle, now + patience_s)
             yield from self._all_die(reason + self._engines.silent(now))

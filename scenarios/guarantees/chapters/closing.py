@@ -327,7 +327,7 @@ def _last_was_struck_down(history: History, engine: list[ProcessEnd]) -> bool:
         return False
     return has_no_chance(death) or any(  # it may have met more than one
         receipt.node == death.node and (has_no_chance(death._replace(how=str(receipt.fate))) or (
-            receipt.fate in DEATHS and receipt.site.endswith(f"/mark:{Mark.DYING.value}")))  # amid its cleaning up
+            receipt.fate in DEATHS and kind_of(death.node) == NodeKind.COORDINATOR))  # amid its cleaning up
         for receipt in history.faults.receipts)
 
 

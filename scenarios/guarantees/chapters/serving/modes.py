@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from engine.topology import Channel
 from faults.journal import Record
-from faults.plan import MESSAGE_FATES
-from scenarios.guarantees.base import DEATHS, STALLS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.base import DEATHS, MESSAGE, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.history.history import EngineLife, Fate, History
 from scenarios.history.names import base
@@ -156,7 +155,7 @@ def _misses_its_own(history: History, startup: Startup, said: str) -> bool:
     """Whether it was told of its own core, whose words at birth were struck."""
     mine = [engine.core for engine in history.engines_of(startup.node)]
     return any(core in said for core in mine) and any(
-        receipt.node in (startup.node, *mine) and receipt.fate in MESSAGE_FATES for receipt in history.faults.receipts)
+        receipt.node in (startup.node, *mine) and receipt.fate in MESSAGE for receipt in history.faults.receipts)
 
 
 def _judge_attached(finding: Finding) -> None:
