@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import msgspec
 
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.message_queue import MessageQueue
-from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, held, no_more, sleeps, until
+from scenarios.programs.asking import LATE_S, PATIENCE_S, Asking, has_ipv6, held, no_more, sleeps, until
 from scenarios.programs.queues.opening import (
     CHUNK_BYTES,
     LARGE,
@@ -38,7 +37,7 @@ def ask_from_afar(ask: Asking) -> None:
         writer.enqueue(b"x" * LARGE, PATIENCE_S)
         reader.dequeue(PATIENCE_S)
     before = held()
-    for ip in (None, LOOPBACK, "::1") if _has_ipv6() else (None, LOOPBACK):
+    for ip in (None, LOOPBACK, "::1") if has_ipv6() else (None, LOOPBACK):
         with opened(0, 1, ip=ip) as (writer, reader):
             _goes(ask, writer, reader, ip)
     with opened(0, 1) as (writer, reader):
@@ -50,15 +49,6 @@ def ask_from_afar(ask: Asking) -> None:
     _is_not_let_in(ask)
     gc.collect()
     ask("what is left of all who were afar", lambda: no_more(before), True)
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-        return True
-    except OSError:
-        return False
 
 
 def _goes(ask: Asking, writer: MessageQueue, reader: MessageQueue, ip: str | None) -> None:

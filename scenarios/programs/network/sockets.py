@@ -6,14 +6,12 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from typing import Any
 
-import msgspec
 import zmq
 
 from engine.errors import ConfigError
@@ -23,7 +21,7 @@ from engine.wire.places import SILENT_BEATS
 from engine.wire.reserved import reserve
 from engine.wire.sockets import LARGE_BUFFER_BYTES, ZERO_COPY_BYTES, ZmqSocket, buffer_bytes_for, memory_of
 from engine.wire.wiring import identity_of
-from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, held, interrupting, no_more, until
+from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, has_ipv6, held, interrupting, no_more, until
 from scenarios.programs.queues.opening import LOOPBACK
 
 ANY_PORT = f"tcp://{LOOPBACK}:*"
@@ -40,11 +38,12 @@ def ask_sockets(ask: Asking) -> None:
         dealer.send([bytes(ZERO_COPY_BYTES)])
         _next(router)
     before = held()
-    for address in (f"ipc://{ask.folder}/more.ipc", ANY_PORT, "tcp://[::1]:*" if _has_ipv6() else ANY_PORT):
+    for address in (f"ipc://{ask.folder}/more.ipc", ANY_PORT, *(["tcp://[::1]:*"] if has_ipv6() else [])):
         with _context() as context:
             _routes(ask, context, address)
             _watches(ask, context, address)
             _publishes(ask, context, address)
+    _is_far_behind(ask)
     _hears_nothing(ask)
     _is_interrupted(ask)
     _is_refused(ask)
@@ -52,15 +51,6 @@ def ask_sockets(ask: Asking) -> None:
     _has_large_buffers(ask)
     gc.collect()
     ask("what is left of all sockets", lambda: no_more(before), True)
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-        return True
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager
@@ -187,21 +177,24 @@ def _publishes(ask: Asking, context: zmq.Context, address: str) -> None:
             repr([(0, [b"a", b"1"]), (0, [b"b", b"2"]), (0, [b"a", b"4"])]))
         for one in (first, second, publisher):
             one.close()
-    publisher, slow = _pair(context, f"ipc://{address.partition('//')[2]}.slow" if way == "ipc" else address,
-                            ("XPUB", "SUB"), send_hwm=1, theirs={"receive_hwm": 1})
-    ask(f"who subscribes by {way}", lambda: _next(publisher) is not None, True)
-    for number in range(MANY if way == "ipc" else 0):
-        publisher.send([b"%d" % number, b"x" * 1000])
-    came = 0
-    while slow.poll(100):
-        slow.try_receive()
-        came += 1
-    ask(f"how many come to who is far behind by {way}", lambda: (0 < came < 1000) == (way == "ipc"), True)
-    for one in (slow, publisher):
-        one.close()
     xsub, word = ZmqSocket(context, _spec("XSUB", address.replace("more", "up"), bind=True)), [b"word", b"\1x"]
     ask.raised(f"a word by {way} that would be torn apart", lambda: xsub.send(word), ValueError, "00 or 01")
     xsub.close()
+
+
+def _is_far_behind(ask: Asking) -> None:
+    """Who has room for one message, and so has who publishes: what nobody reads is lost."""
+    with _context() as context:
+        publisher, slow = _pair(context, f"ipc://{ask.folder}/slow.ipc", ("XPUB", "SUB"), send_hwm=1,
+                                theirs={"receive_hwm": 1})
+        ask("who subscribes and is slow", lambda: _next(publisher) is not None, True)
+        for number in range(MANY):
+            publisher.send([b"%d" % number, b"x" * 1000])
+        came = 0
+        while slow.poll(100):
+            slow.try_receive()
+            came += 1
+        ask("how many come to who is far behind", lambda: 0 < came < 1000, True)
 
 
 def _hears_nothing(ask: Asking) -> None:
@@ -303,8 +296,7 @@ def _has_large_buffers(ask: Asking) -> None:
         [[5 << 10, 3 << 10], [0, 0]])
     with _context() as context:
         for wanted in (0, 1 << 16):
-            spec = _spec("PULL", ANY_PORT, bind=True, buffer_bytes=wanted)
-            one = ZmqSocket(context, msgspec.structs.replace(spec))
+            one = ZmqSocket(context, _spec("PULL", ANY_PORT, bind=True, buffer_bytes=wanted))
             ask(f"the buffers of one that asks for {wanted}", lambda: one._socket.getsockopt(zmq.RCVBUF),
                 wanted or -1)
             one.close()

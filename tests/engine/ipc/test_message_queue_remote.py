@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import socket
 import threading
 
 import msgspec
@@ -15,6 +14,7 @@ from engine.errors import PeerDeadError, QueueError, QueueTimeoutError
 from engine.ipc import remote
 from engine.ipc.message_queue import MessageQueue
 from engine.ipc.wait import SpinThenSleep
+from scenarios.programs.asking import has_ipv6
 
 zmq = pytest.importorskip("zmq")
 if not zmq.has("curve"):
@@ -22,15 +22,6 @@ if not zmq.has("curve"):
 
 BOUND_S = 20.0
 processes = multiprocessing.get_context("fork")
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-        return True
-    except OSError:
-        return False
 
 
 @pytest.fixture
