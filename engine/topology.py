@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
+class Topology(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Which processes a play has."""
 
     engines: tuple[Engine, ...] = (Engine(),)
@@ -78,16 +78,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     def head_of(self, engine: int) -> Node:
         """Who owns the first of the engines that it is deployed with, and so their coordinator; offline its owner."""
-        if self.is_offline(engine):
-            return self.owner_of(engine)
-        return next(self.owner_of(one.index) for one in self.deployments
-                    if any(member.index == engine for member in one.engines))
+        return _head_of(self, engine)
 
     def is_spread(self, engine: int) -> bool:
         """Whether not all that it is deployed with are started by one, and they have a head."""
-        return not self.is_offline(engine) and any(
-            self.owner_of(member.index) != self.head_of(engine) for one in self.deployments
-            if any(member.index == engine for member in one.engines) for member in one.engines)
+        return _is_spread(self, engine)
 
     def is_headless(self, engine: int) -> bool:
         """Whether it was started elsewhere than its client."""
@@ -225,6 +220,21 @@ def _deployments(topology: Topology) -> tuple[Deployment, ...]:
             found.append(known := [])
         known.append(engine)
     return tuple(_deployment(topology, tuple(engines)) for engines in found)
+
+
+@lru_cache(maxsize=256)
+def _head_of(topology: Topology, engine: int) -> Node:
+    if topology.is_offline(engine):
+        return topology.owner_of(engine)
+    return next(topology.owner_of(one.index) for one in topology.deployments
+                if any(member.index == engine for member in one.engines))
+
+
+@lru_cache(maxsize=256)
+def _is_spread(topology: Topology, engine: int) -> bool:
+    return not topology.is_offline(engine) and any(
+        topology.owner_of(member.index) != topology.head_of(engine) for one in topology.deployments
+        if any(member.index == engine for member in one.engines) for member in one.engines)
 
 
 def _deployment(topology: Topology, engines: tuple[Engine, ...]) -> Deployment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.topology import data_parallel
 from faults.plan import Until
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -107,6 +108,25 @@ def who_leaves_without_a_reason_leaves_by_another_one_that_is_named() -> Builder
 @rejects("birth-told")
 def who_leaves_without_a_reason_leaves_by_another_one_and_a_third_one_is_named() -> Builder:
     return _leaves("worker.0 failed in execute_model", "worker.1/mark:executing")
+
+
+@accepts("birth-told")
+def who_fails_behind_another_one_that_was_heard_need_not_be_named() -> Builder:
+    return _both_fail("core.1: it cannot start")
+
+
+@rejects("birth-told")
+def who_fails_behind_another_one_that_was_heard_is_told_by_a_third_one() -> Builder:
+    return _both_fail("core.2: it cannot start")
+
+
+def _both_fail(told: str) -> Builder:
+    """One is killed, two say that they cannot go on, and the later one's word is damaged."""
+    h = history(topology=data_parallel(4)).observes("frontend.0", "starting").fires("kill", "core.3/mark:born")
+    h.crosses("core.1->frontend.0/birth:receive", "f", word="failed")
+    h.crosses(f"{WORKERS}:send", "l", word="failed").crosses(f"{WORKERS}:receive", "l", word="failed")
+    h.fires("corrupt", f"{WORKERS}:receive")
+    return _fails(h.observes("frontend.0", "bad-frame", edge="birth", error="its checksum is wrong"), told)
 
 
 @rejects("birth-told")

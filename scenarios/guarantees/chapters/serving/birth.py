@@ -111,19 +111,26 @@ def _judge_unread(finding: Finding, hit: Receipt) -> None:
 
 
 def _judge_reason(finding: Finding, hit: Receipt) -> None:
-    """Its parent cannot say why it goes, and says who does, or whom else a fault has hit."""
+    """Its parent cannot say why it goes, and says who does, or who else was heard, or hit by a fault."""
     history, child = finding.history, str(child_of(hit.site))
     others = {base(name) for other in history.faults.receipts if other.id != hit.id
               for name in (other.node, *_NAMES.findall(other.site))}
     told = [record for name in ("start-failed", "engine-dead") for node, record in history.observed(name)
             if record.at >= hit.at and record.data["reason"] and _has_started(history, node, hit)]
     for record in told[:1]:
-        if not any(name in record.data["reason"] for name in (child, *others)):
+        if not any(name in record.data["reason"] for name in (child, *others, *_heard(history, hit, record.at))):
             finding.broke("{} went without a reason that was heard, and what was told is {!r}", child,
                           record.data["reason"], at=record.at, node=hit.node)
         else:
             finding.witness("{} went without a reason that was heard, and what was told is {!r}", child,
                             record.data["reason"], at=record.at, node=hit.node)
+
+
+def _heard(history: History, hit: Receipt, until: float) -> set[str]:
+    """-> whose reasons its parent had read by then."""
+    return {str(child_of(record.site)) for record in history.records(hit.node)
+            if record.at <= until and record.site and Channel.BIRTH.value in record.site and record.site != hit.site
+            and record.site.endswith(":receive") and record.data.get("word") in _REASONS}
 
 
 GUARANTEES = (
