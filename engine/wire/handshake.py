@@ -120,6 +120,7 @@ def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s:
     now = yield Now()
     engines = metadata.keys()
     hello_deadline, deadline = now + hello_s, now + startup_s
+    connected: set[int] = set()  # whose empty frame came, by which a core begins
     greeted: dict[int, Greeting] = {}
     ready: dict[int, int] = {}
     announced = set(expected.of_others) if REQUESTS in inboxes else set(engines)
@@ -140,7 +141,9 @@ def frontend_handshake(metadata: Mapping[int, EngineHandshakeMetadata], hello_s:
             yield Observe("bad-frame", {"edge": inbox, "error": f"unknown engine {peer}"})
         elif inbox == REQUESTS:
             announced.add(peer)
-        elif frames != [b""]:
+        elif frames == [b""] and peer not in connected:
+            connected.add(peer)
+        else:
             problem = yield from _greeting(peer, frames, metadata[peer], expected, greeted, ready, heard)
             if problem:
                 yield Observe("bad-frame", {"edge": inbox, "error": problem})

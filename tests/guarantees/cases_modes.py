@@ -136,6 +136,24 @@ def all_other_ranks_are_told_who_never_came() -> Builder:
     return gives_up(never_comes(), HEAD, "frontend.2", reason="core.1 (rank 1) of 3 did not come within 5 s")
 
 
+def _unanswered(reason: str) -> Builder:
+    """Its own client's answer is lost, and another rank dies."""
+    h = meets().fires("kill", "core.0/mark:born").observes("core.1", "born", pid=12)
+    h.fires("drop", f"{OWN}->core.1/handshake:receive", node="core.1").wait(1.0)
+    h.observes("core.1", "dying", reason="StartupError: the frontend did not answer", queued=0)
+    return gives_up(h, OWN, reason=reason)
+
+
+@silent(AGREE)
+def whose_own_core_was_not_answered_need_not_be_told_of_another_one() -> Builder:
+    return _unanswered("the frontend did not answer")
+
+
+@rejects(AGREE)
+def whose_own_core_was_not_answered_is_told_something_else() -> Builder:
+    return _unanswered("it is late")
+
+
 @accepts(AGREE)
 def all_ranks_are_told_who_is_none_of_them() -> Builder:
     h = meets(differs={"data_parallel_size": 3, "data_parallel_rank": 2})

@@ -76,7 +76,8 @@ def check_bad_frame_isolated(history: History) -> Finding:
 def _closed_at(history: History, node: str) -> float:
     """When one of several who have started what it lives with had begun to end that."""
     engine = history.engine_of(node)
-    return history.group_closing_at(engine) if history.is_apart(engine) else FOREVER
+    group = {*history.joined(engine), *history.coordinated(engine)}
+    return min(map(history.closing_at, group)) if history.is_apart(engine) else FOREVER
 
 
 def unreadable(history: History) -> list[Receipt]:

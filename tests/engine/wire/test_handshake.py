@@ -111,6 +111,17 @@ def test_foreign_and_doubled_messages_are_ignored_and_the_start_succeeds(foreign
     assert len(reported) >= sum(1 for _, frames, _ in foreign if frames not in ([b""], [b""] * 3)) - 1
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_greeting_that_has_lost_all_its_bytes_is_told_of_and_not_taken_for_the_first_frame(place: int) -> None:
+    hand = Hand()
+    for number, (inbox, frames) in enumerate(TALK):
+        hand.inboxes[inbox].append((0.0, 0, [b""] if number == place else frames))
+    with pytest.raises(StartupError, match="core.0 did not"):
+        hand.run(frontend_handshake({0: METADATA}, 5.0, 20.0))
+    reported = [data["error"] for name, data in hand.observed if name == "bad-frame"]
+    assert len(reported) == (2 if place == 1 else 1), "a READY that comes before HELLO is one more"
+
+
 def test_ready_before_hello_does_not_count() -> None:
     with pytest.raises(StartupError, match="HELLO"):
         frontend([(HANDSHAKE, ready()), (REQUESTS, [b""])])

@@ -152,9 +152,10 @@ def _judge_offline(finding: Finding) -> None:
 
 
 def _misses_its_own(history: History, startup: Startup, said: str) -> bool:
-    """Whether it was told of its own core, whose words at birth were struck."""
+    """Whether it was told of its own core, or what that said as it left, where words between the two were struck."""
     mine = [engine.core for engine in history.engines_of(startup.node)]
-    return any(core in said for core in mine) and any(
+    last = [record.data["reason"] for core in mine for record in history.by_node("dying").get(core, ())]
+    return (any(core in said for core in mine) or any(said and reason.endswith(said) for reason in last)) and any(
         receipt.node in (startup.node, *mine) and receipt.fate in MESSAGE for receipt in history.faults.receipts)
 
 

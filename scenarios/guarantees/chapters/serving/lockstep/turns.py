@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.topology import Channel, Mark
 from faults.journal import Record
-from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee
+from scenarios.guarantees.base import DEATHS, ROUNDING_S, Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.coordinator import SLACK_S
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.guarantees.readers.lockstep import ALL_REDUCE, FORWARD, Group, Rank, groups, is_lockstep
@@ -235,7 +235,7 @@ def _too_soon(history: History, rank: Rank, before: _Report, sent: Record, times
     frozen_s = history.faults.frozen_s(rank.core, before.heard_at, sent.at)
     if before.heard_at + slack < sent.at - frozen_s:
         return "though it was heard"
-    often = times > (sent.at - before.record.at) / history.play.config.data_parallel.changed_s
+    often = times > (sent.at - before.record.at + ROUNDING_S) / history.play.config.data_parallel.changed_s
     return "at once" if often else ""
 
 
