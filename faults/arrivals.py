@@ -63,9 +63,7 @@ class Inbox:
         self._ready.append(message)
         if fate is Fate.DUPLICATE:
             self._ready.append((message[0], list(message[1])))
-        for held in self._swapped.pop(edge, ()):
-            self._on_release(held)
-            self._ready.append(held.message)
+        self._let_follow(edge)
 
     def release(self, now: float) -> bool:
         """Let go what is over. -> whether anything was"""
@@ -76,7 +74,14 @@ class Inbox:
         for held in going:
             self._on_release(held)
             self._ready.append(held.message)
+            self._let_follow(held.edge)
         return True
+
+    def _let_follow(self, edge: str) -> None:
+        """A message of that edge is delivered: behind it those that have changed places with it."""
+        for held in self._swapped.pop(edge, ()):
+            self._on_release(held)
+            self._ready.append(held.message)
 
     def take(self) -> Any | None:
         """(peer, frames) of the next message that may be read, or None."""

@@ -245,7 +245,7 @@ class ClientLife:
     def on_any(self, got: tuple[str, int | None, list[Any]]) -> Loop[float]:
         inbox, peer, frames = got
         if inbox in self._doors:
-            if peer not in self.cores:
+            if peer not in (self._engines.greeted if inbox == HANDSHAKE else self.cores):
                 yield Observe("bad-frame", {"edge": inbox, "error": f"unknown engine {peer}"})
         elif inbox == STATS:
             yield from self._link.hear(frames)

@@ -3,6 +3,7 @@
 from engine.config import CacheConfig, SchedulerConfig
 from engine.topology import Mark, mark_site
 from faults.journal import Kind
+from faults.plan import Until
 from tests.guarantees.build import REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 from tests.guarantees.cases_steps import A, step
@@ -207,6 +208,13 @@ def an_only_ranks_error_is_told() -> Builder:
 def two_fail_at_once_and_either_is_told() -> Builder:
     h = fails(fails(asked(), 1, 0), 0, 0, "RuntimeError: the other one is gone")
     return told(h, "worker.0 failed in execute_model: RuntimeError: the other one is gone")
+
+
+@accepts(FIRST)
+def who_failed_first_stands_still_with_its_answer() -> Builder:
+    h = fails(asked(), 1, 0).fires("stall", "worker.1/mark:executing", until=Until(seconds=6.0)).wait(1.0)
+    h = fails(h, 0, 0, "CollectiveError: worker.1 did not enter")
+    return told(h, "worker.0 failed in execute_model: CollectiveError: worker.1 did not enter")
 
 
 @rejects(FIRST)

@@ -501,3 +501,21 @@ def an_end_says_that_it_has_left() -> Builder:
 def all_are_there_at_once() -> Builder:
     return _alone().observes("worker.0", "queue-came", rank=0).observes("worker.1", "queue-came", rank=1).wait(
         -TICK_S).observes("core.0", "queue-ready", readers=2, deadline=9.0)
+
+
+def _interrupted(next_outcome: str) -> Builder:
+    """What overflows is broken off, and whoever puts the next one in is told what became of that."""
+    h = _alone().writes(RPC[0], 0, overflow=True).reads(RPC[0], 0, overflow=True)
+    h.writes(RPC[0], 1, overflow=True).observes("core.0", "queue-interrupted")
+    h.observes("core.0", "queue-put", face="d", beside=0, wanted=0, chunk=8, readable=True)
+    return h.observes("core.0", next_outcome, error="PeerDeadError: a reader has died", position=2).wait(5.0)
+
+
+@silent("ring-overflow-ordered")
+def what_was_interrupted_is_not_waited_for_where_the_next_one_is_refused() -> Builder:
+    return _interrupted("queue-not-put")
+
+
+@rejects("ring-overflow-ordered")
+def what_was_interrupted_is_lost_where_the_next_one_is_put() -> Builder:
+    return _interrupted("queue-put-at")

@@ -22,6 +22,7 @@ class AttachedEngines:
     nodes: tuple[Node, ...] = ()  # its own children
     headless: tuple[int, ...] = ()  # who leaves when it says so
     files: EngineFiles | None = None  # they are their launcher's
+    greeted: tuple[int, ...] = ()  # they introduce themselves to that
 
     def __init__(self, config: EngineConfig, attachment: Attachment, life: int = 0) -> None:
         bounds, hub = config.bounds, attachment.coordinator

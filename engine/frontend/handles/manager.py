@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -38,6 +38,7 @@ class CoreEngineProcManager:
 
     files: EngineFiles | None = None  # from the start on
     stats: str | None = None  # where the head's coordinator tells clients, once that is known
+    greeted: Collection[int] = ()  # whose cores introduce themselves here
 
     def __init__(self, node: Node, config: EngineConfig) -> None:
         bounds, life = config.bounds, node.life
@@ -118,6 +119,7 @@ class CoreEngineProcManager:
             metadata |= {index: msgspec.structs.replace(metadata[index], head=named[0], coordinator=named[1])
                          for index in metadata if index not in self.own}
             expected = Expected(headless=frozenset(self.remote), of_others=of_others)
+        self.greeted = metadata
         heard: dict[int, Greeting] = {}
         try:
             blocks = yield from frontend_handshake(

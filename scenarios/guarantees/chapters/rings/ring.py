@@ -217,10 +217,12 @@ def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
 
 
 def _was_given_up(history: History, node: str, sent: Record) -> bool:
-    """A reader on another host had no room for it, and then its writer told whoever had put it in that it is not."""
-    after = (record.site for record in history.records(node)[sent.number:] if record.site.startswith("queue-put")
-             or record.site == "queue-not-put")
-    return next(after, "") == "queue-not-put"
+    """A reader on another host had no room for it, and then its writer told whoever had put it in that it is not; or
+    whoever puts the next one in, where it was interrupted.
+    """
+    after = [record.site for record in history.records(node)[sent.number:]
+             if record.site.startswith("queue-put") or record.site in ("queue-not-put", "queue-interrupted")]
+    return after[2 if after[:1] == ["queue-interrupted"] else 0:][:1] == ["queue-not-put"]
 
 
 GUARANTEES = (

@@ -171,10 +171,14 @@ def _judge_pairs(finding: Finding, node: str, calls: list[Record], tokens: list[
 
 
 class _Failure(NamedTuple):
-    rank: str
+    node: str
     call: int
     at: float
     error: str
+
+    @property
+    def rank(self) -> str:
+        return base(self.node)
 
     def is_told_by(self, reason: str) -> bool:
         return f"{self.rank} failed in" in reason and self.error in reason
@@ -192,7 +196,7 @@ def check_first_error_told(history: History) -> Finding:
 
 def _failures(history: History, engine: EngineLife) -> list[_Failure]:
     """What ranks raised in calls, the first call's first."""
-    found = [_Failure(base(node), record.data["call"], record.at, record.data["error"])
+    found = [_Failure(node, record.data["call"], record.at, record.data["error"])
              for node, records in history.by_node("rpc-raised").items() if history.is_of(node, engine)
              for record in records]
     if history.ranks_of(engine.core) == 1:
@@ -209,8 +213,9 @@ def _is_bereft(history: History, engine: EngineLife, first: _Failure) -> bool:
 
 def _judge_told(finding: Finding, engine: EngineLife, failures: list[_Failure], reason: str, at: float) -> None:
     first, *later = failures
-    alike = [other for other in later if other.call == first.call and
-             other.at - first.at <= finding.history.bounds.detection_s]
+    faults, bound = finding.history.faults, finding.history.bounds.detection_s
+    alike = [other for other in later if other.call == first.call and other.at - first.at <= bound +
+             faults.frozen_s(first.node, first.at, other.at)]  # who stands still with its answer is one that hangs
     if OVER in reason and not _was_answered(finding.history, engine.core, first.call):
         finding.broke("the callers of {} were told {!r}, and nobody had answered call {}", engine.core, reason,
                       first.call, at=at, node=engine.core)
