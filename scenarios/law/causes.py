@@ -177,7 +177,9 @@ def _noisy_publisher(history: History, incident: Incident) -> bool:
 
 
 def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
-    """A subscriber waits for what it missed until the lab ends it. The death or failed start has its own cause."""
+    """A subscriber waits for what it missed until the lab ends it: of a dead engine, of one that never started, or that
+    went while it stood still, or while the thread did that answers. Those have their own causes.
+    """
     if kind_of(incident.node) != NodeKind.SUBSCRIBER:
         return False
     engine = history.engine_of(incident.node).engine
@@ -185,7 +187,9 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
         return any(one.engine == engine for one in history.engines_of(node))
 
     return any(is_of_it(death.node) for death in history.ends.deaths) or not any(
-        start.ready for start in history.startups if is_of_it(start.node))
+        start.ready for start in history.startups if is_of_it(start.node)) or any(
+        is_of_it(stall.node) and kind_of(stall.node) == NodeKind.CORE and stall.at <= history.ends.at(
+            stall.node) <= stall.until for stall in history.faults.stalls)
 
 
 def _nobody_ends_it(history: History, incident: Incident) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from engine.config import LimitsConfig
-from engine.topology import headless
+from engine.topology import data_parallel, headless
 from faults.plan import Until
 from scenarios.history.play import Beside, Options
 from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history, two_engines
@@ -766,6 +766,24 @@ def nobody_is_left_who_was_told_of_anything() -> Builder:
 @rejects("nothing-left-behind")
 def a_caller_that_could_clean_up_leaves_it_behind() -> Builder:
     return _started_half("exit")
+
+
+def _told_to_go(mark: str) -> Builder:
+    """The caller is killed while it starts two cores, and the one that it has told is told to go."""
+    h = history(topology=data_parallel(2, tp=2)).observes("frontend.0", "born", pid=1, segments=["rt-1-"], paths=["e0"])
+    h.fires("kill", "frontend.0->core.1/birth:send", node="frontend.0").ends("frontend.0", exitcode=-9)
+    h.observes("core.0", "born", pid=2, segments=["rt-1-"], paths=["e0"]).fires("terminate", f"core.0/mark:{mark}")
+    return h.ends("core.0", exitcode=-15).wait(.1).ends("core.1").lab(leftovers=["segment rt-1-rpc"])
+
+
+@silent("nothing-left-behind")
+def who_is_told_to_go_as_it_is_born_cleans_up_nothing() -> Builder:
+    return _told_to_go("born")
+
+
+@rejects("nothing-left-behind")
+def who_is_told_to_go_later_leaves_it_behind() -> Builder:
+    return _told_to_go("step")
 
 
 @rejects("nothing-left-behind")

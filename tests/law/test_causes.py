@@ -98,6 +98,23 @@ def _stays(publisher: str) -> Builder:
     return h.ends("subscriber.0", alive=True)
 
 
+def _stays_behind(lasts_s: float) -> Builder:
+    """The thread that answers it hangs, and its engine is shut down 0.5 s later."""
+    h = history(subscribers=1).started().request("a").observes("subscriber.0", "born", pid=9)
+    h.fires("hang", "core.0->subscriber.0/replay:send", node="core.0", until=Until(seconds=lasts_s)).wait(0.5)
+    h = h.releases() if lasts_s <= 0.5 else h
+    h.observes("frontend.0", "closing", kept={}).wait(0.1).ends("core.0", "worker.0", "worker.1")
+    h.observes("frontend.0", "closed").observes("frontend.0", "bye", reason="done").ends("frontend.0")
+    return h.wait(0.1).ends("subscriber.0", alive=True)
+
+
+@pytest.mark.parametrize(("lasts_s", "explained"), [(9.0, True), (0.5, False)])
+def test_who_is_not_answered_to_the_end_is_still_there(lasts_s: float, explained: bool) -> None:
+    h = _stays_behind(lasts_s).history()
+    found = [cause_of(h, incident) for incident in incidents(h) if incident.sort is Sort.OVERSTAY]
+    assert found == (["whom it follows is gone"] if explained else [None])
+
+
 def _full(queue: str) -> Builder:
     h = history().promised(options=Options(queue=queue)).crosses("core.0/mark:ring-full", ring="rpc")
     return h.wait(1).observes(

@@ -300,12 +300,14 @@ def judge_last_wait(finding: Finding, operation: Operation, death: Death, ended:
 def nobody_was_left(history: History, engine: list[ProcessEnd]) -> bool:
     """Whether nobody of these could clean up. Of several that have started engines each cleans up for its own.
 
-    Who was not born has not been told of anything that it could remove.
+    Who was not born has not been told of anything that it could remove, and who is told to go as it is born is gone.
     """
+    born = history.by_node("born").keys() - {
+        hit.node for hit in history.faults.hit(Fate.TERMINATE) if hit.site == mark_site(hit.node, Mark.BORN)}
     owners = {p.node: history.owner_of(p.node) for p in engine if not p.life}
     of_cores = {owner for node, owner in owners.items() if kind_of(node) == "core"}
     together = [[p for p in engine if owners.get(p.node) == owner] for owner in of_cores]
-    told = [[p for p in some if p.node in history.by_node("born") or kind_of(p.node) in ("frontend", "launcher")]
+    told = [[p for p in some if p.node in born or kind_of(p.node) in ("frontend", "launcher")]
             for some in together]
     return any(_all_were_killed(history, some) for some in told) or any(
         _last_was_struck_down(history, some) for some in together + told)

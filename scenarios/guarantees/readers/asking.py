@@ -165,6 +165,8 @@ class Asker:
 
     def _goes_on(self, at: float) -> None:
         """Whoever waits for an answer waits on, also for one to a question that is not to be seen."""
+        if self.silences >= TRIES and self.wanted_at is not None:
+            self.wanted_at = max(self.wanted_at, at)  # it is there again, and is asked for a state from now on
         self.heard_at, self.silences, self.patience_s = at, 0, self.wait_s
         if self.plain and self.unheard and self.under is None:
             self.due_at = max(self.due_at, at)
