@@ -131,7 +131,10 @@ def _batch(number: Any, payload: Any) -> dict[str, Any] | None:
 
 
 def _named(names: tuple[str, ...], frame: Any) -> dict[str, Any] | None:
-    return dict(zip(names, _SIX.unpack(frame), strict=True)) if len(frame) == _SIX.size else None
+    """A checksum may follow."""
+    if len(frame) not in (_SIX.size, _SIX.size + 4):
+        return None
+    return dict(zip(names, _SIX.unpack_from(frame), strict=True))
 
 
 def _said_of_waves(frames: Sequence[Any]) -> dict[str, Any] | None:

@@ -15,12 +15,15 @@ Promises
 
     snapshot   (b"", 0, tag, b"snapshot")                 asks for the publisher's present state
     piece      (b"", topic, -2, payload, place)           payload: a batch that stores blocks; in any order
-    place      tag | epoch | next | piece | pieces | known        6 x 8 bytes big-endian
+    place      tag | epoch | next | piece | pieces | known        6 x 8 bytes big-endian, then 4: a checksum
                the state before batch `next`; with known = 0 the publisher does not know it, and there is one piece
 
-    report     tag | start | epoch | oldest | next | count        6 x 8 bytes big-endian
+    report     tag | start | epoch | oldest | next | count        6 x 8 bytes big-endian, then 4: a checksum
                every number in [oldest, next) is in this answer or was lost before it was sent; `count` batches
                precede the report. Without it an answer that lost a frame looks like one that had none to give.
+
+The checksum (CRC-32, of a piece with its payload) is there because nobody says such a number a second time: one that
+was changed on its way would have a reader give up batches that still come. It may be missing, of an older publisher.
 
 The epoch tells one life of a publisher from the next. It rides on every batch because a restarted publisher
 may reach just the number that a subscriber waits for.
@@ -29,6 +32,7 @@ may reach just the number that a subscriber waits for.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +46,8 @@ PIECE = (-2).to_bytes(8, "big", signed=True)
 SNAPSHOT = b"snapshot"
 NUMBER_BYTES = 8
 LARGEST = 2**63 - 1
-_REPORT = struct.Struct(">6Q")
-_PLACE = struct.Struct(">6Q")
+_SIX = struct.Struct(">6Q")
+_CHECK_BYTES = 4
 _PLAIN_FIELDS = EventBatch.__struct_fields__
 
 
@@ -141,13 +145,13 @@ def read_request(frames: Sequence[Any]) -> ReplayRequest:
 
 
 def piece_frames(place: Place, payload: bytes, topic: bytes = b"") -> list[bytes]:
-    return [b"", topic, PIECE, payload, _PLACE.pack(*msgspec.structs.astuple(place))]
+    return [b"", topic, PIECE, payload, _checked(msgspec.structs.astuple(place), payload)]
 
 
 def end_frames(report: EndReport | None = None) -> list[bytes]:
     frames = [b"", b"", END, b""]
     if report is not None:
-        frames.append(_REPORT.pack(*msgspec.structs.astuple(report)))
+        frames.append(_checked(msgspec.structs.astuple(report)))
     return frames
 
 
@@ -164,9 +168,7 @@ def read_answer(frames: Sequence[Any]) -> ReplayAnswer:
         raise BadFrameError("an end marker has an empty payload")
     if len(frames) == 4:
         return ReplayAnswer()
-    if len(frames[4]) != _REPORT.size:
-        raise BadFrameError(f"the report of an end marker has {_REPORT.size} bytes, got {len(frames[4])}")
-    return ReplayAnswer(report=EndReport(*_REPORT.unpack(frames[4])))
+    return ReplayAnswer(report=EndReport(*_six(frames[4], "the report of an end marker")))
 
 
 def is_of_topic(frames: Sequence[Any], topic: bytes) -> bool:
@@ -186,12 +188,27 @@ def _numbered(frame: Any, payload: Any) -> tuple[int, LivedBatch]:
 
 
 def _piece(frames: Sequence[Any]) -> ReplayAnswer:
-    if len(frames[4]) != _PLACE.size:
-        raise BadFrameError(f"the place of a piece has {_PLACE.size} bytes, got {len(frames[4])}")
-    place = Place(*_PLACE.unpack(frames[4]))
+    place = Place(*_six(frames[4], "the place of a piece", frames[3]))
     if place.piece >= place.pieces:
         raise BadFrameError(f"piece {place.piece} of {place.pieces} of a snapshot")
     return ReplayAnswer(batch=read_batch(frames[3]), place=place)
+
+
+def _checked(numbers: Sequence[int], payload: bytes = b"") -> bytes:
+    body = _SIX.pack(*numbers)
+    return body + zlib.crc32(body, zlib.crc32(payload)).to_bytes(_CHECK_BYTES, "big")
+
+
+def _six(frame: Any, what: str, payload: Any = b"") -> tuple[int, ...]:
+    if len(frame) not in (_SIX.size, _SIX.size + _CHECK_BYTES):
+        raise BadFrameError(f"{what} has {_SIX.size + _CHECK_BYTES} bytes, got {len(frame)}")
+    body, check = bytes(frame[:_SIX.size]), bytes(frame[_SIX.size:])
+    if check and int.from_bytes(check, "big") != zlib.crc32(body, zlib.crc32(payload)):
+        raise BadFrameError(f"the checksum of {what} is wrong")
+    numbers = _SIX.unpack(body)
+    if max(numbers) > LARGEST:
+        raise BadFrameError(f"a number in {what} is at most 2**63 - 1, got {max(numbers)}")
+    return numbers
 
 
 def _number(frame: Any, what: str = "number") -> int:

@@ -200,6 +200,8 @@ def _greeting(peer: int, frames: list[Any], metadata: EngineHandshakeMetadata, e
         return f"a greeting with status {greeting.status!r}"
     if peer not in greeted:
         return f"READY of core.{peer} before its HELLO"
+    if peer in expected.headless and (greeting.member is None or greeting.member.process is None):
+        return f"READY of core.{peer}, which was not started here and does not say who it is"
     agreed = hash_of(metadata.parallel_config)
     if greeting.parallel_config_hash not in (None, agreed):
         raise StartupError(f"core.{peer} has another parallel configuration: its hash is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ from engine.kv_events.codec import (
     END,
     EndReport,
     LivedBatch,
+    Place,
     encode_batch,
     end_frames,
+    piece_frames,
     read_answer,
     read_live,
     read_request,
@@ -196,9 +199,34 @@ def test_requests_and_answers_have_the_documented_frames() -> None:
     assert end_frames() == [b"", b"", b"\xff" * 8, b""]
     report = EndReport(tag=1, start=2, epoch=3, oldest=4, next=5, count=6)
     assert end_frames(report)[:4] == end_frames()
-    assert end_frames(report)[4] == b"".join(n.to_bytes(8, "big") for n in (1, 2, 3, 4, 5, 6))
+    numbers = b"".join(n.to_bytes(8, "big") for n in (1, 2, 3, 4, 5, 6))
+    assert end_frames(report)[4] == numbers + zlib.crc32(numbers).to_bytes(4, "big")
     assert read_answer(end_frames(report)).report == report
+    assert read_answer([*end_frames(), numbers]).report == report, "an older publisher sends no checksum"
     assert read_request(request_frames(9, 8)).tag == 8
+
+
+@pytest.mark.parametrize("place", range(52))
+def test_a_report_is_known_to_be_damaged_whatever_byte_was_hit(place: int) -> None:
+    *before, report = end_frames(EndReport(tag=1, start=2, epoch=3, oldest=4, next=5, count=6))
+    with pytest.raises(BadFrameError, match="checksum"):
+        read_answer([*before, report[:place] + bytes([report[place] ^ 0xFF]) + report[place + 1:]])
+
+
+@pytest.mark.parametrize("frame", [3, 4])
+def test_a_piece_of_a_state_is_known_to_be_damaged_by_its_place_and_by_what_it_holds(frame: int) -> None:
+    frames = piece_frames(Place(tag=1, epoch=2, next=3), encode_batch(KVEventBatch(0.0, []), 0, 2))
+    assert read_answer(frames).place == Place(tag=1, epoch=2, next=3)
+    frames[frame] = frames[frame][:-1] + bytes([frames[frame][-1] ^ 1])
+    with pytest.raises(BadFrameError, match="checksum"):
+        read_answer(frames)
+
+
+def test_no_number_of_an_older_report_is_beyond_what_a_number_can_be() -> None:
+    """Else its reader would wait for batches that cannot be asked for."""
+    numbers = [1, 2, 3, 4, 2 ** 63, 6]
+    with pytest.raises(BadFrameError, match="at most"):
+        read_answer([*end_frames(), b"".join(number.to_bytes(8, "big") for number in numbers)])
 
 
 @pytest.mark.parametrize("frames", [

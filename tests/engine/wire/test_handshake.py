@@ -241,6 +241,16 @@ def test_another_configuration_is_known_by_its_hash(agrees: bool) -> None:
         head(HEADLESS, *words)
 
 
+def test_a_headless_core_that_does_not_say_who_it_is_is_not_ready() -> None:
+    hand = Looking()
+    nobody = [msgspec.msgpack.encode(Greeting("READY", num_gpu_blocks=9, **AWAY))]
+    with pytest.raises(StartupError, match="core.1 did not report READY in time"):
+        head(HEADLESS, (1.0, HANDSHAKE, said("HELLO", **AWAY)), (2.0, HANDSHAKE, nobody), (2.0, REQUESTS, [b""]),
+             hand=hand)
+    [told] = [data["error"] for name, data in hand.observed if name == "bad-frame"]
+    assert told == "READY of core.1, which was not started here and does not say who it is"
+
+
 def test_a_remote_core_that_dies_while_it_starts_is_missed_at_once() -> None:
     hand = Looking()
     hand.gone_at = 3.0
