@@ -21,7 +21,7 @@ from engine.config import Bounds
 from engine.messages import Outcome
 from engine.topology import Channel, Grid, NodeKind
 from faults.journal import JournalFile, Kind, Record, digest_of
-from faults.plan import Fate, owner_of
+from faults.plan import MESSAGE_FATES, Fate, owner_of
 from scenarios.history.ends import Death, Ends, Life, ends_of, lives_of, overstayed
 from scenarios.history.flows import Flow, Flows, flows_of
 from scenarios.history.names import EngineLife, base, kind_of, life_of, of_life
@@ -231,10 +231,15 @@ class History(Records):
                      for name in (one.core, *(one.worker(rank) for rank in range(self.ranks_of(one.core)))))
 
     def _open_between(self, engine: EngineLife, since: float) -> bool:
-        """Whether a request of that engine was open while others that it steps with waited for it."""
+        """Whether a request of that engine was open while others that it steps with waited for it. Who was told nothing
+        of its end, because a fault has hit what would have told, has none that its core still knows.
+        """
         until = since + self.bounds.collective_s
+        freed = self.by_node("freed").get(engine.core, ()) if self.faults.hit(
+            *MESSAGE_FATES, channel=Channel.OUTPUTS.value) else ()
+        over = {record.data["request"]: record.at for record in freed}
         return any(self.is_asked_of(o, engine) and o.accepted is not None and o.accepted.at <= until
-                   and o.over_at > since for o in self.operations)
+                   and min(o.over_at, over.get(o.internal or "", FOREVER)) > since for o in self.operations)
 
     @cached_property
     def main(self) -> frozenset[int]:

@@ -7,6 +7,9 @@ from scenarios.guarantees.readers.lives import Came, Told, runs
 from scenarios.guarantees.readers.readings import QUIET_S, TRIES, Moment, What, moments
 from scenarios.history.history import FOREVER, Fate
 
+#: So long after it was sent a signal may be heard, and who was about to leave is gone by then.
+_SIGNAL_S = 0.5e-3
+
 
 class Teller(Hearer):
     """One life of a subscriber, walked through."""
@@ -266,7 +269,7 @@ class Teller(Hearer):
                 if receipt.node == self.node and receipt.fate == Fate.TERMINATE]
         for receipt in told:
             bye = self.history.by_node("bye").get(self.node)
-            if bye and self.exact and at > receipt.at + self.slack_s and bye[0].data["reason"] != "SIGTERM":
+            if bye and self.exact and at > receipt.at + self.slack_s + _SIGNAL_S and bye[0].data["reason"] != "SIGTERM":
                 self._broke("left because it was {!r}, and had been sent SIGTERM", bye[0].data["reason"], at=at)
             if at - receipt.at > self.history.bounds.detection_s + self.slack_s and not self.struck:
                 self._broke("was still there {:.4f} s after SIGTERM", at - receipt.at, at=receipt.at)
