@@ -351,6 +351,8 @@ REACH: tuple[Reach, ...] = (
           frozenset({Sort.BAD_FRAME}), of_what_is_advice, "what cannot be read is dropped"),
     Reach("an event or an answer is hit", MESSAGE_FATES, "*/kv:*", "*", frozenset({Sort.KV_READER, Sort.BAD_FRAME}),
           of_its_engine, "a subscriber asks for what it missed"),
+    Reach("an event is changed", frozenset({Fate.CORRUPT}), "core.*->subscriber.*:receive", "*",
+          frozenset({Sort.MISTOLD}), of_its_engine, "no checksum guards it"),
     Reach("a question or its answer is hit", MESSAGE_FATES, "*/replay:*", "*",
           frozenset({Sort.KV_READER, Sort.KV_SENDER, Sort.BAD_FRAME}), of_its_engine,
           "a subscriber asks for what it missed"),

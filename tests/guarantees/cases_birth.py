@@ -129,6 +129,26 @@ def _both_fail(told: str) -> Builder:
     return _fails(h.observes("frontend.0", "bad-frame", edge="birth", error="its checksum is wrong"), told)
 
 
+def _attaches(told: str) -> Builder:
+    """A coordinator's last word to its launcher is damaged, and a client looks for their engines."""
+    h = history(topology=data_parallel(2, clients=2, coordinated=True)).fires("raise", "coordinator.0/mark:ready")
+    h.crosses("coordinator.0->launcher.0/birth:send", "l", word="leaving")
+    h.crosses("coordinator.0->launcher.0/birth:receive", "l", word="leaving")
+    h.fires("truncate", "coordinator.0->launcher.0/birth:receive")
+    h.observes("launcher.0", "bad-frame", edge="birth", error="its checksum is wrong")
+    return h.observes("frontend.1", "start-failed", error="StartupError", reason=told)
+
+
+@accepts("birth-told")
+def who_attaches_says_whom_it_has_found_gone() -> Builder:
+    return _attaches("core.0 has ended: its engines are to be started again")
+
+
+@rejects("birth-told")
+def who_attaches_does_not_say_whom_it_has_found_gone() -> Builder:
+    return _attaches("the engines are to be started again")
+
+
 @rejects("birth-told")
 def who_leaves_without_a_reason_is_not_named() -> Builder:
     return _leaves("the engine is dead")

@@ -60,6 +60,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "a word of a coordinator, or to it, is hit": (
         Fate.CORRUPT, "coordinator.0->core.0/wave:receive", "core.0", None),
     "an event or an answer is hit": (Fate.REORDER, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
+    "an event is changed": (Fate.CORRUPT, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "a question or its answer is hit": (Fate.DUPLICATE, "subscriber.0->core.0/replay:receive", "core.0", None),
     "a payload beside the ring is hit": (Fate.CORRUPT, "core.0->worker.1/overflow:receive", "worker.1", None),
     "a connection between client and core is cut": (Fate.CUT, f"{REQUESTS}:wire", "core.0", None),
@@ -117,6 +118,7 @@ MADE: dict[Sort, Callable[[Builder, int], Builder]] = {
         f"subscriber.{e}" if h.of_a_subscriber else f"core.{e}", "thread-ended", thread="x", why="failed"),
     Sort.ORPHAN: lambda h, e: h.observes(f"core.{e}", "parent-gone"),
     Sort.KV_SENDER: lambda h, e: h.observes(f"core.{e}", "kv-unsent", seq=3, error="closed"),
+    Sort.MISTOLD: lambda h, e: h.observes(f"subscriber.{e}", "kv-mirror", errors=["a block has no parent"]),
     Sort.KV_READER: lambda h, e: h.observes(f"subscriber.{e}", "kv-gap", first=3, last=4),
 }
 CASES = [(row, sort) for row in REACH for sort in sorted(row.sorts, key=lambda sort: sort.name)]

@@ -30,11 +30,11 @@ _AT_ONCE = 0.0
 
 
 def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int] | None = None,
-               look_s: float = 0.0, *, headless: bool = False) -> Loop[None]:
+               look_s: float = 0.0, *, headless: bool = False, in_step: bool = True) -> Loop[None]:
     """Runs until its process cancels it (the Receive raises). `edges`: the name of what each inbox brings.
 
     `clients`: by inbox, where there are several; any of them may leave, and come back, which is looked for every
-    `look_s`. None: there is one. `headless`: its client may ask it to leave.
+    `look_s`. None: there is one. `headless`: its client may ask it to leave. `in_step`: it steps together with others.
     """
     inboxes, every_s = tuple(edges), min(pulse.every_s, look_s) if clients else pulse.every_s
     while True:
@@ -52,7 +52,7 @@ def input_loop(edges: Mapping[str, str], pulse: Pulse, clients: Mapping[str, int
             continue
         inbox, _, frames = got
         if inbox == WAVES:
-            yield from _started(frames, edges[inbox])
+            yield from _started(frames, edges[inbox], in_step)
         else:
             yield from _take_in(frames, edges[inbox], None if clients is None else clients[inbox], headless=headless)
 
@@ -83,12 +83,14 @@ def _check_index(item: Any, index: int | None) -> None:
         raise BadFrameError(f"client {index} speaks of itself as {said}")
 
 
-def _started(frames: list[Any], edge: str) -> Loop[None]:
+def _started(frames: list[Any], edge: str, in_step: bool) -> Loop[None]:
     """The coordinator says READY again to all when one comes late."""
     if len(frames) == 1 and bytes(frames[0]) == READY:
         return
     try:
         started: Start = decode_start(frames)
+        if not in_step:
+            raise BadFrameError("START of a wave, and this core steps alone")
     except BadFrameError as error:
         yield Observe("bad-frame", {"edge": edge, "error": str(error)})
         return

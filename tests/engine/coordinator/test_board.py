@@ -98,6 +98,16 @@ def test_what_cannot_be_is_named_and_changes_nothing(what):
     assert {name: str(value) for name, value in vars(made).items()} == before
 
 
+@pytest.mark.parametrize("what", [
+    lambda made: made.on_start_wave(1, 0), lambda made: made.on_wave_complete(1, 0),
+    lambda made: made.on_first_request(1, 0)])
+def test_a_wave_is_odd_where_ranks_do_not_step_together(what):
+    """Its START would be one more word that no core there knows."""
+    made = board(lockstep=False)
+    assert [type(said) for said in what(made)] == [Odd]
+    assert (made.wave, made.running) == (0, False)
+
+
 # -- counts
 
 

@@ -9,6 +9,9 @@ import msgspec
 import pytest
 
 from engine.config import Bounds, CacheConfig, EngineConfig, LimitsConfig, SchedulerConfig
+from engine.coordinator.board import Start
+from engine.coordinator.sockets import WAVES
+from engine.coordinator.words import encode_start
 from engine.core.engine_core import EngineCore, reason_of
 from engine.core.io.items import INPUT, OUTPUT, Dead, MalformedRequest, Outgoing, Terminate
 from engine.core.io.loops import input_loop, last_words, outboxes_of, output_loop
@@ -313,6 +316,22 @@ def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
     assert [item.request_id for item in hand.queues[INPUT] if isinstance(item, MalformedRequest)] == [None, "bad", None]
     assert hand.queues[INPUT][2] == request
     assert [name for name, _ in hand.observed] == ["bad-frame"] * 3
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_a_start_is_heard_by_a_core_that_steps_with_others_and_is_told_of_by_any_other(in_step: bool) -> None:
+    class Ending(Hand):
+        def answer(self, effect):
+            if isinstance(effect, Receive) and not self.inboxes[WAVES]:
+                raise QueueCancelledError("the core is leaving")
+            return super().answer(effect)
+
+    hand = Ending()
+    hand.inboxes[WAVES].append((0.0, None, encode_start(Start(3, None))))
+    with pytest.raises(QueueCancelledError):
+        hand.run(input_loop({WAVES: "edge"}, Pulse(CONFIG.bounds), in_step=in_step))
+    assert list(hand.queues[INPUT]) == ([Start(3, None)] if in_step else [])
+    assert [name for name, _ in hand.observed] == ([] if in_step else ["bad-frame"])
 
 
 def test_a_core_whose_threads_stand_still_does_not_beat() -> None:

@@ -115,10 +115,13 @@ def _judge_reason(finding: Finding, hit: Receipt) -> None:
     history, child = finding.history, str(child_of(hit.site))
     others = {base(name) for other in history.faults.receipts if other.id != hit.id
               for name in (other.node, *_NAMES.findall(other.site))}
-    told = [record for name in ("start-failed", "engine-dead") for node, record in history.observed(name)
+    told = [(node, record) for name in ("start-failed", "engine-dead") for node, record in history.observed(name)
             if record.at >= hit.at and record.data["reason"] and _has_started(history, node, hit)]
-    for record in told[:1]:
-        if not any(name in record.data["reason"] for name in (child, *others, *_heard(history, hit, record.at))):
+    for node, record in told[:1]:
+        # A client that attaches to engines hears no word of theirs: it says whom of them it found gone.
+        theirs = {base(engine.core) for engine in history.engines_of(node)} if history.is_attached(node) else set()
+        known = {child, *others, *_heard(history, hit, record.at)}
+        if not any(name in record.data["reason"] for name in known | theirs):
             finding.broke("{} went without a reason that was heard, and what was told is {!r}", child,
                           record.data["reason"], at=record.at, node=hit.node)
         else:
