@@ -176,7 +176,8 @@ class CoreLife:
             edges[WAVES] = str(Edge(coordinator(), me, Channel.WAVE))
         yield beside("input", input_loop(
             edges, self._pulse, None if recipe.launcher is None else clients, config.bounds.detection_s / 4,
-            headless=recipe.is_headless, in_step=config.is_lockstep), told=INPUT)  # a thread that ends takes the core with it
+            headless=recipe.is_headless, in_step=config.is_lockstep),
+            told=INPUT)  # a thread that ends takes the core with it
         return engine
 
     def _keep(self, log: KVEventLog) -> None:
