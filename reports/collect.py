@@ -37,7 +37,7 @@ class PlayedScenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     runs: list[Run]
-    sides: dict[str, dict[str, Side]]  # guarantee -> world -> side
+    sides: dict[str, dict[str, Side]]  # guarantee -> world, in the order of the registry -> side
 
     @property
     def worlds(self) -> list[str]:
@@ -52,8 +52,7 @@ class PlayedScenario(msgspec.Struct, frozen=True, kw_only=True):
 
     def of_guarantee(self, guarantee: str) -> list[Side]:
         """One side a world, in the order of the registry."""
-        sides = self.sides.get(guarantee, {})
-        return [sides[world] for world in in_order(sides)]
+        return list(self.sides.get(guarantee, {}).values())
 
     def all_sides(self) -> list[Side]:
         return [side for worlds in self.sides.values() for side in worlds.values()]
@@ -76,7 +75,9 @@ def _collected(runs: tuple[Run, ...]) -> list[PlayedScenario]:
 def _scenario(number: int, name: str, runs: list[Run]) -> PlayedScenario:
     worlds = in_order(run.play.world for run in runs)
     runs = sorted(runs, key=lambda run: (worlds.index(run.play.world), run.play.choice))
-    return PlayedScenario(number=number, name=name, title=runs[0].play.title, runs=runs, sides=sides_of(runs))
+    sides = {guarantee: {world: found[world] for world in worlds if world in found}
+             for guarantee, found in sides_of(runs).items()}
+    return PlayedScenario(number=number, name=name, title=runs[0].play.title, runs=runs, sides=sides)
 
 
 def disagreements(scenarios: Sequence[PlayedScenario]) -> list[tuple[PlayedScenario, Side, Side]]:

@@ -217,11 +217,16 @@ def _collectives(history: History) -> list[Collective]:
                 across += record.data.get("operation") == ACROSS
                 entered.append((record, node, across))
     found: dict[tuple[object, ...], Collective] = {}
+    groups: dict[tuple[str, str], tuple[object, ...]] = {}
     for record, node, across in sorted(entered, key=lambda entry: (entry[0].at, entry[1])):
         operation = ACROSS if record.data.get("operation") == ACROSS else ""
         number = across if operation else record.nth
-        collective = found.setdefault((_group(history, node, operation), number), Collective(
-            number=number, last=number, entered={}, operation=operation))
+        if (node, operation) not in groups:
+            groups[node, operation] = _group(history, node, operation)
+        place = groups[node, operation], number
+        collective = found.get(place)
+        if collective is None:
+            collective = found[place] = Collective(number=number, last=number, entered={}, operation=operation)
         collective.entered[base(node)] = record.at
     return list(found.values())
 

@@ -141,33 +141,37 @@ def _observed(history: History) -> list[Moment]:
     often: Counter[tuple[str, str]] = Counter()
     for node in history.nodes:
         for record in history.records(node):
-            told = _sentence(record) if record.kind is Kind.OBSERVATION else None
-            if told is None:
+            if record.site not in _TOLD or record.kind is not Kind.OBSERVATION:
                 continue
             often[base(node), record.site] += 1
             if often[base(node), record.site] <= 4:
-                kind, label = told
+                kind, label = _sentence(record)
                 moments.append(Moment(at=record.at - history.began_at, node=base(node), kind=kind, label=label,
                                       text=f"{base(node)}: {label}"))
     return moments
 
 
-def _sentence(record: Record) -> tuple[str, str] | None:
+#: What an observation is called on a chart, and which of its fields says more.
+_WORDS: dict[str, tuple[str, str | None]] = {
+    "ready": ("ready", None), "dead-notice": ("death notice read", None), "dying": ("dying", "reason"),
+    "start-failed": ("start failed", "error"), "parent-gone": ("its parent is gone", None),
+    "bad-frame": ("bad frame dropped", None), "kv-restarted": ("publisher restarted", None),
+    "draining": ("draining", None), "rpc-raised": ("raised", "error"), "unroutable": ("unroutable", None),
+    "engine-dead": ("the engine is dead", "reason"),
+}
+_TOLD = frozenset(_WORDS) | {"kv-gap", "kv-healed", "kv-unrecoverable", "kv-snapshot"}
+
+
+def _sentence(record: Record) -> tuple[str, str]:
+    """Of an observation that is told of."""
     data = record.data
     if record.site in ("kv-gap", "kv-healed", "kv-unrecoverable"):
         word = {"kv-gap": "gap noticed", "kv-healed": "gap healed", "kv-unrecoverable": "gap cannot be healed"}
         return "kv", f"{word[record.site]}, batches {_span(data)}"
     if record.site == "kv-snapshot":
         return "kv", f"snapshot of {data.get('blocks')} blocks taken, before batch {data.get('next_seq')}"
-    if record.site == "engine-dead":
-        return "note", f"the engine is dead: {data.get('reason', '')}"
-    words: dict[str, str] = {
-        "ready": "ready", "dead-notice": "death notice read", "dying": f"dying: {data.get('reason', '')}",
-        "start-failed": f"start failed: {data.get('error', '')}", "parent-gone": "its parent is gone",
-        "bad-frame": "bad frame dropped", "kv-restarted": "publisher restarted", "draining": "draining",
-        "rpc-raised": f"raised: {data.get('error', '')}", "unroutable": "unroutable",
-    }
-    return ("note", words[record.site]) if record.site in words else None
+    word, field = _WORDS[record.site]
+    return "note", word if field is None else f"{word}: {data.get(field, '')}"
 
 
 def _span(data: dict[str, Any]) -> str:

@@ -6,17 +6,26 @@ Everything that comes from a run passes through `tag` or `text`, and both escape
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from markupsafe import Markup, escape
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
     """One element. `class_` is written as class, `stroke_width` as stroke-width; None is left out."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
-        for key, value in attributes.items() if value is not None)
-    inside = "".join(escape(child) for child in children if child)
+    # A page has a million of them: what needs no escaping does not go through it.
+    written = "".join([f' {_written(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
+    inside = "".join([child if type(child) is Markup else escape(child) for child in children if child])
     return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")  # noqa: S704
+
+
+@lru_cache(maxsize=256)
+def _written(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _value(value: object) -> object:
+    return number(value) if type(value) is float or type(value) is int else escape(number(value))
 
 
 def text(x: float, y: float, words: str, class_: str | None = None, anchor: str | None = None) -> Markup:

@@ -30,6 +30,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     expected: Verdict | None
     cells: list[tuple[Run, Cell]]  # one per run, in the order of the runs
+    verdicts: tuple[Verdict, ...]  # every one that some run gave, each once
+    decided: bool  # whether some run answered: HELD or BROKEN
 
     @property
     def promised(self) -> bool:
@@ -43,16 +45,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def as_declared(self) -> bool:
         return is_as_declared(self.verdict, self.expected)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """Every verdict that some run gave, each once."""
-        return list(dict.fromkeys(cell.verdict for _, cell in self.cells))
-
-    @property
-    def decided(self) -> bool:
-        """Whether some run answered: HELD or BROKEN."""
-        return not DECISIVE.isdisjoint(self.verdicts)
 
     @property
     def telling(self) -> tuple[Run, Cell]:
@@ -72,7 +64,9 @@ def sides_of(runs: Iterable[Run]) -> dict[str, dict[str, Side]]:
 
 def _side(world: str, guarantee: str, cells: list[tuple[Run, Cell]]) -> Side:
     verdict, expected = combined((run.play.choice, cell) for run, cell in cells)
-    return Side(world=world, guarantee=guarantee, verdict=verdict, expected=expected, cells=cells)
+    verdicts = tuple(dict.fromkeys(cell.verdict for _, cell in cells))
+    return Side(world=world, guarantee=guarantee, verdict=verdict, expected=expected, cells=cells, verdicts=verdicts,
+                decided=not DECISIVE.isdisjoint(verdicts))
 
 
 def cells_of(run: Run) -> list[Cell]:
