@@ -6,6 +6,7 @@ Interrupted, it keeps what was played whole: a report of that, which says what i
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -25,6 +26,8 @@ Played = Generator[tuple[int, Told], None, None]
 #: Of real processes more than that at once are in each other's way, on whatever machine.
 JOBS_MOST = 8
 VLLM_JOBS_MOST = 2
+#: Numbers that are this share of all apart fall evenly, however many they are.
+GOLDEN = 0.618
 
 
 def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings, model: Path | None,
@@ -75,10 +78,17 @@ def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, scre
 
 
 def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Screen) -> Played:
-    with Lanes(tasks, settings, jobs, conclusion.verdict_of) as lanes:
-        for one in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
+    order = spread(len(tasks))
+    with Lanes([tasks[number] for number in order], settings, jobs, conclusion.verdict_of) as lanes:
+        for place, told in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
             gc.freeze()  # records by the million, which stay: looking for garbage there takes longer than loading them
-            yield one
+            yield order[place], told
+
+
+def spread(count: int) -> list[int]:
+    """Every number below `count` once, neighbours far from each other: plays of one kind wait, or compute, alike."""
+    step = next((step for step in range(round(count * GOLDEN), 0, -1) if math.gcd(step, count) == 1), 1)
+    return [place * step % count for place in range(count)]
 
 
 def _in_order(found: dict[int, ScenarioResult]) -> list[ScenarioResult]:

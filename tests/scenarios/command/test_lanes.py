@@ -10,7 +10,7 @@ import pytest
 from scenarios.command import cli as command
 from scenarios.command import conclusion
 from scenarios.command.playing.lanes import Lanes, Task
-from scenarios.command.playing.run import usual_jobs
+from scenarios.command.playing.run import spread, usual_jobs
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.player import Settings
 from tests.scenarios import examples
@@ -63,3 +63,11 @@ def test_as_many_are_played_at_once_as_there_is_room_for(monkeypatch, names, gpu
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
     monkeypatch.setattr("scenarios.worlds.fork_server.has_gpu", lambda device: gpu)
     assert usual_jobs(names, "auto") == jobs
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 60, 683, 1368, 1440])
+def test_tasks_are_spread_and_each_is_played_once(count):
+    order = spread(count)
+    assert sorted(order) == list(range(count))
+    if count > 8:
+        assert min(abs(one - other) for one, other in zip(order, order[1:], strict=False)) > count / 4
