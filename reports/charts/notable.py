@@ -166,8 +166,8 @@ def _sentence(record: Record) -> tuple[str, str]:
     """Of an observation that is told of."""
     data = record.data
     if record.site in ("kv-gap", "kv-healed", "kv-unrecoverable"):
-        word = {"kv-gap": "gap noticed", "kv-healed": "gap healed", "kv-unrecoverable": "gap cannot be healed"}
-        return "kv", f"{word[record.site]}, batches {_span(data)}"
+        what = {"kv-gap": "gap noticed", "kv-healed": "gap healed", "kv-unrecoverable": "gap cannot be healed"}
+        return "kv", f"{what[record.site]}, batches {_span(data)}"
     if record.site == "kv-snapshot":
         return "kv", f"snapshot of {data.get('blocks')} blocks taken, before batch {data.get('next_seq')}"
     word, field = _WORDS[record.site]
