@@ -18,7 +18,7 @@ from signal import SIGKILL
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.history.history import Fate, History, Kind, Receipt
+from scenarios.history.history import Fate, History, Record, Kind, Receipt
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.law.failed_step import misdescribed
@@ -229,9 +229,8 @@ def _doubled(history: History) -> Iterator[tuple[str, str]]:
     if {receipt.fate for receipt in history.faults.receipts} != {Fate.DUPLICATE}:
         return
     for flow in history.flows(Channel.REQUESTS):
-        twice = [send.number for send, receive in flow.pairs if "fault" in receive.data]
-        accepted = [o.internal for o in history.operations
-                    if o.node == flow.source and o.accepted is not None and o.accepted.number + 1 in twice]
+        twice = [send for send, receive in flow.pairs if "fault" in receive.data]
+        accepted = [request for send in twice if (request := _sent_by(history, flow.source, send)) is not None]
         books = history.by_node("blocks").get(flow.target)
         for request in accepted if books else ():
             said = [record for record in history.by_node("request").get(flow.target, ())
@@ -239,6 +238,13 @@ def _doubled(history: History) -> Iterator[tuple[str, str]]:
             actions = [record.data["action"] for record in said]
             if actions.count("add") == 1 and "duplicate" not in actions and books[-1].number > said[0].number:
                 yield flow.target, f"it got {request!r} twice, and did not say so"
+
+
+def _sent_by(history: History, client: str, send: Record) -> str | None:
+    """Which request a client sent so, in whichever of its lives; None where it was none."""
+    found = [(o.accepted.at, o.internal) for o in history.operations if base(o.node) == client and
+             o.accepted is not None and o.accepted.number + 1 == send.number and o.accepted.at <= send.at]
+    return max(found)[1] if found else None
 
 
 def _left_behind(history: History, core: str) -> list[str]:

@@ -173,7 +173,7 @@ INPUT_THREAD_DIES_IN_SILENCE = Mutant(
     along=these("tokens-match-reference", "no-foreign-code"),
     edits=(
         *INPUT_THREAD_DIES.edits,
-        Edit("engine/core/life.py", "headless=recipe.is_headless), told=INPUT)", "headless=recipe.is_headless))")))
+        Edit("engine/core/life.py", "is_lockstep),\n            told=INPUT)", "is_lockstep))")))
 
 EXTERNAL_ID = Mutant(
     id="H44", scenario="test_abort_comes_behind_a_new_request_of_the_same_id",

@@ -92,4 +92,12 @@ TOLD_TODAY = Mutant(
     breaks=these("dp-first-told/today"),
     edits=(Edit(LINK, ' and config.data_parallel.wave_protocol == "old"\n', "\n"),))
 
+WAKES_WHOM_NOBODY_STEPS_WITH = Mutant(
+    id="start-for-nobody", scenario="test_report_speaks_of_a_wave_that_nobody_steps_in",
+    bug="A coordinator of cores that step alone believes in a wave, and a core that hears its START falls over that.",
+    breaks=these("nothing-without-cause"), along=these("bad-frame-isolated", "first-error-told", "death-is-told"),
+    not_in={"engine": "which byte of a real report speaks of a wave depends on the numbers in it"},
+    edits=(Edit("engine/coordinator/board.py", "None if self._lockstep else Odd(", "None if self else Odd("),
+           Edit("engine/core/io/loops.py", "        if not in_step:\n", "        if in_step is None:\n")))
+
 COORDINATOR_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -47,5 +47,12 @@ ATTACHES_TO_ANYTHING = Mutant(
     breaks=these("dp-handshakes-agree/attaches"), along=these("handshake-order"),
     edits=(Edit("engine/frontend/handles/attached.py", "        attachment.check(agreed)\n", ""),))
 
-MODES_MUTANTS = (READY_TO_ITS_OWN, KEEPS_ITS_OWN, COMPARES_NOTHING, LAUNCHER_NEVER_READY,
+LATE_STRANGER = Mutant(
+    id="late-stranger", scenario="test_greeting_comes_late_to_a_head_that_serves",
+    bug="A head that serves knows its own cores alone, and none of another client's, whose greeting comes late.",
+    breaks=these("nothing-without-cause"),
+    edits=(Edit("engine/frontend/life.py", "self._engines.greeted if inbox == HANDSHAKE else self.cores",
+                "self.cores"),))
+
+MODES_MUTANTS = (LATE_STRANGER, READY_TO_ITS_OWN, KEEPS_ITS_OWN, COMPARES_NOTHING, LAUNCHER_NEVER_READY,
                  ATTACHES_TO_ANYTHING)
