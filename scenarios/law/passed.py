@@ -18,7 +18,7 @@ from signal import SIGKILL
 from typing import NamedTuple
 
 from engine.topology import Channel, Mark, NodeKind, mark_site
-from scenarios.history.history import Fate, History, Record, Kind, Receipt
+from scenarios.history.history import Fate, History, Kind, Receipt, Record
 from scenarios.history.names import base, kind_of, of_life
 from scenarios.history.receipts import DEATH_FATES, STALL_FATES
 from scenarios.law.failed_step import misdescribed
