@@ -153,10 +153,15 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
 _PLANTED, _ASKED = {Fate.RAISE: "RuntimeError: {0.text}", Fate.EXIT: "SystemExit: {0.code}"}, "SystemExit: SIGTERM"
 
 
+#: What handlers of programs raise, to see who is there behind it: in a destructor of others it is printed and no more.
+_INTERRUPTED = {"InterruptedError", "InterruptedError: "}
+
+
 def _of_prints(history: History) -> Iterator[Incident]:
     """An exception that came out of a process, a thread or a callback, but for those that faults have raised."""
     planted = {_PLANTED[receipt.fault.fate].format(receipt.fault) for receipt in history.faults.receipts
                if receipt.fault is not None and receipt.fault.fate in _PLANTED}
+    planted |= _INTERRUPTED if history.play.options.program else set()
     for text in history.lab.printed:
         if text != _ASKED and text not in planted:
             yield Incident(Sort.STUMBLE, LAB, history.ended_at, f"printed: {text}")

@@ -368,6 +368,13 @@ def test_an_exception_is_printed_only_where_a_fault_has_raised_it(printed: str, 
     assert history(tp=1).started().request("a").lab(printed=[printed]).judged(LAW).verdict is Verdict.BROKEN
 
 
+@pytest.mark.parametrize(("program", "verdict"), [("sockets", Verdict.HELD), ("", Verdict.BROKEN)])
+def test_what_a_program_s_own_handler_raises_may_be_printed(program: str, verdict: Verdict) -> None:
+    h = history(tp=1).promised(options=Options(program=program)).started().request("a")
+    assert h.lab(printed=["InterruptedError: "]).judged(LAW).verdict is verdict
+
+
+
 def test_who_is_asked_to_leave_may_print_that() -> None:
     h = history(tp=1).started().request("a").lab(printed=["SystemExit: SIGTERM"])
     assert h.judged(LAW).verdict is Verdict.HELD

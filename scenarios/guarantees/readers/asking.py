@@ -303,7 +303,8 @@ class Asker:
         if start in self.gone and not self.plain:
             self._broke("asked again for batch {}, which it was told is gone", start, at=at)
         missed, times = self.again
-        self.again = missing, (times if missing == missed else 0) + (missing < self.known)
+        # Who asks from further on asks for it still of the life before.
+        self.again = missing, (times if missing == missed else 0) + (start <= missing < self.known)
         if self.again[1] > TRIES:
             self._broke("asked for batch {} {} times", start, self.again[1], at=at)
         silent_s = at - self.rest_at
