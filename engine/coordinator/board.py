@@ -103,14 +103,14 @@ class Board:
 
     def on_start_wave(self, rank: int, wave: int) -> list[Said]:
         """A rank at rest has work. It runs already."""
-        if odd := self._odd(rank, wave) or self._no_wave(rank):
+        if odd := self._odd_in_wave(rank, wave):
             return [odd]
         if wave < self.wave or (wave == self.wave and self.running):
             return []
         return self._start(wave, rank)
 
     def on_wave_complete(self, rank: int, wave: int) -> list[Said]:
-        if odd := self._odd(rank, wave) or self._no_wave(rank):
+        if odd := self._odd_in_wave(rank, wave):
             return [odd]
         if wave < self.wave:
             return []
@@ -121,7 +121,7 @@ class Board:
 
     def on_first_request(self, rank: int, wave: int) -> list[Said]:
         """"old": a front end that believes the group at rest has sent a request to this rank."""
-        if odd := self._odd(rank, wave) or self._no_wave(rank):
+        if odd := self._odd_in_wave(rank, wave):
             return [odd]
         if self.protocol != "old":
             return [Odd(f"a first request, which the {self.protocol} protocol does not have")]
@@ -156,8 +156,9 @@ class Board:
         self.wave, self.running = wave, True
         return [Start(wave, exclude), Notice(None, wave, True)]
 
-    def _no_wave(self, rank: int) -> Odd | None:
-        return None if self._lockstep else Odd(f"rank {rank} is in a wave, and the ranks do not step together")
+    def _odd_in_wave(self, rank: int, wave: int) -> Odd | None:
+        return self._odd(rank, wave) or (None if self._lockstep else Odd(
+            f"rank {rank} is in a wave, and the ranks do not step together"))
 
     def _odd(self, rank: int, *numbers: float) -> Odd | None:
         if not 0 <= rank < self.engines:

@@ -188,8 +188,8 @@ def _whom_it_follows_is_gone(history: History, incident: Incident) -> bool:
 
     return any(is_of_it(death.node) for death in history.ends.deaths) or not any(
         start.ready for start in history.startups if is_of_it(start.node)) or any(
-        is_of_it(stall.node) and kind_of(stall.node) == NodeKind.CORE and stall.at <= history.ends.at(
-            stall.node) <= stall.until for stall in history.faults.stalls)
+        history.faults.stands_still(history.ends.at(core), core) for core in history.of_kind(NodeKind.CORE)
+        if is_of_it(core))
 
 
 def _nobody_ends_it(history: History, incident: Incident) -> bool:

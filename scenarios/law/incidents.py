@@ -151,8 +151,6 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
 
 #: What Python prints of an exception that a fault has raised, and where a process is asked to leave amid its last word.
 _PLANTED, _ASKED = {Fate.RAISE: "RuntimeError: {0.text}", Fate.EXIT: "SystemExit: {0.code}"}, "SystemExit: SIGTERM"
-
-
 #: What handlers of programs raise, to see who is there behind it: in a destructor of others it is printed and no more.
 _INTERRUPTED = {"InterruptedError", "InterruptedError: "}
 

@@ -374,7 +374,6 @@ def test_what_a_program_s_own_handler_raises_may_be_printed(program: str, verdic
     assert h.lab(printed=["InterruptedError: "]).judged(LAW).verdict is verdict
 
 
-
 def test_who_is_asked_to_leave_may_print_that() -> None:
     h = history(tp=1).started().request("a").lab(printed=["SystemExit: SIGTERM"])
     assert h.judged(LAW).verdict is Verdict.HELD

@@ -295,15 +295,16 @@ def test_idle_it_beats_and_looks_at_its_books_once() -> None:
 # -- the two I/O loops
 
 
+class Ending(Hand):
+    """Cancelled once all has been read."""
+
+    def answer(self, effect):
+        if isinstance(effect, Receive) and not any(self.inboxes.values()):
+            raise QueueCancelledError("the core is leaving")
+        return super().answer(effect)
+
+
 def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
-    class Ending(Hand):
-        """Cancelled once all has been read."""
-
-        def answer(self, effect):
-            if isinstance(effect, Receive) and not self.inboxes[REQUESTS]:
-                raise QueueCancelledError("the core is leaving")
-            return super().answer(effect)
-
     hand = Ending()
     request = ask("good")
     damaged = [b"\x00", msgspec.msgpack.encode(["bad", "no list", {}])]
@@ -320,12 +321,6 @@ def test_the_input_loop_decodes_drops_what_is_none_and_lives_on() -> None:
 
 @pytest.mark.parametrize("in_step", [True, False])
 def test_a_start_is_heard_by_a_core_that_steps_with_others_and_is_told_of_by_any_other(in_step: bool) -> None:
-    class Ending(Hand):
-        def answer(self, effect):
-            if isinstance(effect, Receive) and not self.inboxes[WAVES]:
-                raise QueueCancelledError("the core is leaving")
-            return super().answer(effect)
-
     hand = Ending()
     hand.inboxes[WAVES].append((0.0, None, encode_start(Start(3, None))))
     with pytest.raises(QueueCancelledError):
