@@ -395,6 +395,22 @@ def another_worker_is_told() -> Builder:
     return copy_thread("raise", reason="worker.1 (pid 12) died")
 
 
+def _with_a_word_lost(after: float = 0.0) -> Builder:
+    """The core leaves, and what it says of that is damaged: callers learn of its end alone."""
+    h = copy_thread("raise", reason="core.0 said that it is leaving (ENGINE_CORE_DEAD)", after=.02 + after)
+    return h.fires("corrupt", "core.0->frontend.0/birth:receive")
+
+
+@accepts(THREAD)
+def nobody_can_be_named_where_the_word_of_it_was_damaged() -> Builder:
+    return _with_a_word_lost()
+
+
+@rejects(THREAD)
+def the_end_is_told_late_where_the_word_of_it_was_damaged() -> Builder:
+    return _with_a_word_lost(3.0)
+
+
 @silent(THREAD)
 def another_thread_has_failed() -> Builder:
     return copy_thread("raise", reason=DIED, thread="main")

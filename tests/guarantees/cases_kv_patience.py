@@ -237,3 +237,31 @@ def who_has_learnt_of_answers_that_nobody_knows_tags_asks_without_one() -> Build
 @rejects("kv-asks-in-time")
 def who_has_learnt_of_answers_that_nobody_knows_tags_asks_with_one_again() -> Builder:
     return _learns_of_answers(4.5)
+
+
+def _meets_the_next_life(*starts: int) -> Builder:
+    """A real one without epochs has batch 0 of one life, and batch 1 of the next: it asks from these on, in vain.
+
+    The first question is on its way while batch 1 comes, before it is told that there is another life.
+    """
+    h = history("engine", subscribers=1).started().promised(options=Options(without_epochs=True))
+    h.observes(CORE, "kv-published", seq=0, took=.0001).now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    first, *rest = starts
+    asked = [line for n, start in enumerate(rest) for line in (
+        (2.4 + n / 10, "asked", {"start": start}), (2.41 + n / 10, "replayed", _came(1, epoch=2)),
+        (2.41 + n / 10, "end", {"end": True}))]
+    return _writes(h, [(2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(1, epoch=2)),
+                       (2.3001, "asked", {"start": first}), (2.31, "kv-restarted", {"epoch": None}),
+                       (2.31, "kv-gap", {"first": 0, "last": 0}), (2.31, "end", {"end": True}), *asked,
+                       (2.8, "kv-mirror", _holds(1))])
+
+
+@accepts("kv-asks-in-time")
+def who_asks_from_further_on_still_asks_for_the_life_before() -> Builder:
+    return _meets_the_next_life(1, 0, 0, 0)
+
+
+@rejects("kv-asks-in-time")
+def who_asks_from_the_beginning_asks_for_the_next_life() -> Builder:
+    return _meets_the_next_life(1, 0, 0, 0, 0)

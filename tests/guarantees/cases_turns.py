@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.config import DataParallelConfig
 from engine.topology import data_parallel, offline
-from tests.guarantees.build import Builder, history
+from tests.guarantees.build import TICK_S, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
 TURN = "dp-rank-in-turn"
@@ -92,6 +92,16 @@ def what_nobody_has_heard_is_sent_again() -> Builder:
     return heard(h, exclude=0)
 
 
+def _sent_again(seconds: float) -> Builder:
+    """So long after it was reported, in the lab's time."""
+    return heard(sends(reports(asked(group())).wait(seconds - 2 * TICK_S), start_wave=0), exclude=0)
+
+
+@accepts(TURN)
+def what_nobody_has_heard_is_sent_again_to_the_moment() -> Builder:
+    return _sent_again(OPTIONS.changed_s - 1e-9)
+
+
 @accepts(TURN)
 def what_nobody_had_heard_is_sent_again_behind_the_next_report() -> Builder:
     """The thread that sends had it in its hands as the all-reduce ended."""
@@ -145,6 +155,11 @@ def what_nobody_has_heard_is_sent_again_at_once() -> Builder:
 def what_nobody_had_heard_is_sent_twice_more_behind_the_next_report() -> Builder:
     h = reports(adds_up(steps(reports(asked(group("engine"))).wait(0.15), 0, 0), 1))
     return sends(sends(h, start_wave=0), start_wave=0)
+
+
+@rejects(TURN)
+def what_nobody_has_heard_is_sent_again_too_early() -> Builder:
+    return _sent_again(OPTIONS.changed_s - 1e-4)
 
 
 @rejects(TURN)
