@@ -128,6 +128,7 @@ class Stage:
         self.done: set[str] = set()
         self.halves = Halves()
         self.over = self.parting = False
+        self.last_by = 0.0  # until when there is room for the last object, at least
         local = play.readers - play.remote
         self.spec = self._spec(tuple(worker(rank) for rank in range(local)))
         self.far_spec = self._spec((worker(local),))
@@ -181,6 +182,7 @@ def writes(node: Node, stage: Stage) -> Loop[None]:
         queue.remotes, queue.remote_outbox = RemoteReaders("rpc", [rank]), _REMOTE
         queue.n_readers += 1
     stage.bench.changed()
+    stage.last_by = (yield Now()) + PATIENCE_S / 2
     try:
         yield from _is_ready(stage, queue.n_readers, lambda deadline: wait_for_readers(queue, deadline))
         yield StartThread("look", _look(stage, queue.readers.presence))
@@ -218,8 +220,9 @@ def _put(stage: Stage, queue: QueueWriter, number: int, sent: Sent) -> Loop[None
                                 "chunk": sum(map(len, packed)), "readable": sent.readable})
     if queue.remotes is not None:
         yield from look_at_remotes(queue.remotes, _REMOTE)
-    patient = stage.play.breaks_off or obj == END
-    deadline = (yield Now()) + (PATIENCE_S / 2 if patient else stage.bounds.rpc_s)
+    deadline = (yield Now()) + (PATIENCE_S / 2 if stage.play.breaks_off else stage.bounds.rpc_s)
+    if obj == END:
+        deadline = max(deadline, stage.last_by)
     past = number % 2 and not (queue.remotes or sent.beside) and stage.play.swept
     loop = _write(queue, packed[0], parts, deadline) if past else queue.enqueue(parts, deadline)
     if stage.play.strangers:

@@ -9,6 +9,8 @@ from tests.guarantees.cases_kv_publishing import CORE, EPOCH, LIVE, _begun, _han
 from tests.guarantees.cases_kv_reading import SUBSCRIBER, Line, _batch, _came, _end, _holds, _writes
 from tests.guarantees.cases_kv_strange import _without_epochs
 
+_LIVE_SITE = "core.0->subscriber.0/kv:receive"
+
 # -- a publisher that has no more time --------------------------------------------------------------------------------
 
 
@@ -265,3 +267,88 @@ def who_asks_from_further_on_still_asks_for_the_life_before() -> Builder:
 @rejects("kv-asks-in-time")
 def who_asks_from_the_beginning_asks_for_the_next_life() -> Builder:
     return _meets_the_next_life(1, 0, 0, 0, 0)
+
+
+# -- what may still be under way --------------------------------------------------------------------------------------
+
+
+def _both_unreadable(told_at: float) -> Builder:
+    """Batches 0 and 1 come live and cannot be read, the second while an answer has just brought the first."""
+    h = history(subscribers=1).started()
+    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "end", _end(1, 0, 0, 0)), (2.1, "kv-mirror", _holds(0)),
+        (2.2, "live", {**_came(0), "fate": "truncate"}), (2.2, "asked", {"start": 0, "tag": 2}),
+        (2.21, "replayed", _came(0)), (2.21, "end", _end(2, 0, 1, 1)), (2.3, "live", {**_came(1), "fate": "truncate"}),
+        (told_at, "asked", {"start": 1, "tag": 3}), (told_at, "kv-gap", {"first": 0, "last": 0}),
+        (told_at, "kv-batch", _batch(0, "replay")), (told_at, "kv-healed", {"first": 0, "last": 0}),
+        (told_at, "kv-mirror", _holds(1))])
+
+
+@accepts("kv-tells-what-came")
+def what_was_passed_by_is_told_when_live_is_silent() -> Builder:
+    return _both_unreadable(2.5)
+
+
+@rejects("kv-tells-what-came")
+def what_was_passed_by_is_told_long_after_live_is_silent() -> Builder:
+    return _both_unreadable(2.6)
+
+
+def _is_told_of(*, live: bool) -> Builder:
+    """An answer brings batches 0 and 1, of which batch 1 has come live, or not yet; then a state is there, too."""
+    h = history(subscribers=1).started()
+    h.observes(CORE, "kv-published", seq=0, took=.0001).observes(CORE, "kv-published", seq=1, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    return _writes(h, [
+        (2.0, "asked", {"start": 0, "tag": 1}), *([(2.01, "live", _came(1))] if live else []),
+        (2.01, "replayed", _came(0)), (2.01, "replayed", _came(1)), (2.01, "end", _end(1, 0, 2, 2)),
+        (2.51, "asked", {"start": 0, "tag": 2}), (2.51, "kv-mirror", _holds(2))])
+
+
+@accepts("kv-asks-in-time")
+def what_answers_alone_have_brought_is_asked_for_again() -> Builder:
+    return _is_told_of(live=False)
+
+
+@rejects("kv-asks-in-time")
+def what_is_known_and_there_is_asked_for_again() -> Builder:
+    return _is_told_of(live=True)
+
+
+def _stands_with_the_next_one(*, it_has_come: bool) -> Builder:
+    """Batch 1 is held back, and let go while its reader stands still with batch 2 in its hands, or before."""
+    h = history(subscribers=1).started()
+    for seq in range(3):
+        h.observes(CORE, "kv-published", seq=seq, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    _writes(h, [(2.0, "asked", {"start": 0, "tag": 1}), (2.1, "end", _end(1, 0, 0, 0)),
+                (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)),
+                (2.3, "live", {**_came(1), "fate": "delay", "fault": "f1"})])
+    h.fires("delay", _LIVE_SITE, nth=2)
+    if it_has_come:
+        h.releases(0)
+    _writes(h, [(2.31, "live", {**_came(2), "fate": "hang", "fault": "f2"})])
+    h.fires("hang", _LIVE_SITE, nth=3)
+    if not it_has_come:
+        h.releases(0)
+    h.now = 2.6
+    return _writes(h.releases(1), [
+        (h.now, "asked", {"start": 1, "tag": 2}), (h.now, "kv-gap", {"first": 1, "last": 1}),
+        (h.now, "kv-batch", _batch(1)), (h.now, "kv-healed", {"first": 1, "last": 1}), (h.now, "kv-batch", _batch(2)),
+        (h.now + .01, "replayed", _came(1)), (h.now + .01, "replayed", _came(2)),
+        (h.now + .01, "end", _end(2, 1, 3, 2)), (h.now + .01, "kv-mirror", _holds(3))])
+
+
+@accepts("kv-tells-what-came")
+def what_comes_to_who_stands_still_comes_behind_what_it_has_in_hand() -> Builder:
+    return _stands_with_the_next_one(it_has_come=False)
+
+
+@rejects("kv-tells-what-came")
+def what_has_come_before_it_stood_still_is_told_as_missing() -> Builder:
+    return _stands_with_the_next_one(it_has_come=True)

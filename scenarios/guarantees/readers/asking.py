@@ -297,8 +297,10 @@ class Asker:
         missing = self.first_missing(at)
         if self.struck or (start, at) == self.latest:  # it came in this moment, behind the one that made it missed
             return
+        # What answers brought beyond all that is known waits for its turn live, and is asked for with what follows.
+        may_wait = self.plain or not self.exact or start >= self.known
         if start != missing and not (start == missing - 1 and not tagged) and not (
-                (self.plain or not self.exact) and start <= missing) and not self._is_behind:
+                may_wait and start <= missing) and not self._is_behind:
             self._broke("asked for batches from {} on where {} was the first that it had not", start, missing, at=at)
         if start in self.gone and not self.plain:
             self._broke("asked again for batch {}, which it was told is gone", start, at=at)

@@ -90,8 +90,7 @@ class Hearer:
         if self.plain:
             self._meets(said)
         came = self._hear(said["epoch"], moment.at)
-        self.stirred_at = moment.at
-        self.other_at = moment.at if self.other_at < FOREVER else FOREVER
+        self._stirs(moment.at)
         self.proven.add(said["epoch"])
         if self.plain and came.live and cut and not self.asks:
             self.unasked = said["seq"]
@@ -138,7 +137,14 @@ class Hearer:
         else:
             self.other_at = moment.at
 
+    def _stirs(self, at: float) -> None:
+        """Live speaks: it is silent from here on."""
+        self.stirred_at = at
+        self.other_at = at if self.other_at < FOREVER else FOREVER
+
     def _damaged(self, moment: Moment) -> None:
+        if moment.record.site.endswith(LIVE):
+            self._stirs(moment.at)
         if self.plain and moment.said.get("fate") == Fate.TRUNCATE and moment.record.site.endswith(LIVE):
             self.unread = max(self.unread, moment.said.get("seq", -1) + 1)
 

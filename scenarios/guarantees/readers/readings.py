@@ -72,13 +72,14 @@ def _read(history: History) -> dict[str, list[Moment]]:
 
 def _moments(history: History, node: str) -> Iterator[Moment]:
     held: dict[tuple[str, int], Record] = {}
+    stands_until = 0.0
     for record in history.records(node):
         if record.kind is Kind.OBSERVATION:
             yield Moment(What.TOLD, record.at, record, record.data)
         elif record.kind is Kind.RELEASE:
             late = held.pop((record.data.get("site", ""), record.data.get("nth", 0)), None)
-            if late is not None:
-                yield _arrived(late, record.at)
+            if late is not None:  # whoever stands still with a message in its hands takes it behind that
+                yield _arrived(late, max(record.at, stands_until))
         elif record.kind is Kind.CROSSING and record.site.endswith(_ARRIVALS):
             fate = history.faults.met(record)
             if fate in _LATER:
@@ -86,6 +87,7 @@ def _moments(history: History, node: str) -> Iterator[Moment]:
             elif fate not in _NEVER_READ:
                 # Of another life the same crossing is another message.
                 at = record.at if fate is None else history.delivered_at.get((record.site, record.nth), record.at)
+                stands_until = at
                 yield _arrived(record, at)
                 if fate == Fate.DUPLICATE:
                     yield _arrived(record, at)
