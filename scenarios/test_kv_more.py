@@ -20,7 +20,8 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import NARROW, churn, patient
-from scenarios.workloads import recorded
+from scenarios.test_lockstep import ENDED
+from scenarios.workloads import add, recorded
 
 KV = "core.0->subscriber.0/kv"
 ANSWERS = "core.0->subscriber.0/replay"
@@ -117,6 +118,13 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=31, times=2), drop(QUESTIONS, nth=3), drop(ANSWERS, nth=5), drop(KV, nth=34, times=33)),
          HELD_AFTER_A_RESTART,
          play={"options": AGAIN, "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+    Case("test_batch_of_two_that_begin_alike_is_lost",
+         "Two are computed at once, and neither finds the other's blocks: of the second one's only the last are new. A "
+         "third one takes some of the first one's, whose content the second one's still hold.",
+         plan(drop(KV, nth=1)), HEALED, play={
+             "config": lab_config(kv_events=EVENTS, cache={"num_gpu_blocks": 26},
+                                  scheduler={"max_num_batched_tokens": 256}),
+             "workload": recorded("eight-mixed").then(add(2, 3), behind=("r3", ENDED)).then(add(5))}),
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),

@@ -60,6 +60,25 @@ EVICTION_UNTOLD = Mutant(
                 "                self._events.append(BlockRemoved(block_hashes=[block_hash]))\n",
                 "                pass\n"),))
 
+TOKENS_OF_THE_FIRST = Mutant(
+    id="tokens-of-the-first", scenario="test_batch_of_two_that_begin_alike_is_lost",
+    bug="Blocks behind some that are cached already are told with the tokens of these.",
+    breaks=these("kv-mirror-true"), along=these("nothing-without-cause"),
+    edits=(Edit("engine/core/block_pool.py",
+                "list(token_ids[start * size:(start + len(run)) * size])",
+                "list(token_ids[:len(run) * size])"),))
+
+GONE_WHILE_ANOTHER_HOLDS = Mutant(
+    id="gone-while-another-holds", scenario="test_batch_of_two_that_begin_alike_is_lost",
+    bug="Content that two blocks hold is told as gone when the first of them is taken for something else.",
+    breaks=these("kv-mirror-true"), along=these("blocks-conserved", "nothing-without-cause"),
+    edits=(Edit("engine/core/block_pool.py",
+                "        del blocks[block]\n        if not blocks:\n",
+                "        del blocks[block]\n"
+                "        if blocks and self.enable_events:\n"
+                "            self._events.append(BlockRemoved(block_hashes=[block_hash]))\n"
+                "        if not blocks:\n"),))
+
 STALE_SNAPSHOT = Mutant(
     id="stale-snapshot", scenario="test_window_is_overrun_during_a_replay",
     bug="The publisher's own state forgets removals: who begins from a snapshot has blocks that are long gone.",
