@@ -106,6 +106,12 @@ globals().update(family(__name__, (
          (steps_in_order, abort_is_final),
          play={"workload": recorded("pair").then(add(0, 1), steps=4).then(
              abort(1), add(0, name="again"))}),
+    Case("test_two_requests_come_with_a_step_in_flight",
+         "A rank takes its time over a step, and two requests come in one breath meanwhile: they keep their order.",
+         plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.05))
+                for nth in range(20, 23))),
+         (served_in_turn, steps_in_order, tokens_match_reference),
+         play={"workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(add(3, 5, 7))}),
     Case("test_core_fails_before_its_first_step",
          "The core raises where it has scheduled nothing yet: there is no step to tell of.",
          plan(raises("core.0", at=marked("core.0", Mark.STEP))),

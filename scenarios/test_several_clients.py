@@ -7,6 +7,7 @@ from typing import Any
 from engine.topology import Mark, data_parallel
 from faults.plan import delay, drop, hang, kill, marked, plan, raises, stall, terminate, until
 from scenarios.guarantees.all import (
+    bad_request_isolated,
     blocks_conserved,
     client_isolated,
     client_returns,
@@ -59,6 +60,9 @@ globals().update(family(__name__, (
     Case("test_two_clients_have_as_much_in_flight_as_each_may", "What one has is not counted against the other one.",
          plan(hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.5))),
          (client_isolated, tokens_match_reference), play={"config": lab_config(limits={"max_requests": 8})}),
+    Case("test_two_clients_ask_for_more_than_the_cache_holds", "Each is told so of its own request alone.", plan(),
+         (bad_request_isolated, client_routed, served_in_turn, blocks_conserved),
+         play={"config": lab_config(cache={"num_gpu_blocks": 24})}),
     Case("test_one_of_two_clients_dies", "It is killed while both are served: the other one is served on.",
          plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4), *SLOW), DIES),
     Case("test_one_of_two_clients_dies_in_a_long_step", "The other one has much to come when it is missed.",

@@ -15,6 +15,16 @@ ABORT_UNTOLD = Mutant(
                 "        self._end(live, FinishReason.ABORT)\n"
                 "        return [], _aborts([live])\n"),))
 
+TOLD_TO_THE_FIRST = Mutant(
+    id="told-to-the-first", scenario="test_two_clients_ask_for_more_than_the_cache_holds",
+    bug="Whatever can never be served is told to the first client, whoever asked for it.",
+    breaks=these("bad-request-isolated/alone", "client-routed"), along=these("lost-request-is-bounded"),
+    edits=(Edit("engine/core/scheduler.py",
+                "            outputs.setdefault(request.client_index, []).append(EngineCoreOutput(\n"
+                "                request.request_id, [], request",
+                "            outputs.setdefault(0, []).append(EngineCoreOutput(\n"
+                "                request.request_id, [], request"),))
+
 AS_IT_COMES = Mutant(
     id="as-it-comes", scenario="test_outputs_swap",
     bug="A stream takes each output as it comes, however many tokens stand before it.",

@@ -107,6 +107,13 @@ DEAF_TO_ABORTS = Mutant(
     edits=(Edit("engine/core/engine_core.py",
                 "        if self.in_flight.depth > 1:\n            yield from self._hear_aborts()\n", ""),))
 
+TURNED_AROUND = Mutant(
+    id="turned-around", scenario="test_two_requests_come_with_a_step_in_flight",
+    bug="What comes besides aborts while a step is in flight is handled the last one first.",
+    breaks=these("served-in-turn"),
+    edits=(Edit("engine/core/engine_core.py", "            self._unhandled.append(item)\n",
+                "            self._unhandled.insert(0, item)\n"),))
+
 PAUSED_AT_ONCE = Mutant(
     id="paused-at-once", scenario="test_scheduler_is_paused_with_two_steps_in_flight",
     bug="A core answers a pause while steps are in flight.",
@@ -149,5 +156,5 @@ WAITS_FOR_ITS_ANSWER = Mutant(
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
-    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, PAUSED_AT_ONCE,
+    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, TURNED_AROUND, PAUSED_AT_ONCE,
     IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER)
