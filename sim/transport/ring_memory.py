@@ -7,6 +7,7 @@ Promises
   exactly the stores before it. A stall leaves them too, and when the process goes on, the operation runs again:
   it is given the loads it had recorded and its stores that are done are skipped, so it arrives at the store where
   it stopped having done nothing twice. From there on it sees the memory as it is then.
+- What a reader has freed is rewritten at once there, as by the fastest of writers: whoever still looks at it sees that.
 
     operation  ->  SteppedMemory   records loads, counts stores, repeats
                ->  FaultyMemory    names each store, asks what befalls it, corrupts
@@ -96,6 +97,7 @@ class SteppedMemory:
         self._stores = 0  # done in this operation
         self._skip = 0  # of them, still to be passed over in a repetition
         self._stopped_before = ""  # the store that was judged already when the operation stopped
+        self._frees = self._freed = False  # the store that is being done, or was done, gives the chunk back
 
     def __len__(self) -> int:
         return len(self._faulty)
@@ -105,6 +107,7 @@ class SteppedMemory:
         self._loads.clear()
         self._next_load = self._stores = self._skip = 0
         self._stopped_before = ""
+        self._freed = False
 
     def repeat(self) -> None:
         """The same operation again, up to where it stopped."""
@@ -117,7 +120,9 @@ class SteppedMemory:
         else:
             loaded = self._faulty[where]
             if not isinstance(loaded, int):
-                loaded = memoryview(bytes(loaded))
+                loaded = memoryview(bytearray(loaded))
+                if self._freed:
+                    _rewrite(loaded)
             self._loads.append(loaded)
         self._next_load += 1
         return loaded
@@ -126,10 +131,17 @@ class SteppedMemory:
         if self._skip:
             self._skip -= 1
             return
+        self._frees = False
         self._faulty[where] = value
         self._stores += 1
+        if self._frees:
+            self._freed = True
+            for loaded in self._loads:
+                if not isinstance(loaded, int):
+                    _rewrite(loaded)
 
     def _ask(self, name: str) -> Fault | None:
+        self._frees = name == "read"
         if self._stopped_before == name:
             self._stopped_before = ""
             return None
@@ -138,3 +150,7 @@ class SteppedMemory:
         except StoppedInOperation:
             self._stopped_before = name
             raise
+
+
+def _rewrite(chunk: memoryview) -> None:
+    chunk[:] = bytes(byte ^ 0xFF for byte in chunk)

@@ -16,6 +16,33 @@ FLAG_BEFORE_DATA = Mutant(
     not_in={"engine": "readers that look within the same microsecond end the play before its fault; when is chance"},
     edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + READERS + FENCE + WRITTEN + DATA + FENCE),))
 
+FLAG_BEFORE_FLAGS = Mutant(
+    id="flag-before-flags", scenario="test_writer_stops_at_a_store_of_the_first_round[readers]",
+    bug="A message is one before its readers' flags are down: who has read it by then is asked to read it again.",
+    breaks=these("tokens-match-reference", "nothing-without-cause"),
+    along=these("ring-exact-prefix", "workers-in-step", "rpc-matched", "served-in-turn"),
+    edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + DATA + WRITTEN + FENCE + READERS + FENCE),))
+
+FREED_BEFORE_IT_IS_TAKEN = Mutant(
+    id="freed-before-it-is-taken", scenario="test_reader_dies_between_read_and_flag",
+    bug="A reader says that it has read a message, and takes it out of its chunk then.",
+    breaks=these("nothing-without-cause"),
+    not_in={"engine": "no writer is as fast as to write anew what is taken a microsecond later"},
+    edits=(Edit("engine/ipc/ring.py",
+                """        try:
+            taken = take(memory[data if place == 1 else self._moved(place)])
+        except Exception:
+            # Not for BaseException: a process on its way out must not mark as read what it did not take.
+            self._free(own)
+            raise
+        self._free(own)
+        return taken
+""",
+                """        view = memory[data if place == 1 else self._moved(place)]
+        self._free(own)
+        return take(view)
+"""),))
+
 WAITS_FOR_THE_DEAD = Mutant(
     id="H09", scenario="test_reader_dies_while_the_writer_waits_for_it",
     bug="A writer that finds no room waits without a deadline, and a reader's death does not end that.",
