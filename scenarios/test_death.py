@@ -17,6 +17,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
 )
 from scenarios.history.play import Options
+from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import abort, add, generated, recorded, utility
@@ -109,6 +110,14 @@ globals().update(family(__name__, (
          (drain, dead_notice, ends_once, nothing_left_behind),
          play={"workload": recorded("long").then(add(0, 1, 2)), "config": lab_config(bounds={"drain_s": 0.1}),
                "options": Options(await_death_s=5.0)}),
+    Case("test_core_is_asked_to_leave_again_and_again",
+         "SIGTERM, and again when little time is left: that is not given anew.",
+         plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=3),
+              *(terminate("core.0", at=marked("core.0", Mark.EXECUTED), nth=nth) for nth in (400, 700))),
+         (drain, dead_notice, ends_once, nothing_left_behind),
+         play={"workload": recorded("long").then(*(add(0, name=f"r{nth}") for nth in range(24))),
+               "config": lab_config(scheduler={"max_num_seqs": 1}), "options": Options(await_death_s=5.0)},
+         only=Only("sim", "how many steps a real core makes within a second is chance")),
     Case("test_core_dies_while_a_worker_is_stopped",
          "A worker is stopped for good when the core is killed: the client ends it, and has not to be closed for that.",
          plan(stall("worker.1", at="core.0->worker.1/rpc:receive", nth=21),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, takewhile
 from typing import Any
 
-from engine.messages import Outcome
+from engine.messages import FinishReason, Outcome
 from engine.topology import Channel
 from scenarios.guarantees.base import Finding
 from scenarios.history.history import Fate, History, Operation
@@ -165,6 +165,10 @@ def check_tokens_match_reference(history: History) -> Finding:
                 finding.broke("request {!r} finished by {}, the reference by {}", operation.request,
                               operation.ends[0].data.get("finish_reason"), _finish_of(history, request),
                               at=operation.ended_at, node=operation.node)
+            elif len(tokens) == len(reference) and _wrong_reason(operation, request):
+                finding.broke("request {!r} ended by its token {}, and its caller was told of {!r}", operation.request,
+                              tokens[-1], operation.ends[0].data.get("stop_reason"), at=operation.ended_at,
+                              node=operation.node)
             elif len(tokens) > 1:
                 finding.witness("request {!r}: {} tokens as transformers generates them", operation.request,
                                 len(tokens), at=operation.ended_at, node=operation.node)
@@ -227,3 +231,15 @@ def _finish_of(history: History, request: dict[str, Any]) -> str | None:
 def _wrong_finish(history: History, operation: Operation, request: dict[str, Any]) -> bool:
     wanted, got = _finish_of(history, request), operation.ends[0].data.get("finish_reason")
     return wanted is not None and got is not None and str(wanted) != str(got)
+
+
+def _wrong_reason(operation: Operation, request: dict[str, Any]) -> bool:
+    """A token that was asked for as an end is told, and no other: not the end of sequence, and nothing of a length."""
+    params, told = request.get("sampling_params") or {}, operation.ends[0].data.get("stop_reason")
+    is_stop = operation.ends[0].data.get("finish_reason") == str(FinishReason.STOP)
+    if isinstance(told, str) or not operation.tokens:
+        return False  # its text says more: see text-is-of-tokens
+    last = operation.tokens[-1]
+    if is_stop and last in (params.get("stop_token_ids") or ()):
+        return told != last if params.get("ignore_eos") else told not in (last, None)
+    return told is not None

@@ -201,6 +201,29 @@ def an_error_does_not_excuse_a_wrong_token() -> Builder:
     return history().started().request("a", tokens=[[7, 9]], outcome="engine-dead", error="EngineDeadError")
 
 
+def _stops_at(token: int, told: int | None) -> Builder:
+    """Its answer is 7, 8, 9; it was to stop at this token, and ended by its last one."""
+    params = {"max_tokens": 9, "ignore_eos": True, "stop_token_ids": [token]}
+    workload = {"requests": [{"index": 0, "prompt_token_ids": [1], "sampling_params": params,
+                              "reference_token_ids": [7, 8, 9]}]}
+    return history().started().request("a", finish_reason="stop", stop_reason=told).promised(workload=workload)
+
+
+@accepts("tokens-match-reference")
+def it_is_told_which_token_ended_it() -> Builder:
+    return _stops_at(9, 9)
+
+
+@rejects("tokens-match-reference")
+def it_is_not_told_which_token_ended_it() -> Builder:
+    return _stops_at(9, None)
+
+
+@rejects("tokens-match-reference")
+def it_is_told_of_a_token_that_was_not_to_end_it() -> Builder:
+    return _stops_at(5, 9)
+
+
 @silent("tokens-match-reference")
 def a_clean_prefix_that_ended_in_an_error() -> Builder:
     return history().started().request("a", tokens=[[7]], outcome="engine-dead", error="EngineDeadError")

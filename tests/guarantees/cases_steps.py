@@ -2,7 +2,7 @@
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.messages import Outcome
-from tests.guarantees.build import REQUESTS, WORKLOAD, Builder, history
+from tests.guarantees.build import OUTPUTS, REQUESTS, WORKLOAD, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
 
 TURN, CALLS, BLOCKS = "served-in-turn", "calls-answered", "blocks-conserved"
@@ -765,3 +765,26 @@ def a_core_gives_up_its_start_and_says_why() -> Builder:
 @rejects("start-ends")
 def a_core_gives_up_its_start_without_a_word() -> Builder:
     return _gives_up("worker.1 and core.0 died while starting")
+
+
+# -- a stream that goes on behind a hole
+
+
+def _goes_on(since_the_next_s: float) -> Builder:
+    """An output of "a" is lost, the next ones come, and so long after the first of them it is given up."""
+    h = engine().called("a").streams("a", [7]).fires("drop", f"{OUTPUTS}:receive").sends(OUTPUTS, "second")
+    for place, token in enumerate((8, 9, 9)):
+        h = step(h, cached=((A, [token], [], 3 + place, 1),))
+    h.carries(OUTPUTS, "third").wait(since_the_next_s / 2).carries(OUTPUTS, "fourth").wait(since_the_next_s / 2)
+    return h.ended("a", "failed", error="RequestTimeoutError", may_have_taken_effect=True).observes(
+        "core.0", "request", request=A, action="abort", reason="").observes("core.0", "freed", request=A)
+
+
+@accepts("lost-request-is-bounded")
+def a_stream_that_goes_on_is_given_up_by_the_first_output_behind_the_hole() -> Builder:
+    return _goes_on(0.6)
+
+
+@rejects("lost-request-is-bounded")
+def a_stream_that_goes_on_is_given_up_by_the_last_output_behind_the_hole() -> Builder:
+    return _goes_on(1.4)

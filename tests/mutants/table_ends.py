@@ -13,6 +13,13 @@ NO_NOTICE = Mutant(
                 "                yield Send(outbox, [ENGINE_CORE_DEAD])\n",
                 "                yield from ()\n"),))
 
+DRAINS_ANEW = Mutant(
+    id="drains-anew", scenario="test_core_is_asked_to_leave_again_and_again",
+    bug="Each SIGTERM gives a core the whole time to drain.",
+    breaks=these("drain/anew"), not_in={"engine": "only the twin plays this scenario"},
+    edits=(Edit("engine/core/drain.py", "        if self.deadline is None:\n            self.deadline",
+                "        if True:\n            self.deadline"),))
+
 NOTICE_OVERTAKES = Mutant(
     id="notice-overtakes", scenario="test_core_raises_behind_a_full_queue",
     bug="Outputs wait a moment for others to travel with; the notice does not, and overtakes them.",

@@ -25,6 +25,28 @@ TOLD_TO_THE_FIRST = Mutant(
                 "            outputs.setdefault(0, []).append(EngineCoreOutput(\n"
                 "                request.request_id, [], request"),))
 
+STOPS_FOR_NO_REASON = Mutant(
+    id="stops-for-no-reason", scenario="test_streams_end_by_themselves",
+    bug="Who asked for an end at some tokens is not told which of them it was.",
+    breaks=these("tokens-match-reference/end"),
+    edits=(Edit("engine/core/request.py", "            return RequestStatus.FINISHED_STOPPED, token_id\n",
+                "            return RequestStatus.FINISHED_STOPPED, None\n"),))
+
+WAITS_FOR_SILENCE = Mutant(
+    id="waits-for-silence", scenario="test_output_is_lost_and_tokens_go_on",
+    bug="A missing output is waited for since the last one that came: as long as tokens come it may be late.",
+    breaks=these("lost-request-is-bounded/wait"),
+    not_in={"engine": "when a real output came is known to who read it alone"},
+    edits=(Edit("engine/frontend/session.py",
+                "                live.gap_since = now if live.gap_since is None else live.gap_since\n",
+                "                live.gap_since = now\n"),))
+
+LAST_CORE_ANSWERS = Mutant(
+    id="last-core-answers", scenario="test_requests_come_one_after_another",
+    bug="Of several cores it is the last one whose answer a caller is told.",
+    breaks=these("calls-answered"),
+    edits=(Edit("engine/frontend/session.py", "self.answers[min(self.answers)])", "self.answers[max(self.answers)])"),))
+
 AS_IT_COMES = Mutant(
     id="as-it-comes", scenario="test_outputs_swap",
     bug="A stream takes each output as it comes, however many tokens stand before it.",

@@ -107,6 +107,16 @@ DEAF_TO_ABORTS = Mutant(
     edits=(Edit("engine/core/engine_core.py",
                 "        if self.in_flight.depth > 1:\n            yield from self._hear_aborts()\n", ""),))
 
+FORGETS_WHOM_TO_FORGET = Mutant(
+    id="forgets-whom-to-forget", scenario="test_request_and_its_abort_come_with_a_step_in_flight",
+    bug="While a step is in flight an abort of who is not there yet is heard, and forgotten.",
+    breaks=these("abort-is-final/freed"), along=these("steps-in-order"),
+    edits=(Edit("engine/core/engine_core.py",
+                "                item = Abort([request_id for request_id in item.request_ids if request_id not in living])\n"
+                "                if not item.request_ids:\n"
+                "                    continue\n",
+                "                continue\n"),))
+
 TURNED_AROUND = Mutant(
     id="turned-around", scenario="test_two_requests_come_with_a_step_in_flight",
     bug="What comes besides aborts while a step is in flight is handled the last one first.",
@@ -156,5 +166,5 @@ WAITS_FOR_ITS_ANSWER = Mutant(
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
-    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, TURNED_AROUND, PAUSED_AT_ONCE,
+    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, FORGETS_WHOM_TO_FORGET, TURNED_AROUND, PAUSED_AT_ONCE,
     IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER)

@@ -253,16 +253,14 @@ def check_drain(history: History) -> Finding:
 
 def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
     history, dying = finding.history, finding.history.by_node("dying").get(core)
-    given_up = sum(record.number > draining.number and record.data["action"] == "abort" and not record.data["reason"]
-                   for record in history.by_node("request").get(core, ()))
+    since = [record for record in history.by_node("request").get(core, ()) if record.number > draining.number]
+    given_up = sum(record.data["action"] == "abort" and not record.data["reason"] for record in since)
     if draining.data.get("running", 0) > given_up and dying and dying[0].data["reason"] == "SIGTERM" and (
             history.bounds.drain_s) and not any(
             step.number > draining.number for step in history.crossings.get(f"{core}/mark:step", ())):
         finding.broke("{} was asked to leave with requests that ran, and made no step for them", core, at=draining.at,
                       node=core)
-    for record in finding.history.by_node("request").get(core, ()):
-        if record.number < draining.number:
-            continue
+    for record in since:
         if record.data.get("action") == "add":
             finding.broke("{} took request {!r} while it was draining", core, record.data.get("request"), at=record.at,
                           node=core)
@@ -273,14 +271,15 @@ def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
 
 def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
     history, ended, node = finding.history, operation.ended_at, operation.node
+    bound = history.bounds.drain_s + history.bounds.detection_s + history.bounds.heartbeat_s * (not history.simulated)
     changed = history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value) if operation.outcome == Outcome.FAILED else ()
     if not operation.pending_at(since) or _never_reached(history, operation, core, since) or is_ended_with_another(
             history, operation, core) or any(hit.node == core for hit in changed):  # it may be what was changed
         return
     if ended is None:
         if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
-            finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core,
-                          bound=timer_s(history.bounds, history.bounds.drain_s), since=since, node=node)
+            finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core, bound=bound,
+                          since=since, node=node)
         return
     finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
     if operation.outcome == Outcome.ENGINE_DEAD:
@@ -290,8 +289,7 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
         finding.broke("request {!r} was running when {} got SIGTERM and ended as {} {:.3f} s before the drain deadline",
                       operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
     elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,
-                      bound=timer_s(history.bounds, history.bounds.drain_s),
-                      measured=ended - since - history.faults.frozen_s(node, since, ended)):
+                      bound=bound, measured=ended - since - history.faults.frozen_s(node, since, ended)):
         finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
                         at=ended, node=node)
 
@@ -380,7 +378,9 @@ GUARANTEES = (
         wrong={
             "running": "leaves at SIGTERM with the work in its hands",
             "refuse": "takes in new work when it was told to leave",
+            "anew": "gives itself all the time anew when it is told to leave once more",
         },
+        blind_in={"anew in engine": "how far a real core has come when it is told so again is chance"},
         witness="a request was running when the core got SIGTERM and finished or was aborted by the deadline, or a "
                 "new one was refused",
         envelope=Envelope(outside=(

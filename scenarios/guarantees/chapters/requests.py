@@ -18,7 +18,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.fitting import BAD_REQUEST, judge_bad, judge_effect, never_fits
-from scenarios.guarantees.readers.missing import missing_s
+from scenarios.guarantees.readers.missing import judge_gap, missing_s
 from scenarios.guarantees.readers.odd import asked_oddly, judge_odd_requests
 from scenarios.guarantees.tokens import check_tokens_in_order, check_tokens_match_reference
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Receipt, Record
@@ -279,6 +279,7 @@ def check_lost_request_is_bounded(history: History) -> Finding:
                             bound=timer_s(bounds, max(bounds.request_s, bounds.output_gap_s)),
                             measured=waited - history.faults.frozen_s(node, heard, operation.ended_at)):
             continue
+        judge_gap(finding, operation)
         if operation.ended_at < first_loss or operation.outcome != Outcome.FAILED or operation.error == BAD_REQUEST:
             continue
         if not operation.ends[0].data.get("may_have_taken_effect") and operation.error != "UnroutableError":
@@ -334,8 +335,8 @@ GUARANTEES = (
     Guarantee(
         id="tokens-match-reference", chapter=CHAPTER, source="vLLM", check=check_tokens_match_reference,
         sentence="Greedy tokens equal what transformers' generate gives on the same checkpoint, and so does what "
-                 "may be drawn from one choice alone; one seed draws the same again. Under a fault a stream is equal, "
-                 "or a clean prefix that ends in an error or an abort.",
+                 "may be drawn from one choice alone; one seed draws the same again. Which token ended a stream is "
+                 "told. Under a fault a stream is equal, or a clean prefix that ends in an error or an abort.",
         wrong={
             "blocks": "reads a wrong block of the cache",
             "sum": "leaves out one rank's partial sum",

@@ -1,11 +1,13 @@
-"""What callers of an engine that is not ours may ask its core and its workers, and what they must hear (pure).
+"""What callers must hear of what they asked several cores; and of what they may ask the core and the workers of an
+engine that is not ours (pure).
 
-Nothing but what the caller saw is looked at: a call has its own answer, its own error, or the news that its engine is
-dead; and it has one of them.
+Of the latter nothing but what the caller saw is looked at: a call has its own answer, its own error, or the news that
+its engine is dead; and it has one of them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,25 @@ _CANNOT = frozenset({"fails", "odd"})
 #: What a worker's own failure begins with (`scenarios.worlds.vllm.stand_in.calls`).
 AS_ASKED = "as asked: "
 _LATE = "timed out"
+
+
+def judge_calls_of_several(finding: Finding, client: str) -> None:
+    """Where nothing befell anybody, a caller hears the first failure of its cores, else what the first one answered."""
+    history = finding.history
+    if history.faults.receipts:
+        return
+    heard: dict[str, dict[int, deque[tuple[Any, Any]]]] = {}  # by question, then by core
+    for record in history.records(client):
+        data = record.data
+        if record.site == "answer":
+            heard.setdefault(_name(record), {}).setdefault(data["core"], deque()).append(
+                (data["failure"] or "", data["result"]))
+        elif record.site == "utility" and _name(record) in heard:
+            answers = [waiting.popleft() for _, waiting in sorted(heard[_name(record)].items()) if waiting]
+            first = next((answer for answer in answers if answer[0]), answers[0] if answers else None)
+            if (data["failure"], data["result"]) != first:
+                finding.broke("{} was told {} of {}, its cores said {}", client, _short(data["failure"] or
+                              data["result"]), _name(record), _short(answers), at=record.at, node=client)
 
 
 def judge_calls_of_others(finding: Finding) -> None:

@@ -19,7 +19,7 @@ from scenarios.guarantees.base import (
     Guarantee,
     Where,
 )
-from scenarios.guarantees.readers.calls import judge_calls_of_others
+from scenarios.guarantees.readers.calls import judge_calls_of_others, judge_calls_of_several
 from scenarios.guarantees.replay import Moment, Served, replayed
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record
 from scenarios.law.causes import cannot_be_done
@@ -113,6 +113,8 @@ def check_calls_answered(history: History) -> Finding:
         for record in answers:
             _judge_answer(finding, node, record)
         asked = history.engines_of(node)
+        if len(asked) > 1:
+            judge_calls_of_several(finding, node)
         for engine in asked:
             served = engines.get(engine)
             if served is not None and served.whole and served.wrong is None and not _is_disturbed(history, served):
