@@ -113,7 +113,7 @@ globals().update(family(__name__, (
          (served_in_turn, steps_in_order, tokens_match_reference),
          play={"workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(add(3, 5, 7))}),
     Case("test_request_and_its_abort_come_with_a_step_in_flight",
-         "A rank takes its time over a step, and a request and its abort come in one breath meanwhile: it is forgotten.",
+         "A rank takes its time over a step, and a request and its abort come at once meanwhile: it is forgotten.",
          plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.05))
                 for nth in range(20, 23))),
          (abort_is_final, steps_in_order, tokens_match_reference, nothing_left_behind),

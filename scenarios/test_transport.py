@@ -54,7 +54,7 @@ globals().update(family(__name__, (
          plan(drop(OUTPUTS, nth=12)),
          (lost_request_is_bounded, tokens_in_order, ends_once), play=SOON_GIVEN_UP),
     Case("test_output_is_lost_and_tokens_go_on",
-         "A message of outputs is lost, and its stream goes on for longer than one may be late: it is given up by then.",
+         "A message of outputs is lost, and its stream goes on for longer than one may be late: it is given up.",
          plan(drop(OUTPUTS, nth=9), *(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth,
                                            until=until(seconds=0.2)) for nth in range(40, 54, 2))),
          (lost_request_is_bounded, tokens_in_order, ends_once, blocks_conserved),

@@ -112,7 +112,8 @@ FORGETS_WHOM_TO_FORGET = Mutant(
     bug="While a step is in flight an abort of who is not there yet is heard, and forgotten.",
     breaks=these("abort-is-final/freed"), along=these("steps-in-order"),
     edits=(Edit("engine/core/engine_core.py",
-                "                item = Abort([request_id for request_id in item.request_ids if request_id not in living])\n"
+                "                item = Abort([request_id for request_id in item.request_ids "
+                "if request_id not in living])\n"
                 "                if not item.request_ids:\n"
                 "                    continue\n",
                 "                continue\n"),))
