@@ -106,18 +106,13 @@ globals().update(family(__name__, (
          (steps_in_order, abort_is_final),
          play={"workload": recorded("pair").then(add(0, 1), steps=4).then(
              abort(1), add(0, name="again"))}),
-    Case("test_two_requests_come_with_a_step_in_flight",
-         "A rank takes its time over a step, and two requests come in one breath meanwhile: they keep their order.",
+    Case("test_requests_and_an_abort_come_with_a_step_in_flight",
+         "A rank takes its time over a step, and some requests and an abort of one come at once: they keep their order.",
          plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.05))
                 for nth in range(20, 23))),
-         (served_in_turn, steps_in_order, tokens_match_reference),
-         play={"workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(add(3, 5, 7))}),
-    Case("test_request_and_its_abort_come_with_a_step_in_flight",
-         "A rank takes its time over a step, and a request and its abort come at once meanwhile: it is forgotten.",
-         plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.05))
-                for nth in range(20, 23))),
-         (abort_is_final, steps_in_order, tokens_match_reference, nothing_left_behind),
-         play={"workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(add(3, 6), abort(3))}),
+         (served_in_turn, abort_is_final, steps_in_order, tokens_match_reference, nothing_left_behind),
+         play={"workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(
+             add(3, 5, 6, 7), abort(3))}),
     Case("test_core_fails_before_its_first_step",
          "The core raises where it has scheduled nothing yet: there is no step to tell of.",
          plan(raises("core.0", at=marked("core.0", Mark.STEP))),

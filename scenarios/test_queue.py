@@ -8,6 +8,7 @@ from engine.topology import tensor_parallel
 from faults.plan import Plan
 from scenarios.guarantees.all import queue_counts, queue_ends_meet, queue_hands_over
 from scenarios.history.play import Options
+from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.workloads import recorded
@@ -26,6 +27,10 @@ globals().update(family(__name__, (
     Case("test_queue_hands_over_megabytes",
          "Objects of more than a mebibyte travel beside the ring; the ends wait in different ways.",
          Plan(), (queue_hands_over, queue_counts), play=_of("large", 3, 256 << 10)),
+    Case("test_queue_is_asked_about_itself",
+         "A program asks where things are in a ring, and which messages lie at another one's place; a reader leaves.",
+         Plan(), (queue_ends_meet, queue_counts), play=_of("few", 4, 256),
+         only=Only("sim", "real programs put objects into a queue and take them out, and ask nothing else")),
     Case("test_queue_reaches_another_host",
          "One reader is on another host, as far as the queue knows, and comes late; what goes there is encrypted.",
          Plan(), (queue_hands_over, queue_counts, queue_ends_meet), play=_of("far", 3, 256)),

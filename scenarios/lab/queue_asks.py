@@ -142,6 +142,7 @@ def _moved() -> Iterator[_Question]:
         yield f"what is read by a flag of {flag}", _read_by(layout, flag), wanted
     for chunks, moves in {MAX_MOVING_CHUNKS: True, MAX_MOVING_CHUNKS + 1: False}.items():
         yield f"two rounds of a ring of {chunks} chunks", _two_rounds(chunks), [moves, True]
+    yield "two rounds, and one reader is behind the other", _one_is_behind(4), [True, True]
 
 
 def _read_by(layout: RingLayout, flag: int) -> Callable[[], Any]:
@@ -168,6 +169,28 @@ def _two_rounds(chunks: int) -> Callable[[], Any]:
             moved = moved or memory[layout.written_offset((writer.position - 1) % chunks)] > 1
             read.append(reader.try_read(bytes))
         return [moved, read == wanted]
+
+    return ask
+
+
+def _one_is_behind(chunks: int) -> Callable[[], Any]:
+    """-> as of `_two_rounds`; the second reader has always the last message still to read"""
+    layout = RingLayout(2, 8, chunks)
+    memory: Any = memoryview(bytearray(layout.total_bytes))
+    fence: Any = bool
+    writer, first, second = (RingWriter(layout, memory, fence), *(RingReader(layout, memory, fence, k) for k in (0, 1)))
+    writer.moves_from = 8
+
+    def ask() -> list[bool]:
+        wanted = [b"%08d" % number for number in range(2 * chunks)]
+        read, late, moved = list[bytes](), list[bytes](), False
+        for number, message in enumerate(wanted):
+            writer.try_write([message])
+            moved = moved or memory[layout.written_offset((writer.position - 1) % chunks)] > 1
+            read.append(first.try_read(bytes))
+            if number:
+                late.append(second.try_read(bytes))
+        return [moved, read == wanted and late == wanted[:-1]]
 
     return ask
 

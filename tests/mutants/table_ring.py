@@ -17,11 +17,19 @@ FLAG_BEFORE_DATA = Mutant(
     edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + READERS + FENCE + WRITTEN + DATA + FENCE),))
 
 FLAG_BEFORE_FLAGS = Mutant(
-    id="flag-before-flags", scenario="test_writer_stops_at_a_store_of_the_first_round[readers]",
+    id="flag-before-flags", scenario="test_writer_stops_in_the_first_round",
     bug="A message is one before its readers' flags are down: who has read it by then is asked to read it again.",
     breaks=these("tokens-match-reference", "nothing-without-cause"),
     along=these("ring-exact-prefix", "workers-in-step", "rpc-matched", "served-in-turn"),
     edits=(Edit("engine/ipc/ring.py", WRITE, RESET + FENCE + DATA + WRITTEN + FENCE + READERS + FENCE),))
+
+WHERE_ANOTHER_LIES = Mutant(
+    id="where-another-lies", scenario="test_queue_is_asked_about_itself",
+    bug="A large message takes the place of the last one, whether or not that has been read.",
+    breaks=these("queue-ends-meet"), along=these("nothing-without-cause"),
+    not_in={"engine": "only the twin plays this scenario"},
+    edits=(Edit("engine/ipc/ring.py", "            if 0 not in flags:\n                places",
+                "            if True:\n                places"),))
 
 FREED_BEFORE_IT_IS_TAKEN = Mutant(
     id="freed-before-it-is-taken", scenario="test_reader_dies_between_read_and_flag",

@@ -108,7 +108,7 @@ DEAF_TO_ABORTS = Mutant(
                 "        if self.in_flight.depth > 1:\n            yield from self._hear_aborts()\n", ""),))
 
 FORGETS_WHOM_TO_FORGET = Mutant(
-    id="forgets-whom-to-forget", scenario="test_request_and_its_abort_come_with_a_step_in_flight",
+    id="forgets-whom-to-forget", scenario="test_requests_and_an_abort_come_with_a_step_in_flight",
     bug="While a step is in flight an abort of who is not there yet is heard, and forgotten.",
     breaks=these("abort-is-final/freed"), along=these("steps-in-order"),
     edits=(Edit("engine/core/engine_core.py",
@@ -119,7 +119,7 @@ FORGETS_WHOM_TO_FORGET = Mutant(
                 "                continue\n"),))
 
 TURNED_AROUND = Mutant(
-    id="turned-around", scenario="test_two_requests_come_with_a_step_in_flight",
+    id="turned-around", scenario="test_requests_and_an_abort_come_with_a_step_in_flight",
     bug="What comes besides aborts while a step is in flight is handled the last one first.",
     breaks=these("served-in-turn"),
     edits=(Edit("engine/core/engine_core.py", "            self._unhandled.append(item)\n",
