@@ -107,7 +107,7 @@ globals().update(family(__name__, (
          play={"workload": recorded("pair").then(add(0, 1), steps=4).then(
              abort(1), add(0, name="again"))}),
     Case("test_requests_and_an_abort_come_with_a_step_in_flight",
-         "A rank takes its time over a step, and some requests and an abort of one come at once: they keep their order.",
+         "A rank takes its time over a step, and some requests and an abort of one come at once: in their order.",
          plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.05))
                 for nth in range(20, 23))),
          (served_in_turn, abort_is_final, steps_in_order, tokens_match_reference, nothing_left_behind),
