@@ -81,6 +81,7 @@ class Mark(StrEnum):
     KV_DROPPED = "kv-dropped"  # publisher: a batch was lost at its own full queue
     EXECUTING = "executing"  # worker, or a core that is its own: an RPC is about to be executed
     COPYING = "copying"  # a worker's copy thread took an answer
+    FETCHING = "fetching"  # it is about to wait for what was sampled, on its way from the device
     COPIED = "copied"  # it is about to give it
     DUMMY = "dummy"  # core: about to have a dummy batch executed
     WAVE_DONE = "wave-done"  # core: all ranks have agreed that nothing is left, nothing was reported yet

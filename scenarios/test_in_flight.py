@@ -162,6 +162,11 @@ globals().update(family(__name__, (
          "The thread that answers for a worker raises: the worker lives no longer than it.",
          plan(raises("worker.0", at=marked("worker.0", Mark.COPYING), nth=9)),
          (thread_death_told, ends_once, health_is_true, nothing_left_behind)),
+    Case("test_sampled_token_cannot_be_fetched",
+         "What a step has sampled does not come from the device: that is what its call failed with, and the thread "
+         "lives.",
+         plan(raises("worker.0", at=marked("worker.0", Mark.FETCHING), nth=6)),
+         (first_error_told, thread_death_told, ends_once, health_is_true, nothing_left_behind)),
     Case("test_copy_thread_ends_before_it_answers",
          "It leaves with an answer in its hand.",
          plan(exits("worker.0", at=marked("worker.0", Mark.COPIED), nth=12)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import Bounds
-from engine.effects import Call, Loop, MarkPoint, Now, Put, Take, Waiting
+from engine.effects import Call, Loop, MarkPoint, Now, Observe, Put, Take, Waiting
 from engine.ipc.framing import encode
 from engine.ipc.queue import QueueWriter
 from engine.messages import ReplyStatus
@@ -59,9 +59,11 @@ class LateAnswers(Answers):
                 yield MarkPoint(Mark.COPYING, {"call": call_id})
                 if isinstance(value, AsyncModelRunnerOutput):
                     try:
+                        yield MarkPoint(Mark.FETCHING, {"call": call_id})
                         value = yield Call("get_output", (value,), {})
                     except Exception as error:
                         status, value = ReplyStatus.FAILURE, f"{type(error).__name__}: {error}"
+                        yield Observe("rpc-raised", {"call": call_id, "method": "get_output", "error": value})
                 yield MarkPoint(Mark.COPIED, {"call": call_id})
                 yield from super().give(call_id, status, value)
 

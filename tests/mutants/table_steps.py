@@ -107,6 +107,18 @@ DEAF_TO_ABORTS = Mutant(
     edits=(Edit("engine/core/engine_core.py",
                 "        if self.in_flight.depth > 1:\n            yield from self._hear_aborts()\n", ""),))
 
+FETCHED_IN_VAIN = Mutant(
+    id="fetched-in-vain", scenario="test_sampled_token_cannot_be_fetched",
+    bug="A rank that cannot fetch what it has sampled answers with nothing, as if that was all.",
+    breaks=these("first-error-told"), along=these("thread-death-told", "rpc-matched", "death-is-told"),
+    edits=(Edit("engine/worker/async_output.py",
+                '                        status, value = ReplyStatus.FAILURE, f"{type(error).__name__}: {error}"\n'
+                '                        yield Observe("rpc-raised", {"call": call_id, "method": "get_output", '
+                '"error": value})\n',
+                '                        yield Observe("rpc-raised", {"call": call_id, "method": "get_output", '
+                '"error": str(error)})\n'
+                '                        value = None\n'),))
+
 FORGETS_WHOM_TO_FORGET = Mutant(
     id="forgets-whom-to-forget", scenario="test_requests_and_an_abort_come_with_a_step_in_flight",
     bug="While a step is in flight an abort of who is not there yet is heard, and forgotten.",
@@ -167,5 +179,5 @@ WAITS_FOR_ITS_ANSWER = Mutant(
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
-    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, FORGETS_WHOM_TO_FORGET, TURNED_AROUND, PAUSED_AT_ONCE,
+    TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, FETCHED_IN_VAIN, FORGETS_WHOM_TO_FORGET, TURNED_AROUND, PAUSED_AT_ONCE,
     IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER)
