@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.topology import Mark, data_parallel
 from faults.plan import (
     Plan,
@@ -61,10 +63,10 @@ EVERY = {steps: lab_config(bounds={"collective_s": 0.8}, data_parallel={"sync_in
 ENDED = 10_000  # more tokens than a request has: its end
 
 
-def waves() -> Workload:
+def waves(**more: Any) -> Workload:
     """Three times at work, and at rest or nearly so in between: each request wakes who had none."""
     return recorded("eight-mixed").then(add(0), behind=("r0", ENDED)).then(
-        add(1), behind=("r1", ENDED)).then(add(2, 3, 4))
+        add(1), behind=("r1", ENDED)).then(add(2, 3, 4), **more)
 
 
 def paused() -> Workload:
@@ -186,7 +188,9 @@ globals().update(family(__name__, (
     Case("test_notices_to_a_client_are_lost_and_late",
          "A client hears of counts and waves late, or not at all: no request waits for that.",
          plan(drop("coordinator.0->frontend.0/stats", nth=1, times=3),
-              delay("coordinator.0->frontend.0/stats", nth=4, until=until(seconds=0.2))), CALM),
+              delay("coordinator.0->frontend.0/stats", nth=4,
+                    until=until("coordinator.0->frontend.0/stats:receive", 8))),
+         CALM, play={"workload": waves(behind=("r4", ENDED)).then(add(5))}),
     Case("test_counts_to_a_client_are_lost",
          "A client does not hear that requests wait: it is told again, though nothing has changed.",
          plan(drop(NOTICES, nth=1, match=COUNTED), *SLOW_CALLS), (*CALM, dp_view_converges),

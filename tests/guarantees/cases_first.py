@@ -93,3 +93,19 @@ def nobody_has_to_be_told_today() -> Builder:
 @silent(FIRST)
 def all_run_already() -> Builder:
     return asks(sees(group(), 0, running=True), 1)
+
+
+def _asks_in(wave: int) -> Builder:
+    """Told of wave 2, then late of wave 1, it asks in this wave."""
+    h = asks(sees(sees(group("new"), 2, running=True), 1, running=True), 0, "a-0")
+    return h.observes("core.0", "request", request="a-0", action="add", reason="", wave=wave)
+
+
+@silent(FIRST)
+def a_request_says_the_highest_wave_that_its_client_was_told_of() -> Builder:
+    return _asks_in(2)
+
+
+@rejects(FIRST)
+def a_request_says_the_wave_that_its_client_was_told_of_last() -> Builder:
+    return _asks_in(1)

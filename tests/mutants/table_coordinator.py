@@ -92,6 +92,14 @@ TOLD_TODAY = Mutant(
     breaks=these("dp-first-told/today"),
     edits=(Edit(LINK, ' and config.data_parallel.wave_protocol == "old"\n', "\n"),))
 
+WAVE_FALLS = Mutant(
+    id="wave-falls", scenario="test_notices_to_a_client_are_lost_and_late",
+    bug="A client believes in the wave that it was told of last, though it knows of a later one.",
+    breaks=these("dp-first-told/falls"),
+    not_in={"engine": "whether a later notice comes before a request is chance"},
+    edits=(Edit("engine/frontend/balance.py", "        if wave >= self.wave:\n            self.wave",
+                "        if True:\n            self.wave"),))
+
 WAKES_WHOM_NOBODY_STEPS_WITH = Mutant(
     id="start-for-nobody", scenario="test_report_speaks_of_a_wave_that_nobody_steps_in",
     bug="A coordinator of cores that step alone believes in a wave, and a core that hears its START falls over that.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Channel, NodeKind
-from scenarios.guarantees.base import DEATHS, Envelope, Finding, Guarantee
+from scenarios.guarantees.base import DAMAGE, DEATHS, Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
 from scenarios.guarantees.readers.lockstep import groups, is_woken
 from scenarios.history.history import History, Record
@@ -16,8 +16,28 @@ def check_first_told(history: History) -> Finding:
     for group in groups(history):
         for client in history.of_kind(NodeKind.FRONTEND) if group.hub else ():
             if {engine.core for engine in history.engines_of(client)} & group.nodes:
+                _judge_waves(finding, client)
                 _judge(finding, client, history.sends(f"{client}->{group.hub}/{Channel.STATS.value}"))
     return finding
+
+
+def _judge_waves(finding: Finding, client: str) -> None:
+    """A request says which wave its client believes in: the highest that it was told of."""
+    history = finding.history
+    if history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value):
+        return
+    wave, believed = 0, dict[str, int]()
+    for record in history.records(client):
+        if record.site == "view":
+            wave = max(wave, record.data["wave"])
+        elif record.site == "accepted":
+            believed[record.data["internal"]] = wave
+    for core, record in history.observed("request"):
+        known = believed.get(record.data["request"])
+        if record.data["action"] == "add" and known is not None and record.data["wave"] != known:
+            finding.broke("{} asked {} for {!r} in wave {}, and had been told of wave {}", client, core,
+                          record.data["request"], record.data["wave"], known, at=record.at, node=client)
+            return
 
 
 def _judge(finding: Finding, client: str, upward: list[Record]) -> None:
@@ -65,9 +85,12 @@ GUARANTEES = (
     Guarantee(
         id="dp-first-told", chapter=CHAPTER, source=SOURCE, check=check_first_told, applies=is_woken,
         sentence="By the first protocol a client tells the coordinator once of a request that it has sent to a group "
-                 "which it believes at rest, in the wave that it believes in; by that of today of none.",
+                 "which it believes at rest, in the wave that it believes in; by that of today of none. Each request "
+                 "says which wave that is: the highest that it was told of.",
         wrong={"once": "tells of each first request twice",
-               "today": "tells of first requests by the protocol of today, too"},
+               "today": "tells of first requests by the protocol of today, too",
+               "falls": "believes what comes last, and goes back to a wave that is over"},
+        blind_in={"falls in engine": "whether a later notice comes before a request is chance"},
         witness="a client believed that all rest, and told of its request",
         envelope=Envelope(),
     ),
