@@ -31,13 +31,13 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import recorded
+from scenarios.workloads import add, raw, recorded
 
 CALM = (client_routed, tokens_match_reference, blocks_conserved, served_in_turn)
 DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
 #: Steps that take so long that nobody is served to the end before a client is missed, or within the bound of that.
 SLOW = [hang("core.0", at=marked("core.0", Mark.STEP), nth=nth, until=until(seconds=0.08)) for nth in range(30, 42)]
-TWO = data_parallel(2, tp=1, clients=2, coordinated=True)
+TWO, EIGHT = data_parallel(2, tp=1, clients=2, coordinated=True), recorded("eight-mixed")
 IN_STEP: dict[str, Any] = {"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
                            "config": lab_config(bounds={"collective_s": 0.8})}
 BACK = Options(client_returns=True)
@@ -60,9 +60,11 @@ globals().update(family(__name__, (
     Case("test_two_clients_have_as_much_in_flight_as_each_may", "What one has is not counted against the other one.",
          plan(hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.5))),
          (client_isolated, tokens_match_reference), play={"config": lab_config(limits={"max_requests": 8})}),
-    Case("test_two_clients_ask_for_more_than_the_cache_holds", "Each is told so of its own request alone.", plan(),
+    Case("test_two_clients_ask_for_more_than_the_cache_holds",
+         "Each is told so of its own request alone; and one of what the core cannot read.", plan(),
          (bad_request_isolated, client_routed, served_in_turn, blocks_conserved),
-         play={"config": lab_config(cache={"num_gpu_blocks": 24})}),
+         play={"config": lab_config(cache={"num_gpu_blocks": 24}), "workload": EIGHT.then(add(*range(8))).but(
+             1, EIGHT.then(add(*range(8)), raw(b"\x00", b"\x92\xa7r9-1.01\x07")))}),
     Case("test_one_of_two_clients_dies", "It is killed while both are served: the other one is served on.",
          plan(kill("frontend.1", at="core.0->frontend.1/outputs:receive", nth=4), *SLOW), DIES),
     Case("test_one_of_two_clients_dies_in_a_long_step", "The other one has much to come when it is missed.",

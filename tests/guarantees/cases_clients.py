@@ -72,6 +72,28 @@ def one_is_gone_and_the_other_goes_on() -> Builder:
     return served(freed(second_dies(both()), SECOND), FIRST)
 
 
+def _taken_in(*, late: bool) -> Builder:
+    """The second one asks and dies; the core takes that in, and then sees that it is gone, or the other way round."""
+    h = asks(two(), FIRST).observes(SECOND, "call", request="a", index=0, prompt=2, max_tokens=3)
+    h = second_dies(h.observes(SECOND, "accepted", request="a", internal="a-1", core=0))
+    for what in ("gone", "taken") if late else ("taken", "gone"):
+        if what == "gone":
+            h.observes("core.0", "client-gone", client=1, requests=not late)
+        else:
+            h.observes("core.0", "request", request="a-1", action="add", reason="")
+    return served(freed(h, SECOND), FIRST)
+
+
+@accepts(ISOLATED)
+def what_one_had_asked_for_is_taken_in_and_given_up() -> Builder:
+    return _taken_in(late=False)
+
+
+@rejects(ISOLATED)
+def what_one_had_asked_for_is_taken_in_behind_its_end() -> Builder:
+    return _taken_in(late=True)
+
+
 @rejects(ISOLATED)
 def what_one_has_asked_for_is_computed_on() -> Builder:
     return served(second_dies(both()).wait(2.0), FIRST)

@@ -105,6 +105,21 @@ FIRST_GETS_ALL = Mutant(
                 "        yield Send(outboxes[item.client_index], encode_outputs(item.outputs, own_frame_bytes))\n",
                 "        yield Send(outboxes[0], encode_outputs(item.outputs, own_frame_bytes))\n"),))
 
+WHOEVER_IT_WAS = Mutant(
+    id="whoever-it-was", scenario="test_two_clients_ask_for_more_than_the_cache_holds",
+    bug="What cannot be read is answered to the first of the clients, whoever has sent it.",
+    breaks=these("client-routed"),
+    edits=(Edit("engine/core/io/loops.py", "_whose(frames), client or 0)", "_whose(frames), 0)"),))
+
+LEFT_BEHIND_A_CUT = Mutant(
+    id="left-behind-a-cut", scenario="test_one_of_two_clients_dies_behind_what_it_asked",
+    bug="What a client had sent before it was gone is taken in behind its end, and computed for nobody.",
+    breaks=these("client-isolated/freed"),
+    not_in={"engine": "a real core may have read all before it sees that its client is gone"},
+    edits=(Edit("engine/core/io/loops.py",
+                "                while (last := (yield Receive((inbox,), _AT_ONCE))) is not None:\n"
+                "                    yield from _take_in(last[2], edges[inbox], index, headless=headless)\n", ""),))
+
 GONE_IS_SERVED = Mutant(
     id="gone-is-served", scenario="test_one_of_two_clients_dies",
     bug="A core does not see that a client is gone.",

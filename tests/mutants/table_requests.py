@@ -18,7 +18,8 @@ ABORT_UNTOLD = Mutant(
 TOLD_TO_THE_FIRST = Mutant(
     id="told-to-the-first", scenario="test_two_clients_ask_for_more_than_the_cache_holds",
     bug="Whatever can never be served is told to the first client, whoever asked for it.",
-    breaks=these("bad-request-isolated/alone", "client-routed"), along=these("lost-request-is-bounded"),
+    breaks=these("bad-request-isolated/alone", "client-routed"),
+    along=these("lost-request-is-bounded", "bad-frame-isolated"),
     edits=(Edit("engine/core/scheduler.py",
                 "            outputs.setdefault(request.client_index, []).append(EngineCoreOutput(\n"
                 "                request.request_id, [], request",

@@ -10,7 +10,7 @@ from engine.topology import Mark, NodeKind, mark_site
 from faults.journal import Record
 from scenarios.guarantees.base import STALLS, Envelope, Finding, Guarantee
 from scenarios.history.history import FOREVER, EngineLife, History, Operation
-from scenarios.history.names import base, life_of, of_life
+from scenarios.history.names import base, life_of, of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import STOPPED_PART
 
@@ -80,6 +80,11 @@ def check_isolated(history: History) -> Finding:
             if not any(r.data["action"] == "add" for r in took) or (
                     freed is None and history.ends.at(core) < gone_at + bounds.detection_s):
                 continue
+            cut = next((r.number for r in history.by_node("client-gone").get(core, ())
+                        if r.at >= gone_at and r.data["client"] == rank_of(client)), None)
+            if cut is not None and any(r.data["action"] == "add" and r.number > cut for r in took):
+                finding.broke("{} took {!r} of {} when it had seen that this is gone", core, o.request, client,
+                              at=gone_at, node=core)
             freed = min(history.ended_at, history.ends.at(core)) if freed is None else freed
             held += 1
             finding.took("freeing {!r} of {}, which was gone,", o.request, client, bound=bounds.detection_s,
