@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.topology import data_parallel
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
 
@@ -107,3 +108,36 @@ def a_call_fails_though_nothing_befell_it() -> Builder:
 @rejects(CALLS)
 def what_cannot_be_answered_is_answered() -> Builder:
     return called(vllm(), 1, "fails", None, 1, result=[None, None])
+
+
+# -- of several cores, of an engine that is ours
+
+
+def _of_two(told: object, failure: str = "", *, second_fails: bool = False) -> Builder:
+    """Two cores say 1 and 2, or the second one that it cannot; their client hears this."""
+    h = asked(history(tp=1, topology=data_parallel(2, tp=1), data_parallel_size=2).started(), 1, "get_stats")
+    for core in (1, 0):
+        fails = second_fails and core == 1
+        h.observes("frontend.0", "answer", core=core, method="get_stats", args=[], result=None if fails else core + 1,
+                   failure="it cannot" if fails else None)
+    return answered(h, 1, "get_stats", result=told, failure=failure)
+
+
+@silent(CALLS)
+def of_two_cores_the_first_one_s_answer_is_told() -> Builder:
+    return _of_two(1)
+
+
+@silent(CALLS)
+def of_two_cores_the_failure_of_one_is_told() -> Builder:
+    return _of_two(None, "it cannot", second_fails=True)
+
+
+@rejects(CALLS)
+def of_two_cores_the_second_one_s_answer_is_told() -> Builder:
+    return _of_two(2)
+
+
+@rejects(CALLS)
+def of_two_cores_the_failure_of_one_is_kept_back() -> Builder:
+    return _of_two(1, second_fails=True)
