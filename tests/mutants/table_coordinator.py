@@ -92,6 +92,13 @@ TOLD_TODAY = Mutant(
     breaks=these("dp-first-told/today"),
     edits=(Edit(LINK, ' and config.data_parallel.wave_protocol == "old"\n', "\n"),))
 
+LEAVES_IT_ALL = Mutant(
+    id="leaves-it-all", scenario="test_coordinator_is_all_that_is_left",
+    bug="A coordinator whose client is gone leaves the files of the engine to the others, of whom nobody is left.",
+    breaks=these("nothing-left-behind/survivor"),
+    edits=(Edit("engine/coordinator/life.py", "            yield RemoveFiles(self._recipe.files)\n",
+                "            pass\n"),))
+
 WAVE_FALLS = Mutant(
     id="wave-falls", scenario="test_notices_to_a_client_are_lost_and_late",
     bug="A client believes in the wave that it was told of last, though it knows of a later one.",
