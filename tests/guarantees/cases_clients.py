@@ -89,6 +89,11 @@ def what_one_had_asked_for_is_taken_in_and_given_up() -> Builder:
     return _taken_in(late=False)
 
 
+@accepts(ISOLATED)
+def what_one_had_asked_for_is_held_back_until_it_is_gone() -> Builder:
+    return _taken_in(late=True).fires("delay", f"{SECOND}->core.0/requests:receive", node="core.0")
+
+
 @rejects(ISOLATED)
 def what_one_had_asked_for_is_taken_in_behind_its_end() -> Builder:
     return _taken_in(late=True)
