@@ -39,7 +39,7 @@ def judge_calls_of_several(finding: Finding, client: str) -> None:
         elif record.site == "utility" and _name(record) in heard:
             answers = [waiting.popleft() for _, waiting in sorted(heard[_name(record)].items()) if waiting]
             first = next((answer for answer in answers if answer[0]), answers[0] if answers else None)
-            if (data["failure"], data["result"]) != first:
+            if first is not None and (data["failure"], data["result"]) != first:  # else none has answered in time
                 finding.broke("{} was told {} of {}, its cores said {}", client, _short(data["failure"] or
                               data["result"]), _name(record), _short(answers), at=record.at, node=client)
 
