@@ -141,8 +141,8 @@ def _moved() -> Iterator[_Question]:
     for flag, wanted in {1: b"0", 2: b"0", 4: b"2", 5: REFUSED}.items():
         yield f"what is read by a flag of {flag}", _read_by(layout, flag), wanted
     for chunks, moves in {MAX_MOVING_CHUNKS: True, MAX_MOVING_CHUNKS + 1: False}.items():
-        yield f"two rounds of a ring of {chunks} chunks", _two_rounds(chunks), [moves, True]
-    yield "two rounds, and one reader is behind the other", _one_is_behind(4), [True, True]
+        yield f"two rounds of a ring of {chunks} chunks", _two_rounds(chunks, 0), [moves, True]
+    yield "two rounds, and one reader is behind the other", _two_rounds(4, 0, 1), [True, True]
 
 
 def _read_by(layout: RingLayout, flag: int) -> Callable[[], Any]:
@@ -154,43 +154,28 @@ def _read_by(layout: RingLayout, flag: int) -> Callable[[], Any]:
     return lambda: RingReader(layout, memory, fence, 0).try_read(lambda view: bytes(view[:1]))
 
 
-def _two_rounds(chunks: int) -> Callable[[], Any]:
-    """-> whether some messages lay at the place of another chunk, and whether all were read as they were written"""
-    layout = RingLayout(1, 8, chunks)
+def _two_rounds(chunks: int, *behind: int) -> Callable[[], Any]:
+    """-> whether some messages lay at the place of another chunk, and whether all were read as they were written
+
+    `behind`: of each reader, how many messages it leaves to be read.
+    """
+    layout = RingLayout(len(behind), 8, chunks)
     memory: Any = memoryview(bytearray(layout.total_bytes))
     fence: Any = bool
-    writer, reader = RingWriter(layout, memory, fence), RingReader(layout, memory, fence, 0)
+    writer, readers = RingWriter(layout, memory, fence), [
+        (RingReader(layout, memory, fence, reader), late) for reader, late in enumerate(behind)]
     writer.moves_from = 8
 
     def ask() -> list[bool]:
-        wanted, read, moved = [b"%08d" % number for number in range(2 * chunks)], list[bytes](), False
-        for message in wanted:
-            writer.try_write([message])
-            moved = moved or memory[layout.written_offset((writer.position - 1) % chunks)] > 1
-            read.append(reader.try_read(bytes))
-        return [moved, read == wanted]
-
-    return ask
-
-
-def _one_is_behind(chunks: int) -> Callable[[], Any]:
-    """-> as of `_two_rounds`; the second reader has always the last message still to read"""
-    layout = RingLayout(2, 8, chunks)
-    memory: Any = memoryview(bytearray(layout.total_bytes))
-    fence: Any = bool
-    writer, first, second = (RingWriter(layout, memory, fence), *(RingReader(layout, memory, fence, k) for k in (0, 1)))
-    writer.moves_from = 8
-
-    def ask() -> list[bool]:
-        wanted = [b"%08d" % number for number in range(2 * chunks)]
-        read, late, moved = list[bytes](), list[bytes](), False
+        wanted, moved = [b"%08d" % number for number in range(2 * chunks)], False
+        read = [list[bytes]() for _ in readers]
         for number, message in enumerate(wanted):
             writer.try_write([message])
             moved = moved or memory[layout.written_offset((writer.position - 1) % chunks)] > 1
-            read.append(first.try_read(bytes))
-            if number:
-                late.append(second.try_read(bytes))
-        return [moved, read == wanted and late == wanted[:-1]]
+            for (reader, late), taken in zip(readers, read, strict=True):
+                if number >= late:
+                    taken.append(reader.try_read(bytes))
+        return [moved, read == [wanted[:len(wanted) - late] for late in behind]]
 
     return ask
 
