@@ -5,28 +5,35 @@ const all = (what, within = frame.contentDocument) => [...within.querySelectorAl
 const one = what => frame.contentDocument.querySelector(what);
 
 const until = async (what, holds) => {
-  for (let turn = 0; turn < 400; turn++) {
+  for (let turn = 0; turn < 6000; turn++) {
     if (holds()) return;
     await wait(10);
   }
   throw new Error("it never came to be that " + what);
 };
 
+// A page hears that it was resized or scrolled with the next picture of it, which a busy machine draws late.
+const drawn = async () => {
+  for (let picture = 0; picture < 2; picture++) await new Promise(frame.contentWindow.requestAnimationFrame);
+};
+
 const resized = async width => {
   frame.style.width = width + "px";
   await until("the page has its width", () => frame.contentWindow.innerWidth === width);
-  await wait(50);
+  await drawn();
 };
 
 const goes = async hash => {
+  const heard = new Promise(done => frame.contentWindow.addEventListener("hashchange", done, { once: true }));
   frame.contentWindow.location.hash = hash;
-  await wait(50);
+  await heard;
+  await drawn();
 };
 
 const openAll = async () => {
   one(".unpack button").click();
   await until("all is unpacked", () => !one(".packed"));
-  await wait(50);
+  await drawn();
   for (const details of all("details")) details.open = true;
 };
 

@@ -147,7 +147,7 @@ def test_all_columns_are_in_view_on_a_laptop_and_the_first_one_stays_on_a_phone(
           const grid = one(".grid"), before = one(".corner").getBoundingClientRect().left;
           const seen = columnsInView();
           grid.scrollLeft = 300;
-          await wait(50);
+          await drawn();
           found[width] = {{seen, hint: one(".sideways").hidden ? "" : one(".sideways").textContent,
                           stays: one(".corner").getBoundingClientRect().left === before, scrolled: grid.scrollLeft,
                           cell: one(".matrix td a").getBoundingClientRect().width}};
@@ -180,7 +180,7 @@ def test_a_filter_leaves_its_rows_says_how_many_and_is_kept_in_the_address(tmp_p
           box.dispatchEvent(new frame.contentWindow.Event("change", {{bubbles: true}}));
           found.push({SHOWN});
           one(".filter button").click();
-          await wait(50);
+          await drawn();
           found.push({SHOWN});
         }}
         return found;""")
@@ -195,7 +195,7 @@ def test_filters_add_up_and_the_address_brings_them_back(tmp_path: Path, wide: s
     said = ask(tmp_path, wide, f"""
         const found = [{SHOWN}, one("[name=show]").value, one("[name=fate]").value];
         one(".matrix tr:not([hidden]) td a").click();
-        await wait(100);
+        await drawn();
         found.push(frame.contentWindow.location.hash, {SHOWN}.names);
         await goes("#matrix?process=core");
         found.push({SHOWN}.names);
@@ -303,7 +303,7 @@ def test_names_of_processes_stay_in_view_while_a_chart_scrolls(tmp_path: Path, e
         await openAll();
         const chart = all(".scroll.tall")[0], heads = chart.querySelector(".heads");
         chart.scrollTop = 300;
-        await wait(50);
+        await drawn();
         const [outer, inner] = [chart, heads].map(node => node.getBoundingClientRect());
         return [chart.scrollTop, inner.top - outer.top, all("text", heads).map(text => text.textContent)];""")
     assert said[0] == 300 and 0 <= said[1] <= 2

