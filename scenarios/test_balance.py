@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.topology import Mark, data_parallel
-from faults.plan import Plan, delay, drop, hang, kill, marked, plan, until
+from faults.plan import Plan, cut, delay, drop, hang, kill, marked, plan, until
 from scenarios.guarantees.all import (
     dp_burst_spreads,
     dp_chosen_in_turn,
@@ -18,12 +18,12 @@ from scenarios.guarantees.all import (
     nothing_left_behind,
     served_in_turn,
     tokens_match_reference,
+    unroutable_is_known,
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, for_ranks, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, for_ranks, recorded, utility
 
-ENDED = 10_000  # more tokens than a request has: its end
 CALM = (tokens_match_reference, served_in_turn)
 #: A call takes so long, while counts are told again and again.
 SLOW = tuple(delay("frontend.0->core.1/requests", nth=nth, match={"type": "UTILITY", "method": "get_stats"},
@@ -68,6 +68,14 @@ def one_has_requests() -> Workload:
     return requests.then(add(*range(5))).but(1, requests.then(utility("get_stats"), steps=0).then(add(5, 6, 7)))
 
 
+def one_at_a_time() -> Workload:
+    """Two at once, one of which is given up later, two meanwhile, one for the second core, and then single ones."""
+    requests = for_ranks(recorded("eight-mixed"), {4: 1}).then(add(0, 1), behind=("r0", 2)).then(add(2, 3), behind=(
+        "r0", ENDED))
+    return requests.then(abort(1), add(4), behind=("r4", ENDED)).then(add(5), behind=("r5", ENDED)).then(
+        add(6), behind=("r6", ENDED)).then(add(7))
+
+
 def by(score: str) -> dict[str, Any]:
     return {"workload": rests(), "config": lab_config(data_parallel={"score": score, "unchanged_s": 0.1})}
 
@@ -90,6 +98,13 @@ globals().update(family(__name__, (
          plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),
          (ends_once, dp_dead_never_chosen, nothing_left_behind), play={"workload": for_ranks(
              recorded("eight-mixed"), {4: 1, 5: 0}).then(add(*range(4)), steps=4).then(add(4, 5, 6))}),
+    Case("test_core_cannot_be_reached_for_a_while",
+         "What is not sent counts there until something is: then it gets its share again.",
+         plan(cut("frontend.0->core.1/requests", nth=1, until=until(seconds=0.3)),
+              hang("core.0", at=marked("core.0", Mark.STEP), nth=8, until=until(seconds=0.6))),
+         (dp_chosen_in_turn, unroutable_is_known, ends_once, nothing_left_behind),
+         play={"topology": data_parallel(2, tp=1), "workload": one_at_a_time(),
+               "config": lab_config(bounds={"request_s": 1.2})}),
     Case("test_burst_while_counts_are_behind",
          "What one core has is not told for a while: own counts have requests spread.",
          plan(*SLOW, UNTOLD), (*CALM, dp_burst_spreads, dp_rank_as_asked), play=by("new")),

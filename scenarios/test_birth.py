@@ -76,7 +76,7 @@ globals().update(family(__name__, (
     Case("test_launched_core_s_recipe_is_lost", "The same of a core that a launcher starts.",
          promises=_ENDS, play=_SHARED, **_lost("launcher.0->core.1/birth")),
     Case("test_worker_s_ready_is_late", "READY of a worker comes a little later: the start takes longer, and serves.",
-         plan(delay(READY, until=HELD)), _SERVES),
+         lambda edge: plan(delay(edge, until=HELD)), _SERVES, each=(READY, "worker.0->core.0/birth")),
     Case("test_word_at_birth_is_late", "A word or a recipe comes a little later: the start takes longer, and serves.",
          lambda edge: plan(delay(edge, until=HELD)), _SERVES, each=(WORKER_RECIPE, WORKERS, CORE_RECIPE)),
     Case("test_word_at_birth_is_too_late", "A word or a recipe is later than a start may take: it fails, by name.",

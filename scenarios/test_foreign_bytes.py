@@ -12,8 +12,8 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_lockstep import CONFIG, ENDED, waves
-from scenarios.workloads import Workload, add, recorded
+from scenarios.test_lockstep import CONFIG, waves
+from scenarios.workloads import ENDED, Workload, add, recorded
 from scenarios.workloads.intruders import (
     TO_COORDINATOR,
     TO_COORDINATOR_OF_TODAY,

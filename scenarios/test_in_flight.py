@@ -150,6 +150,11 @@ globals().update(family(__name__, (
          Plan(), (*SAME, blocks_conserved, served_in_turn),
          play={"workload": recorded("eight-mixed").then(add(0, 1, 2), steps=5).then(
              utility("resume_scheduler"), utility("reset_prefix_cache", True), add(3, 5))}),
+    Case("test_request_outgrows_the_cache_with_a_promised_token",
+         "It fails when it needs more than there is, and has all tokens by then, the promised one, too.",
+         Plan(), (bad_request_isolated, placeholders_conserved, nothing_left_behind),
+         play={"workload": recorded("eight-mixed").then(add(2, 1), steps=20).then(add(3)), "config": lab_config(
+             cache={"block_size": 8, "num_gpu_blocks": 11}, scheduler={"async_scheduling": True})}),
     Case("test_worker_dies_with_promised_tokens",
          "A worker is killed as it samples a token that the step behind it computes with.",
          plan(kill("worker.0", at=marked("worker.0", Mark.EXECUTING), nth=20)),

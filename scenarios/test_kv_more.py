@@ -20,8 +20,7 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_kv import NARROW, churn, patient
-from scenarios.test_lockstep import ENDED
-from scenarios.workloads import add, recorded
+from scenarios.workloads import ENDED, add, recorded
 
 KV = "core.0->subscriber.0/kv"
 ANSWERS = "core.0->subscriber.0/replay"

@@ -58,6 +58,13 @@ globals().update(family(__name__, (
               drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(marked("core.0", Mark.KV_DROPPED)))),
          (kv_sent_once, kv_seq, kv_gap_too_old),
          play={"config": lab_config(kv_events={**EVENTS, "max_queue_size": 4})}),
+    Case("test_batch_is_lost_behind_one_that_found_the_queue_full",
+         "The publisher's thread stands still until a batch finds its queue full, and a later one is lost on its way: "
+         "whoever asks for that has it, though the window lacks the other.",
+         plan(hang("core.0", at=f"{KV}:send", nth=6, until=until(marked("core.0", Mark.KV_DROPPED))),
+              drop(KV, nth=14)),
+         (kv_seq, kv_answers_exact),
+         play={"config": lab_config(kv_events={**EVENTS, "max_queue_size": 4})}),
     Case("test_events_have_a_topic",
          "Events carry a topic, and any number of them may wait: a lost one is replayed to who subscribed to it.",
          plan(drop(KV, nth=5)), OWED,

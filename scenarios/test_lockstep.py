@@ -54,13 +54,12 @@ from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import eight
-from scenarios.workloads import Workload, abort, add, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, recorded, utility
 
 #: Whoever waits for another rank gives up before anybody takes it for one that stands still.
 CONFIG = lab_config(bounds={"collective_s": 0.8})
 EVERY = {steps: lab_config(bounds={"collective_s": 0.8}, data_parallel={"sync_interval": steps})
          for steps in (1, 16, 32)}
-ENDED = 10_000  # more tokens than a request has: its end
 
 
 def waves(**more: Any) -> Workload:

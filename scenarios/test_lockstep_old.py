@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from engine.topology import Mark, data_parallel
-from faults.plan import Plan, delay, drop, duplicate, hang, marked, plan, until
+from faults.plan import Plan, cut, delay, drop, duplicate, hang, marked, plan, until
 from scenarios.guarantees.all import (
     dp_collectives_equal,
     dp_coordinator_in_turn,
+    dp_first_told,
     dp_rank_in_turn,
     dp_work_wakes_all,
     ends_once,
@@ -18,11 +19,12 @@ from scenarios.guarantees.all import (
     nothing_without_cause,
     pause_exact,
     tokens_match_reference,
+    unroutable_is_known,
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_lockstep import CALM, ENDED, IN_STEP, RESTS, START, TO_SECOND, paused, waves
-from scenarios.workloads import Workload, abort, add, recorded, utility
+from scenarios.test_lockstep import CALM, IN_STEP, RESTS, START, TO_SECOND, paused, waves
+from scenarios.workloads import ENDED, Workload, abort, add, for_ranks, recorded, utility
 
 TO_HUB = "frontend.0->coordinator.0/stats"
 REQUESTS = "frontend.0->core.0/requests"
@@ -77,6 +79,12 @@ globals().update(family(__name__, (
          play={
              "topology": data_parallel(2, lockstep=True, clients=2),
              "workload": recorded("eight-mixed").then(add(0)).but(1, recorded("eight-mixed").then(add(1)))}),
+    Case("test_old_first_request_cannot_be_sent",
+         "The connection to its core is cut: its caller is told, and the coordinator is told of the next one.",
+         plan(cut(REQUESTS, nth=1, until=until(seconds=1.0))), (unroutable_is_known, ends_once, dp_first_told),
+         play={"workload": for_ranks(recorded("eight-mixed"), {1: 0, 2: 1}).then(utility("get_stats"), steps=0).then(
+             add(1), behind=("r1", ENDED)).then(add(2)),
+               "config": lab_config(bounds={"request_s": 0.6}, data_parallel={"wave_protocol": OLD})}),
     Case("test_old_ranks_at_rest_are_told_to_pause",
          "They do at once, and go on when they are told to.",
          Plan(), (tokens_match_reference, dp_collectives_equal),

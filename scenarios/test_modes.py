@@ -24,8 +24,10 @@ from scenarios.guarantees.all import (
     blocks_conserved,
     calls_answered,
     death_is_told,
+    dp_chosen_in_turn,
     dp_collectives_equal,
     dp_coordinator_death_is_told,
+    dp_dead_never_chosen,
     dp_death_ends_group,
     dp_handshakes_agree,
     dp_missing_is_named,
@@ -48,9 +50,17 @@ from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import MORE, eight
 from scenarios.test_lockstep import CALLS, counted, waves
 from scenarios.test_offline import BOUNDS, STAYS, asks, uneven
-from scenarios.workloads import Workload, abort, add, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, for_ranks, recorded, utility
 
 CONFIG = lab_config(bounds=BOUNDS)
+
+
+def no_room() -> Workload:
+    """Two that need all of the first core's blocks, two for the second core, and some when this is known."""
+    return for_ranks(recorded("eight-mixed"), {0: 0, 6: 0, 1: 1, 7: 1}).then(
+        add(0, 6, 1, 7), behind=("r1", 4)).then(add(2, 3, 4))
+
+
 TCP = lab_config(bounds=BOUNDS, sockets={"transport": "tcp"})
 #: A start that waits in vain is over soon.
 SOON = lab_config(bounds={**BOUNDS, "startup_s": 5.0, "handshake_s": 2.0})
@@ -347,6 +357,19 @@ globals().update(family(__name__, (
          plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2),
               hang("core.2", at=marked("core.2", Mark.EXECUTED), nth=4, until=until(seconds=0.4))),
          (*LOST, dp_death_ends_group)),
+    Case("test_one_of_two_cores_of_a_second_client_dies_and_more_is_asked",
+         "It knows which one that was: what comes then goes to the other one.",
+         plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2)),
+         (*LOST, dp_death_ends_group, dp_dead_never_chosen),
+         play={"workload": asks(0).but(1, recorded("eight-mixed").then(
+             add(0, 1), behind=("r0", ENDED)).then(add(2, 3, 4)))}),
+    Case("test_one_of_two_cores_of_a_second_client_has_no_room",
+         "It knows which one that is by what all are told: what comes then goes to the other one.",
+         plan(*(hang(f"core.{core}", at=marked(f"core.{core}", Mark.STEP), nth=4, until=until(seconds=0.3))
+                for core in (2, 3))),
+         (dp_chosen_in_turn, tokens_match_reference, nothing_left_behind), play={
+             "config": lab_config(bounds=BOUNDS, cache={"block_size": 8, "num_gpu_blocks": 48}),
+             "workload": asks(0).but(1, no_room())}),
     Case("test_core_of_a_second_client_dies_and_all_step_together",
          "None goes on.",
          plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2)), LOST,

@@ -25,7 +25,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, recorded, utility
 
 #: Whoever waits for another rank gives up before anybody takes it for one that stands still.
 BOUNDS = {"collective_s": 0.8}
@@ -33,7 +33,6 @@ CONFIG = lab_config(bounds=BOUNDS)
 #: Who never comes is given up soon.
 SOON = {"config": lab_config(bounds={**BOUNDS, "handshake_s": 2.0})}
 STAYS = Options(await_death_s=3.0)
-ENDED = 10_000  # more tokens than a request has: its end
 
 
 def asks(*indices: int) -> Workload:

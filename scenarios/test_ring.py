@@ -18,14 +18,15 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
     workers_in_step,
 )
+from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_scheduling import PRESSURE, pressure
 from scenarios.workloads import add, recorded, utility
 
 #: More calls than a ring holds, while requests run.
-TWENTY_CALLS = recorded("eight-even").then(add(0, 1), steps=3).then(
-    utility("collective_rpc", "check_health", 20), add(2, 3))
+CALLS = utility("collective_rpc", "check_health", 20)
+TWENTY_CALLS = recorded("eight-even").then(add(0, 1), steps=3).then(CALLS, add(2, 3))
 
 #: What stands before the first buffer of a chunk: a flag, how many there are, and its size.
 FRAMING_BYTES = 1 + 2 + 4
@@ -77,6 +78,14 @@ globals().update(family(__name__, (
          plan(delay("core.0->worker.1/overflow", nth=12, until=until(seconds=0.4))),
          (ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference),
          play={"workload": TWENTY_CALLS, "config": lab_config(ring={"max_chunk_bytes": 32})}),
+    Case("test_overflow_payloads_overtake_each_other_again",
+         "The payload of a call comes late, and six seconds later that of another one: each is waited for as long.",
+         plan(*(delay("core.0->worker.1/overflow", nth=nth, until=until(seconds=0.4)) for nth in (12, 80)),
+              delay("frontend.0->core.0/requests", match={"type": "UTILITY"}, nth=5, until=until(seconds=6.0))),
+         (ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference),
+         play={"workload": recorded("eight-even").then(add(0, 1), steps=3).then(CALLS, steps=3).then(CALLS, add(2, 3)),
+               "config": lab_config(ring={"max_chunk_bytes": 32}, bounds={"request_s": 10.0})},
+         only=Only("sim", "nothing is to be seen for six seconds")),
     Case("test_payload_of_an_answer_is_lost",
          "The flag of an answer comes and its payload does not: the step's deadline ends the wait for it.",
          plan(drop("worker.0->core.0/overflow", nth=6)),

@@ -28,8 +28,8 @@ from scenarios.guarantees.all import (
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
 from scenarios.test_data_parallel import eight
-from scenarios.test_lockstep import ENDED, SLOW_CALLS, counted, waves
-from scenarios.workloads import add, recorded
+from scenarios.test_lockstep import SLOW_CALLS, counted, waves
+from scenarios.workloads import ENDED, add, recorded
 
 OVER_TCP = {"transport": "tcp"}
 CONFIG = lab_config(sockets=OVER_TCP, bounds={"collective_s": 0.8})

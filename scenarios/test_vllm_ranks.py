@@ -24,7 +24,7 @@ from scenarios.history.play import Options
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family, fated
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, add, for_ranks, recorded, utility
+from scenarios.workloads import ENDED, Workload, add, for_ranks, recorded, utility
 
 THERE = Only(world="vllm", reason="these are vLLM's processes")
 ASYNC = {"config": lab_config(scheduler={"async_scheduling": True})}
@@ -39,7 +39,6 @@ REPORT, SUBSCRIPTION = "core.0->coordinator.0/report", "core.1->coordinator.0/wa
 A_START = {"type": "START_DP_WAVE"}
 #: A start that is stuck is seen so sooner.
 SOON = {"config": lab_config(bounds={"startup_s": 8.0})}
-ENDED = 10_000  # more tokens than a request has: its end
 TOLD = (ends_once, death_is_told, health_is_true)
 TOKENS = (tokens_match_reference, tokens_in_order)
 #: Through a relay, streams of a few requests each may come one after the other.

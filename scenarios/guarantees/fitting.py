@@ -35,11 +35,22 @@ def may_not_fit(history: History, operation: Operation) -> bool:
 
 
 def judge_effect(finding: Finding, operation: Operation) -> None:
-    """Whether one that failed may have taken effect: where it has delivered tokens, it has."""
-    said = operation.ends[0].data.get("may_have_taken_effect", False)
-    if not finding.history.faults.receipts and said != bool(operation.tokens):
-        finding.broke("request {!r} failed with {} tokens, and says of its effect: {}", operation.request,
-                      len(operation.tokens), said, at=operation.ended_at, node=operation.node)
+    """Whether one that failed may have taken effect: where it has delivered tokens, it has. Then it has outgrown the
+    cache, which has no room for its last token alone.
+    """
+    said, node = operation.ends[0].data.get("may_have_taken_effect", False), operation.node
+    count = len(operation.tokens)
+    if finding.history.faults.receipts:
+        return
+    if said != bool(count):
+        finding.broke("request {!r} failed with {} tokens, and says of its effect: {}", operation.request, count, said,
+                      at=operation.ended_at, node=node)
+    capacity = capacity_tokens(finding.history, node)
+    if count and capacity is not None and operation.call is not None and \
+            count != capacity + 1 - operation.call.data["prompt"]:
+        finding.broke("request {!r} outgrew the cache of {} tokens by its prompt of {} and {} tokens more",
+                      operation.request, capacity, operation.call.data["prompt"], count, at=operation.ended_at,
+                      node=node)
 
 
 def judge_bad(finding: Finding, operation: Operation) -> None:

@@ -356,8 +356,10 @@ REACH: tuple[Reach, ...] = (
     Reach("a question or its answer is hit", MESSAGE_FATES, "*/replay:*", "*",
           frozenset({Sort.KV_READER, Sort.KV_SENDER, Sort.BAD_FRAME}), of_its_engine,
           "a subscriber asks for what it missed"),
-    Reach("a payload beside the ring is hit", MESSAGE_FATES, "*/overflow:*", "*", _END | {Sort.BAD_FRAME},
-          of_its_group, "a step that a rank cannot read ends the engine"),
+    Reach("a payload beside the ring is hit", MESSAGE_FATES - {Fate.DELAY, Fate.REORDER, Fate.DUPLICATE},
+          "*/overflow:*", "*", _END | {Sort.BAD_FRAME}, of_its_group, "a step that a rank cannot read ends the engine"),
+    Reach("a payload beside the ring is late", frozenset({Fate.DELAY, Fate.REORDER}), "*/overflow:*", "*", _END,
+          of_its_engine_if_long, "who is owed it waits for it"),
 
     Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",
           _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine_before_it_heals,

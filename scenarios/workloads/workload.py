@@ -26,6 +26,8 @@ from engine.topology import Client, Topology
 from engine.wire.codec import encode_add
 
 RECORDED = Path(__file__).parents[1] / "recorded"
+#: More tokens than a request has: its end.
+ENDED = 10_000
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -993,6 +993,16 @@ def a_running_request_is_aborted_at_the_deadline() -> Builder:
     return _terminated().wait(1.01).ended("a", "failed", error="RequestError", may_have_taken_effect=True)
 
 
+@accepts("drain")
+def what_cannot_be_served_is_told_so_before_the_deadline() -> Builder:
+    return _terminated().ended("a", "failed", error="BadRequestError")
+
+
+@rejects("drain")
+def what_could_be_served_fails_before_the_deadline() -> Builder:
+    return _terminated().ended("a", "failed", error="RequestError")
+
+
 def _aborted_at_the_deadline(*marks: str) -> Builder:
     h = _terminated()
     for mark in marks:

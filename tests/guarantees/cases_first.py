@@ -109,3 +109,17 @@ def a_request_says_the_highest_wave_that_its_client_was_told_of() -> Builder:
 @rejects(FIRST)
 def a_request_says_the_wave_that_its_client_was_told_of_last() -> Builder:
     return _asks_in(1)
+
+
+def _cannot_be_sent(h: Builder) -> Builder:
+    return asks(h, 0).ended("a", "failed", error="UnroutableError", internal="a")
+
+
+@accepts(FIRST)
+def the_next_one_is_told_where_one_cannot_be_sent() -> Builder:
+    return told(asks(_cannot_be_sent(group()), 1, "b"), 1)
+
+
+@rejects(FIRST)
+def what_cannot_be_sent_is_told() -> Builder:
+    return told(_cannot_be_sent(group()), 0)

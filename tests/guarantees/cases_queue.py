@@ -516,6 +516,13 @@ def what_was_interrupted_is_not_waited_for_where_the_next_one_is_refused() -> Bu
     return _interrupted("queue-not-put")
 
 
+@silent("ring-overflow-ordered")
+def whoever_is_to_have_what_was_interrupted_waits_for_it() -> Builder:
+    h = _interrupted("queue-not-put")
+    return h.observes("worker.0", "queue-wait", ring="rpc", began=h.now - 1.0, deadline=h.now, ended=h.now,
+                      outcome="timeout")
+
+
 @rejects("ring-overflow-ordered")
 def what_was_interrupted_is_lost_where_the_next_one_is_put() -> Builder:
     return _interrupted("queue-put-at")

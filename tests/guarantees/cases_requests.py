@@ -366,8 +366,10 @@ def a_bad_request_fails_without_saying_why() -> Builder:
     return _bad_request(history().started().called("a"), reason="").ended("a")
 
 
-def _grows_too_long(effect: bool) -> Builder:
-    h = history().started().called("a").called("b", 1).streams("b", [5])
+def _grows_too_long(effect: bool, tokens: int = 9) -> Builder:
+    """A cache that holds 8 x 16 has room for the tokens before the last one."""
+    h = history().started().called("a").observes("frontend.0", "call", request="b", index=1, prompt=120, max_tokens=30)
+    h.observes("frontend.0", "accepted", request="b", internal="b-0").streams("b", [5] * tokens)
     h.ended("b", "failed", error="BadRequestError", reason="it does not fit", may_have_taken_effect=effect)
     return h.streams("a", [7, 8, 9]).ended("a")
 
@@ -375,6 +377,11 @@ def _grows_too_long(effect: bool) -> Builder:
 @accepts("bad-request-isolated")
 def what_has_delivered_tokens_may_have_taken_effect() -> Builder:
     return _grows_too_long(True)
+
+
+@rejects("bad-request-isolated")
+def what_outgrows_the_cache_does_not_get_its_last_token() -> Builder:
+    return _grows_too_long(True, 8)
 
 
 @rejects("bad-request-isolated")

@@ -148,6 +148,25 @@ def the_core_says_that_it_does_not_know_what_it_holds() -> Builder:
     return h.observes("core.0", "freed", request="a-0")
 
 
+def _heeds_an_abort_before_what_it_aborts(h: Builder) -> Builder:
+    h.called("a", core=False).sends(REQUESTS, "add").receives(REQUESTS, "add")
+    h.observes("frontend.0", "abort", request="a", internal="a-0").sends(REQUESTS, "abort").ended("a", "aborted")
+    h.receives(REQUESTS, "abort").observes("core.0", "request", request="a-0", action="unknown-abort")
+    return h.observes("core.0", "request", request="a-0", action="add").wait(.1).observes(
+        "core.0", "freed", request="a-0")
+
+
+@rejects("abort-is-final")
+def the_core_heeds_an_abort_before_what_it_aborts() -> Builder:
+    return _heeds_an_abort_before_what_it_aborts(history().started())
+
+
+@silent("abort-is-final")
+def what_is_aborted_was_late() -> Builder:
+    h = history().started().fires("delay", f"{REQUESTS}:receive", until=Until(seconds=.1))
+    return _heeds_an_abort_before_what_it_aborts(h).releases()
+
+
 @rejects("abort-is-final")
 def the_core_computes_on_and_says_nothing() -> Builder:
     return _aborted().crosses("core.0/mark:step").crosses("core.0/mark:step").observes("core.0", "freed", request="a-0")

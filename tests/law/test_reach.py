@@ -63,6 +63,7 @@ OCCASIONS: dict[str, tuple[Fate, str, str, Until | None]] = {
     "an event is changed": (Fate.CORRUPT, "core.0->subscriber.0/kv:receive", "subscriber.0", None),
     "a question or its answer is hit": (Fate.DUPLICATE, "subscriber.0->core.0/replay:receive", "core.0", None),
     "a payload beside the ring is hit": (Fate.CORRUPT, "core.0->worker.1/overflow:receive", "worker.1", None),
+    "a payload beside the ring is late": (Fate.DELAY, "core.0->worker.1/overflow:receive", "worker.1", LONG),
     "a connection between client and core is cut": (Fate.CUT, f"{REQUESTS}:wire", "core.0", None),
     "the core's announcement is cut": (Fate.CUT, "core.0->frontend.0/requests:wire", "core.0", None),
     "a connection of outputs is cut": (Fate.CUT, f"{OUTPUTS}:wire", "core.0", None),
@@ -230,6 +231,14 @@ def test_an_output_that_comes_twice_or_a_little_late_explains_no_failure(fate: F
     h = history().called("a").fires(fate, f"{OUTPUTS}:receive", node="frontend.0", until=until).wait(0.1)
     h = (h if until is None else h.releases()).wait(0.5).ended("a", "failed", error="RequestTimeoutError")
     assert _explained(h, Sort.FAILED) == [None]
+
+
+@pytest.mark.parametrize(("fate", "until"), [
+    (Fate.DUPLICATE, None), (Fate.REORDER, SHORT), (Fate.DELAY, SHORT)])
+def test_a_payload_that_comes_twice_or_a_little_late_ends_nobody(fate: Fate, until: Until | None) -> None:
+    h = history().called("a").fires(fate, "core.0->worker.1/overflow:receive", node="worker.1", until=until).wait(0.1)
+    h = (h if until is None else h.releases()).wait(5.0).ends("worker.1", exitcode=1)
+    assert _explained(h, Sort.DEATH) == [None]
 
 
 def test_a_drain_does_not_explain_a_time_out() -> None:

@@ -21,10 +21,18 @@ GARBLED_WORD_PASSED_OVER = Mutant(
                 "            if isinstance(word, Garbled):\n                continue\n"),))
 
 IMPATIENT_START = Mutant(
-    id="impatient-start", scenario="test_worker_s_ready_is_late",
+    id="impatient-start", scenario="test_worker_s_ready_is_late[worker.1->core.0/birth]",
     bug="A core gives a worker up when half of what it may take to load has passed.",
     breaks=these("birth-told/late"), along=these("handshake-order", "tokens-match-reference"),
     edits=(Edit("engine/executor/workers.py", "        handles = yield from self._hear_ready(deadline)\n",
                 "        handles = yield from self._hear_ready((yield Now()) + config.bounds.startup_s / 20)\n"),))
 
-BIRTH_MUTANTS: tuple[Mutant, ...] = (WAITS_AS_LONG_AS_ITS_OWNER, GARBLED_WORD_PASSED_OVER, IMPATIENT_START)
+OPENED_AS_THEY_CAME = Mutant(
+    id="opened-as-they-came", scenario="test_worker_s_ready_is_late[worker.0->core.0/birth]",
+    bug="A core takes the answers of the worker that was ready first for those of rank 0.",
+    breaks=these("nothing-without-cause"), along=these("tokens-match-reference", "ring-exact-prefix"),
+    edits=(Edit("engine/executor/workers.py", "        return [handles[rank] for rank in sorted(handles)]\n",
+                "        return list(handles.values())\n"),))
+
+BIRTH_MUTANTS: tuple[Mutant, ...] = (
+    WAITS_AS_LONG_AS_ITS_OWNER, GARBLED_WORD_PASSED_OVER, IMPATIENT_START, OPENED_AS_THEY_CAME)

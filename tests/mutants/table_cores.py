@@ -166,4 +166,26 @@ LEFT_BY_A_CORE = Mutant(
     edits=(Edit("engine/frontend/launcher.py", "                yield from handle.end_orphans()\n",
                 "                pass\n"),))
 
+COUNTS_OF_THE_FIRST = Mutant(
+    id="counts-of-the-first", scenario="test_one_of_two_cores_of_a_second_client_has_no_room",
+    bug="A client of the last cores takes what was told of the first ones for theirs.",
+    breaks=these("dp-chosen-in-turn/ends"),
+    edits=(Edit("engine/frontend/link.py", "counts=tuple(counts[core] for core in self._cores))\n",
+                "counts=tuple(counts[:len(self._cores)]))\n"),))
+
+SHUNNED_BY_ANOTHER_NUMBER = Mutant(
+    id="shunned-by-another-number", scenario="test_one_of_two_cores_of_a_second_client_dies_and_more_is_asked",
+    bug="A client of the last cores notes the death of one by its number, and not by its place among its own.",
+    breaks=these("dp-dead-never-chosen"), along=these("dp-chosen-in-turn", "death-is-told"),
+    edits=(Edit("engine/frontend/session.py", "        self.balance.died(self._cores.index(core))\n",
+                "        self.balance.died(core)\n"),))
+
+NEVER_FORGIVES = Mutant(
+    id="never-forgives", scenario="test_core_cannot_be_reached_for_a_while",
+    bug="What could not be sent to a core counts there when it can be reached again.",
+    breaks=these("dp-chosen-in-turn/turn"),
+    edits=(Edit("engine/frontend/balance.py",
+                "        self._unsent[rank] = self._unsent[rank] + 1 if unsent else 0\n",
+                "        self._unsent[rank] += unsent\n"),))
+
 CORES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

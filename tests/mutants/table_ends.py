@@ -162,4 +162,11 @@ FIXED_NAMES = Mutant(
            Edit("engine/process/runtime_dir.py", "        if named and not _lock_path(named[1]).exists():\n",
                 "        if False:\n")))
 
+LEAVES_WITH_A_FAILURE = Mutant(
+    id="leaves-with-a-failure", scenario="test_core_is_asked_to_leave_with_a_failure_to_tell",
+    bug="Who has failed and was not told so counts as done, and a core that drains leaves.",
+    breaks=these("drain/running"),
+    edits=(Edit("engine/core/scheduler.py", "        return bool(self.requests or self._failed)\n",
+                "        return bool(self.requests)\n"),))
+
 ENDS_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -208,4 +208,12 @@ BLOCK_GIVEN_TWICE = Mutant(
                 "            self._free.move_to_end(taken[-1], last=False)\n"
                 "        return taken\n"),))
 
+COUNTS_FROM_THE_FIRST = Mutant(
+    id="counts-from-the-first", scenario="test_batch_is_lost_behind_one_that_found_the_queue_full",
+    bug="A publisher finds a batch by how far it is from the first one that it keeps, also where one between was lost.",
+    breaks=these("kv-answers-exact/batches"),
+    edits=(Edit("engine/kv_events/publisher/log.py",
+                "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
+                "        first = min(max(0, request.start - batches[0][0]), len(batches)) if batches else 0\n"),))
+
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

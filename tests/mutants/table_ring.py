@@ -157,4 +157,11 @@ WAITS_FOR_NOBODY = Mutant(
     edits=(Edit("engine/ipc/presence.py", "return [rank for rank in self._ranks if rank not in self._came]",
                 "return []"),))
 
+PATIENT_ONCE = Mutant(
+    id="patient-once", scenario="test_overflow_payloads_overtake_each_other_again",
+    bug="Patience with a payload that is overtaken begins with the first one that ever was.",
+    breaks=these("nothing-without-cause"), not_in={"engine": "the play takes six seconds, and nothing is to be seen"},
+    edits=(Edit("engine/ipc/queue.py", "                self.owed, self._gap_began, self._torn = None, None, False\n",
+                "                self.owed, self._torn = None, False\n"),))
+
 RING_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

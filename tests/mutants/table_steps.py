@@ -176,8 +176,24 @@ WAITS_FOR_ITS_ANSWER = Mutant(
            Edit("engine/worker/async_output.py", "        if (yield Waiting(COPY)) >= self._most:\n",
                 "        if (yield Waiting(COPY)) >= 1000 * self._most:\n")))
 
+HEEDED_BEFORE_IT_CAME = Mutant(
+    id="heeded-before-it-came", scenario="test_requests_and_an_abort_come_with_a_step_in_flight",
+    bug="While a step is in flight an abort is heeded, also of who waits to be taken in behind that step.",
+    breaks=these("abort-is-final/freed"),
+    edits=(Edit("engine/core/engine_core.py",
+                "                if living:\n                    yield from self._abort(living)\n",
+                "                yield from self._abort(item.request_ids)\n                continue\n"),))
+
+PROMISED_BEYOND_THE_CACHE = Mutant(
+    id="promised-beyond-the-cache", scenario="test_request_outgrows_the_cache_with_a_promised_token",
+    bug="A request that has outgrown the cache fails while its last token is promised, which nobody gets.",
+    breaks=these("bad-request-isolated/alone"), along=these("served-in-turn"),
+    edits=(Edit("engine/core/scheduler.py", "                or num_tokens > self.cache.capacity_tokens)\n",
+                "                or num_tokens < 0)\n"),))
+
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
     TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, FETCHED_IN_VAIN, FORGETS_WHOM_TO_FORGET, TURNED_AROUND, PAUSED_AT_ONCE,
-    IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER)
+    IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER,
+    HEEDED_BEFORE_IT_CAME, PROMISED_BEYOND_THE_CACHE)

@@ -135,4 +135,12 @@ STEERED_AT_ONCE = Mutant(
     breaks=these("dp-rank-in-turn/steered"), along=ALL_END,
     edits=(Edit(CORE, "        return not _STEERING.isdisjoint(self._later)\n", "        return False\n"),))
 
+TELLS_OF_WHAT_WAS_NOT_SENT = Mutant(
+    id="tells-of-what-was-not-sent", scenario="test_old_first_request_cannot_be_sent",
+    bug="A client tells the coordinator of a first request that it could not send.",
+    breaks=these("dp-first-told/once"),
+    edits=(Edit("engine/frontend/life.py",
+                "        if was_sent:\n            self._link.sent(chosen)\n        else:\n",
+                "        self._link.sent(chosen)\n        if not was_sent:\n"),))
+
 WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

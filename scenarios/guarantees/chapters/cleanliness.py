@@ -281,11 +281,11 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
             finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core, bound=bound,
                           since=since, node=node)
         return
-    finished = operation.outcome == Outcome.FINISHED or operation.abort is not None
+    done = operation.outcome == Outcome.FINISHED or operation.abort is not None or operation.error == "BadRequestError"
     if operation.outcome == Outcome.ENGINE_DEAD:
         finding.broke("request {!r} was running when {} got SIGTERM, and it neither finished nor was it aborted",
                       operation.request, core, at=ended, node=node)
-    elif not finished and operation.outcome != Outcome.REFUSED and ended < deadline:
+    elif not done and operation.outcome != Outcome.REFUSED and ended < deadline:
         finding.broke("request {!r} was running when {} got SIGTERM and ended as {} {:.3f} s before the drain deadline",
                       operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
     elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,

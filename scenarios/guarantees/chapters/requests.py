@@ -155,17 +155,17 @@ def _judge_freed(finding: Finding, operation: Operation, why: str) -> None:
 
 
 def _is_unheeded(history: History, operation: Operation, core: str, mine: list[Record], freed: Record | None) -> bool:
-    """Whether the core went on with a request of which it was told, while it held it, that nobody waits for it.
-
-    It frees a request by an abort, or says that it does not hold it any more.
-    """
+    """Whether it went on with a request of which it was told that nobody waits for it: it frees it by an abort, or says
+    that it does not hold it any more."""
     engine, told = history.engine_of(core), operation.over_at
     if any(record.data.get("action") == "abort" for record in mine) or not history.is_asked_of(operation, engine):
         return False
     held_until = freed.at if freed is not None else FOREVER
     came = next(record.number for record in mine if record.data.get("action") == "add")
     unknown = [record for record in mine if record.data.get("action") == "unknown-abort"]
-    if any(record.number > came and record.at < held_until for record in unknown):
+    if any(record.number < came for record in unknown):  # what came behind it was heeded before it
+        return not (_never_came(history, engine) or _on_requests(history, engine, frozenset({Fate.DELAY})))
+    if any(record.at < held_until for record in unknown):
         return True
     leaves = min([history.ends.at(core), history.closing_at(engine), history.ended_at,
                   *(record.at for record in history.by_node("dying").get(core, ()))])

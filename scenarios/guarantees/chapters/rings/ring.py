@@ -200,9 +200,9 @@ def _judge_lost_overflow(finding: Finding, flow: Flow, sends: dict[int, list[Rec
 
 def _judge_passed_over(finding: Finding, flow: Flow, sent: Record) -> None:
     """A payload that is there is taken by the first wait that begins behind it, and no wait ends without it."""
-    if not flow.sends:
-        return  # to another host: it is on record before there is room for it on the way
     history, position = finding.history, sent.data["position"]
+    if not flow.sends or _was_given_up(history, flow.source, sent):
+        return  # to another host, or with one there: it is on record before there is room for it on the way
     late = [hit for hit in history.faults.hit(Fate.DELAY, Fate.REORDER, channel="overflow") if hit.node == flow.target]
     # A writer that stands still behind its flag has not sent the payload yet.
     sent_at = max([sent.at, *(stall.until for stall in history.faults.stalls if stall.node == flow.source)])

@@ -52,6 +52,8 @@ def _judge(finding: Finding, client: str, upward: list[Record]) -> None:
     events = [*sent, *(record for name in ("view", "accepted", "first-request")
                        for record in history.by_node(name).get(client, ()))]
     wave, running = 0, False
+    unsent = {end.data.get("internal") for end in history.by_node("end").get(client, ())
+              if end.data.get("error") == "UnroutableError"}
     asked: set[int] = set()  # cores that were sent a request
     said: list[tuple[int, int]] = []  # and not sent yet
     for record in sorted(events, key=lambda event: event.number):
@@ -60,7 +62,8 @@ def _judge(finding: Finding, client: str, upward: list[Record]) -> None:
             if data["wave"] >= wave:
                 wave, running = data["wave"], data["running"]
         elif record.site == "accepted":
-            asked.add(data["core"])
+            if data["internal"] not in unsent:
+                asked.add(data["core"])
         elif record.site == "first-request":
             if running or data["wave"] != wave or data["rank"] not in asked:
                 wrong = f"spoke of a first request to core.{data['rank']} in wave {data['wave']}, and believed that " \
