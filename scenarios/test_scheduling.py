@@ -38,6 +38,13 @@ def pressure(name: str = "eight-mixed") -> Workload:
             .then(add(3, name="again"), add(1, name="once more")))
 
 
+def no_sooner() -> Workload:
+    """One may end from its thirtieth token on, and does so at its thirty-fourth; all give way when it has some."""
+    found = recorded("eight-mixed")
+    found = asked(found, 6, stop_token_ids=[found.requests[6].reference_token_ids[33]], min_tokens=30)
+    return found.then(add(6, 1), steps=20).then(utility("reset_prefix_cache", True), add(3))
+
+
 def urgent() -> Workload:
     """Who comes later is often more urgent; some are as urgent as others, one that runs is aborted."""
     return (prioritised(recorded("eight-mixed"), 0, 5, 3, 3, 1, 3, 2, 4)
@@ -76,7 +83,7 @@ def drawn() -> Workload:
     found = recorded("eight-even")
     for index, params in {0: {"top_k": 1}, 1: {"top_p": 1e-9}, 3: {"top_k": 1, "top_p": 0.5}, 4: {}, 6: {"top_k": 5},
                           7: {"top_p": 0.9, "top_k": 40}}.items():
-        found = asked(found, index, temperature=1.5, seed=index, **params)
+        found = asked(found, index, temperature=1.5, seed=(index + 4) % 8, **params)
     return found.then(add(*range(8)), steps=4).then(add(4, name="again"), add(7, name="once more"))
 
 
@@ -88,6 +95,15 @@ globals().update(family(__name__, (
          Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final),
          play={"topology": tensor_parallel(2, subscribers=1),
                "config": lab_config(**PRESSURE, kv_events={"enable_kv_cache_events": True})}),
+    Case("test_request_gives_way_and_may_not_end_sooner",
+         "Who has given way has had some of its tokens: those that it must have are not counted anew.",
+         Plan(), (served_in_turn, tokens_match_reference),
+         play={"workload": no_sooner()}),
+    Case("test_blocks_are_larger_than_prompts",
+         "Requests of different length end in their first block: none looks at what another one has there.",
+         Plan(), (tokens_match_reference, blocks_conserved),
+         play={"workload": recorded("eight-mixed").then(add(1, 5, 7)),
+               "config": lab_config(cache={"block_size": 64, "num_gpu_blocks": 16})}),
     Case("test_urgent_requests_go_first",
          "Requests with priorities, more than may run: who is more urgent comes in first, and gives way last.",
          Plan(), (priority_kept, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final),

@@ -35,6 +35,7 @@ def ask_engines(ask: Asking) -> None:
     _is_impatient(ask, config)
     _is_spawned(ask, config)
     _forgets_to_shut_down(ask, config)
+    _is_killed_beside_a_child(ask, config)
     _cannot_start(ask, config)
     _has_no_process(ask, config)
     _is_swept(ask)
@@ -82,6 +83,29 @@ def _forgets_to_shut_down(ask: Asking, config: EngineConfig) -> None:
     ask("what is left of one that was dropped", lambda: until(lambda: not children(), GONE_S), True)
 
 
+def _is_killed_beside_a_child(ask: Asking, config: EngineConfig) -> None:
+    """A program has a child of its own, which has inherited whatever it had open, and is killed: its engine goes."""
+    read, write = os.pipe()
+
+    def dies() -> None:
+        llm = LLM(config=config)
+        started = children()
+        mine = os.fork()
+        if not mine:
+            signal.pause()
+        os.write(write, b" ".join(b"%d" % child for child in (mine, *started)))
+        os.kill(os.getpid(), signal.SIGKILL)
+        del llm
+
+    ask("the exit code of a program that is killed", lambda: in_a_child(dies), -signal.SIGKILL)
+    mine, *started = [int(child) for child in os.read(read, 4096).split()]
+    ask("whether what it had started is gone, beside a child of its own",
+        lambda: bool(started) and until(lambda: all(map(is_gone, started))), True)
+    os.kill(mine, signal.SIGKILL)
+    os.close(read)
+    os.close(write)
+
+
 def _is_at_a_terminal(ask: Asking, config: EngineConfig) -> None:
     """Ctrl-C reaches all that a program has started, and is for the program alone."""
     prompts, params, answers = prompts_of(ask)
@@ -123,10 +147,13 @@ def _is_spawned(ask: Asking, config: EngineConfig) -> None:
     """As on a machine with a GPU: nothing is inherited, and who sweeps takes nothing of it."""
     prompts, params, answers = prompts_of(ask)
     with LLM(config=msgspec.structs.replace(config, start_method="spawn")) as llm:
+        engine_id = llm.client.life.files.engine_id
+        ask("whether it has something in shared memory", lambda: bool(_left_of(engine_id)), True)
         ask("what one generates that was spawned", lambda: llm.generate(prompts[0], params[0])[0].token_ids, answers[0])
         ask("what a sweep takes of it", lambda: [path for path in sweep() if config.runtime_dir in path], [])
         ask("what it generates then", lambda: llm.generate(prompts[1], params[1])[0].token_ids, answers[1])
     ask("what is left of it", lambda: until(lambda: not children(), GONE_S), True)
+    ask("what is left of it in shared memory", lambda: _left_of(engine_id), [])
 
 
 def _cannot_start(ask: Asking, config: EngineConfig) -> None:
@@ -184,15 +211,19 @@ def _is_swept(ask: Asking) -> None:
     in_a_child(leaves)
     engine_id, path = Path(ask.folder, "left").read_text().split()
     ask("what is there of an engine that ended in silence", lambda: [
-        os.path.exists(path), len(list(SHM.glob(f"{PREFIX}{engine_id}*")))], [True, 2])
+        os.path.exists(path), len(_left_of(engine_id))], [True, 2])
     ask("whether a sweep says that it was removed", lambda: path in sweep(), True)
-    ask("what is there then", lambda: [os.path.exists(path), len(list(SHM.glob(f"{PREFIX}{engine_id}*")))], [False, 0])
+    ask("what is there then", lambda: [os.path.exists(path), len(_left_of(engine_id))], [False, 0])
     alive = RuntimeDir.create(ask.folder)
     with patch("engine.process.runtime_dir.dead_engines", return_value=[alive.engine_id]):
         ask("what a sweep takes of one that was taken meanwhile", sweep, [])
     ask("whether it is there", alive.path.exists, True)
     alive.remove()
     ask("whether it is there when it has removed itself", alive.path.exists, False)
+
+
+def _left_of(engine_id: str) -> list[str]:
+    return sorted(path.name for path in SHM.glob(f"{PREFIX}{engine_id}*"))
 
 
 def _is_of(lock: Path, folder: str) -> bool:

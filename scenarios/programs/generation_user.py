@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from multiprocessing import process
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import msgspec
 import engine
 from engine.config import EngineConfig
 from engine.errors import BadRequestError
-from scenarios.programs.asking import GONE_S, Asking, Turns, held, interrupting, no_more, until
+from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, Turns, held, interrupting, no_more, until
 
 TEXT = " Bruno is our ring."
 
@@ -89,12 +90,26 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
 
 
 def _is_interrupted(ask: Asking, llm: Any, prompts: list[Any], params: list[Any]) -> None:
-    """By an exception out of a signal handler: what was asked for is given up, and the next call is answered."""
-    llm.call_utility("pause_scheduler")
-    with interrupting(0.05):
-        ask("to generate while a handler raises", lambda: llm.generate(prompts, params) and None, InterruptedError)
-    ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
-    llm.call_utility("resume_scheduler")
+    """By an exception out of a signal handler, or Ctrl-C: what was asked for is given up, the next call is answered."""
+    for error in (InterruptedError, KeyboardInterrupt):
+        llm.call_utility("pause_scheduler")
+        with interrupting(0.05, partial(_raise, error)):
+            ask("to generate while a handler raises", lambda: _ended_by(lambda: llm.generate(prompts, params)),
+                error.__name__)
+        ask("whether all is given up", lambda: until(lambda: _is_idle(llm.call_utility("get_stats"))), True)
+        llm.call_utility("resume_scheduler")
+
+
+def _raise(error: type[BaseException]) -> None:
+    raise error
+
+
+def _ended_by(work: Callable[[], Any]) -> str:
+    try:
+        work()
+    except BaseException as error:
+        return type(error).__name__
+    return "nothing"
 
 
 def _is_idle(stats: list[int]) -> bool:
@@ -199,7 +214,10 @@ async def _leaves_early(ask: Asking, llm: Any) -> None:
     llm.abort("ended")
     rest = [output async for output in stream]
     ask("how one ends that was aborted", lambda: [rest[-1].finished, rest[-1].finish_reason], [True, "abort"])
+    later = llm.start("ended", prompts[1], params[1])
     await stream.aclose()
+    rest = [output async for output in later]
+    ask("what one has whose name that one had before it was closed", lambda: rest[-1].token_ids, answers[1])
     ask("how often it can be closed", lambda: stream.aclose().close(), None)
 
 
@@ -220,10 +238,16 @@ async def _loses_its_core(ask: Asking, llm: Any, config: EngineConfig) -> None:
     stream = llm.start("lost", prompts[0], params[0])
     first = await stream.__anext__()
     ask("whether it has begun", lambda: first.finished, False)
+    for _ in range(2):  # behind another step
+        await llm.call_utility("ping", 1)
     os.kill(core, signal.SIGKILL)
     began = time.monotonic()
-    error = await _error(_to_its_end(stream))
+    while not llm.errored and time.monotonic() < began + PATIENCE_S:
+        await asyncio.sleep(0.002)
+    rest: list[Any] = []
+    error = await _error(_to_its_end(stream, rest))
     lasted = time.monotonic() - began
+    ask("whether it has what it had been told before it looked", lambda: bool(rest), True)
     ask("what it is told of its core's death", lambda: error, "EngineDeadError")
     ask.took("telling it of its core's death", lasted, config.bounds.detection_s)
     ask("what it says of its engine then", lambda: [llm.errored, type(llm.dead_error).__name__],
@@ -240,9 +264,9 @@ async def _is_asked_when_it_is_shut_down(ask: Asking, llm: Any) -> None:
     ask("to be called when it is shut down", lambda: llm.start_utility("ping", "x"), "EngineDeadError")
 
 
-async def _to_its_end(stream: Any) -> None:
-    async for _ in stream:
-        pass
+async def _to_its_end(stream: Any, seen: list[Any]) -> None:
+    async for output in stream:
+        seen.append(output)
 
 
 def children(pid: int | str = "self") -> list[int]:

@@ -180,6 +180,13 @@ SHUNNED_BY_ANOTHER_NUMBER = Mutant(
     edits=(Edit("engine/frontend/session.py", "        self.balance.died(self._cores.index(core))\n",
                 "        self.balance.died(core)\n"),))
 
+WATCHES_THE_DEAD = Mutant(
+    id="watches-the-dead", scenario="test_one_of_two_cores_of_two_clients_dies",
+    bug="Who owns cores waits for the end of one that is dead already, again and again.",
+    breaks=these("rests-when-idle"), not_in={"sim": "virtual time stands still for who never waits"},
+    edits=(Edit("engine/frontend/launcher.py",
+                "        self.watched = tuple(node for node in self.watched if node not in gone)\n", ""),))
+
 NEVER_FORGIVES = Mutant(
     id="never-forgives", scenario="test_core_cannot_be_reached_for_a_while",
     bug="What could not be sent to a core counts there when it can be reached again.",

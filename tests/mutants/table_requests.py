@@ -207,6 +207,29 @@ PARTIAL_SUM = Mutant(
                 "        total = self.group.all_reduce(functional.linear(x, self.weight))\n",
                 "        total = functional.linear(x, self.weight)\n"),))
 
+LOOKS_BESIDE = Mutant(
+    id="looks-beside", scenario="test_blocks_are_larger_than_prompts",
+    bug="Requests that end in one block each look at all of it, whatever their length.",
+    breaks=these("tokens-match-reference/blocks"),
+    not_in={"sim": "the twin's model knows the answers; it reads no cache"},
+    edits=(Edit("engine/worker/attention.py", "    if min(lengths) < longest:\n",
+                "    if -(-min(lengths) // block_size) < width:\n"),))
+
+NO_SEED = Mutant(
+    id="no-seed", scenario="test_tokens_are_drawn",
+    bug="The seed 0 counts as none.",
+    breaks=these("tokens-match-reference/seed"),
+    not_in={"sim": "the twin's model knows the answers; it draws nothing"},
+    edits=(Edit("engine/worker/sampler.py", "    if params.seed is not None:\n", "    if params.seed:\n"),))
+
+LEAST_TOKENS_ANEW = Mutant(
+    id="least-tokens-anew", scenario="test_request_gives_way_and_may_not_end_sooner",
+    bug="The tokens that a request must have are counted anew when it has given way.",
+    breaks=these("tokens-match-reference/end"),
+    not_in={"sim": "the twin's model knows the answers, and where they end"},
+    edits=(Edit("engine/worker/model_runner.py", "        self.num_prompt_tokens = new.num_prompt_tokens\n",
+                "        self.num_prompt_tokens = len(self.token_ids)\n"),))
+
 SENT_IN_VAIN = Mutant(
     id="sent-in-vain", scenario="test_frontend_fails_and_closes",
     bug="A request whose sending failed stays with the client, whose caller does not wait for it: it cannot be closed.",

@@ -62,12 +62,13 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "queues": "lets two readers of one rank into a queue",
             "generation": "goes on with a request whose stream was left",
             "sockets": "takes a peer that stands still for one that is there",
+            "engines": "does not notice that its program was killed whose child holds what the program had open",
             "ranks": "blames a rank that waited, too, for what it waited for",
         },
         witness="a program asked all that it asks, and left",
         envelope=Envelope(),
         blind_in={f"{half} in sim": "a program's threads, sockets and files are its own, and the twin has none of them"
-                  for half in ("events", "queues", "generation", "sockets", "ranks")},
+                  for half in ("events", "queues", "generation", "sockets", "engines", "ranks")},
     ),
     Guarantee(
         id="self-checks-see", chapter=CHAPTER, source="this project", applies=is_of_books, check=check_self_checks_see,

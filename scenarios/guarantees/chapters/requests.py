@@ -338,13 +338,13 @@ GUARANTEES = (
                  "may be drawn from one choice alone; one seed draws the same again. Which token ended a stream is "
                  "told. Under a fault a stream is equal, or a clean prefix that ends in an error or an abort.",
         wrong={
-            "blocks": "reads a wrong block of the cache",
-            "sum": "leaves out one rank's partial sum",
-            "end": "cuts a stream short, or adds to it",
+            "blocks": "reads a wrong block of the cache", "sum": "leaves out one rank's partial sum",
+            "end": "cuts a stream short, or adds to it", "seed": "takes the seed 0 for none",
         },
         blind_in={
             "blocks in sim": "the twin's model knows the answers and reads no cache",
             "sum in sim": "the twin's model knows the answers and adds nothing",
+            "seed in sim": "the twin's model knows the answers and draws nothing",
         },
         witness="a greedy request of two tokens and more finished equal to its reference",
         envelope=Envelope(outside=(

@@ -67,10 +67,21 @@ def _goes(ask: Asking, writer: MessageQueue, reader: MessageQueue, ip: str | Non
         ask.raised("a second reader of that rank", lambda: _first_word(second), QueueError, "refused", "there already")
     second.shutdown()
     all_of(reader)
+    ask("what is put in while it leaves", lambda: _is_read_on(writer, reader), True)
     writer.enqueue("last")
     with after(SOON_S, writer.shutdown):
         ask("what a writer from afar has put in", lambda: until(lambda: reader.dequeue(PATIENCE_S) == "last"), True)
         ask("a wait for a writer from afar that leaves", reader.dequeue, PeerDeadError)
+
+
+def _is_read_on(writer: MessageQueue, reader: MessageQueue) -> bool:
+    """For as long as it takes to hear of somebody who leaves."""
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        writer.enqueue("on", PATIENCE_S)
+        if reader.dequeue(PATIENCE_S) != "on":
+            return False
+    return True
 
 
 def _first_word(second: MessageQueue) -> None:

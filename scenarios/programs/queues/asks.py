@@ -11,6 +11,7 @@ import gc
 import glob
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from scenarios.programs.queues.opening import (
     CHUNK_BYTES,
     CHUNKS,
     LARGE,
+    LOOPBACK,
     SOON_S,
     WAIT_S,
     after,
@@ -59,6 +61,7 @@ def ask_queues(ask: Asking) -> None:
     _is_broken_off(ask)
     _is_alone_with_its_end(ask)
     _has_gone(ask)
+    _has_died(ask)
     _spills(ask)
     _is_refused(ask)
     _leaves_nothing(ask)
@@ -154,6 +157,27 @@ def _has_gone(ask: Asking) -> None:
             ask("a wait for room by a reader that leaves", lambda: ended(lambda: writer.enqueue(9)), "PeerDeadError")
         ask.raised("a reader in the place of one that left",
                    lambda: MessageQueue.create_from_handle(writer.export_handle(), 1), QueueError, "1")
+
+
+def _has_died(ask: Asking) -> None:
+    """Who is killed has gone, whether its parent has asked for its end or not."""
+    writer = MessageQueue(1, 1, max_chunk_bytes=CHUNK_BYTES, max_chunks=CHUNKS, connect_ip=LOOPBACK)
+    pid = os.fork()
+    if not pid:
+        try:
+            reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
+            reader.wait_until_ready(PATIENCE_S)
+            signal.pause()
+        finally:
+            os._exit(1)
+    writer.wait_until_ready(PATIENCE_S)
+    for number in range(CHUNKS):
+        writer.enqueue(number)
+    with after(SOON_S, lambda: os.kill(pid, signal.SIGKILL)):
+        ask("a wait for room by a reader that is dead and not buried",
+            lambda: ended(lambda: writer.enqueue(9, PATIENCE_S)), "PeerDeadError")
+    os.waitpid(pid, 0)
+    writer.shutdown()
 
 
 # -- payloads in shared memory ----------------------------------------------------------------------------------------
