@@ -56,9 +56,9 @@ CONFIG = lab_config(bounds=BOUNDS)
 
 
 def no_room() -> Workload:
-    """Two that need all of the first core's blocks, two for the second core, and some when this is known."""
-    return for_ranks(recorded("eight-mixed"), {0: 0, 6: 0, 1: 1, 7: 1}).then(
-        add(0, 6, 1, 7), behind=("r1", 4)).then(add(2, 3, 4))
+    """Two that need all of the second client's first core, two for its second core, and some when this is known."""
+    second = recorded("eight-mixed").then(add(0, 6, 1, 7), behind=("r1", 4)).then(add(2, 3, 4))
+    return for_ranks(asks(0), {0: 0, 6: 0, 1: 1, 7: 1}).but(1, second)
 
 
 TCP = lab_config(bounds=BOUNDS, sockets={"transport": "tcp"})
@@ -365,11 +365,11 @@ globals().update(family(__name__, (
              add(0, 1), behind=("r0", ENDED)).then(add(2, 3, 4)))}),
     Case("test_one_of_two_cores_of_a_second_client_has_no_room",
          "It knows which one that is by what all are told: what comes then goes to the other one.",
-         plan(*(hang(f"core.{core}", at=marked(f"core.{core}", Mark.STEP), nth=4, until=until(seconds=0.3))
-                for core in (2, 3))),
+         plan(hang("core.2", at=marked("core.2", Mark.STEP), nth=6, until=until(seconds=0.5)),
+              hang("core.3", at=marked("core.3", Mark.STEP), nth=4, until=until(seconds=0.4))),
          (dp_chosen_in_turn, tokens_match_reference, nothing_left_behind), play={
              "config": lab_config(bounds=BOUNDS, cache={"block_size": 8, "num_gpu_blocks": 48}),
-             "workload": asks(0).but(1, no_room())}),
+             "workload": no_room()}),
     Case("test_core_of_a_second_client_dies_and_all_step_together",
          "None goes on.",
          plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2)), LOST,
