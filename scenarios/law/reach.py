@@ -179,6 +179,13 @@ def of_its_engine_if_long(history: History, receipt: Receipt, incident: Incident
         history, receipt, incident)
 
 
+def of_who_is_owed_it(history: History, receipt: Receipt, incident: Incident) -> bool:
+    """Whoever waits for a payload is missed where that takes long. What nothing comes behind is never let go."""
+    bounds = history.bounds
+    patience = min(bounds.stall_s, bounds.step_s, bounds.rpc_s)
+    return receipt.lasted_s >= patience * STOPPED_PART and of_its_group(history, receipt, incident)
+
+
 def of_its_start_if_long(history: History, receipt: Receipt, incident: Incident) -> bool:
     """A start gives up whoever has not come so far by its bounds. What was ready before is none."""
     apart = any(history.is_apart(mine) for mine in history.engines_of(receipt.node))
@@ -359,7 +366,7 @@ REACH: tuple[Reach, ...] = (
     Reach("a payload beside the ring is hit", MESSAGE_FATES - {Fate.DELAY, Fate.REORDER, Fate.DUPLICATE},
           "*/overflow:*", "*", _END | {Sort.BAD_FRAME}, of_its_group, "a step that a rank cannot read ends the engine"),
     Reach("a payload beside the ring is late", frozenset({Fate.DELAY, Fate.REORDER}), "*/overflow:*", "*", _END,
-          of_its_engine_if_long, "who is owed it waits for it"),
+          of_who_is_owed_it, "who is owed it waits for it"),
 
     Reach("a connection between client and core is cut", frozenset({Fate.CUT}), "*/requests:wire", "*",
           _LOSS | {Sort.UNSENT, Sort.BAD_FRAME}, of_its_engine_before_it_heals,
