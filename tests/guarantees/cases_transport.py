@@ -52,6 +52,22 @@ def the_core_is_stopped_for_good_with_a_frame_in_hand() -> Builder:
         "frontend.0", "closing")
 
 
+def _comes_later(then_s: float) -> Builder:
+    """The core announces itself a second before its client is born."""
+    h = history().started().sends("core.0->frontend.0/requests", "here").wait(1.0)
+    return h.observes("frontend.0", "born", pid=7).wait(then_s).observes("frontend.0", "closing")
+
+
+@silent("hwm0-no-loss")
+def who_comes_later_leaves_before_it_has_heard_of_its_core() -> Builder:
+    return _comes_later(0.4)
+
+
+@rejects("hwm0-no-loss")
+def who_comes_later_never_hears_of_its_core() -> Builder:
+    return _comes_later(2.0)
+
+
 @rejects("hwm0-no-loss")
 def a_core_that_goes_on_again_never_sends_what_it_had_in_hand() -> Builder:
     return history().started().sends(OUTPUTS, "a").fires(

@@ -50,10 +50,12 @@ def _judge_missing(finding: Finding, flow: Flow, bound: float) -> None:
     history = finding.history
     until = _lived_until(history, flow)
     last_received = max((send.number for send, _ in flow.pairs), default=-1)
+    born_at = min((record.at for record in history.by_node("born").get(flow.target, ())), default=0.0)
     for send in flow.unreceived:
-        waited = min(until, history.ended_at) - send.at
+        since = max(send.at, born_at)  # it waits for who comes later
+        waited = min(until, history.ended_at) - since
         # A sender that stands still may not have handed over what it had noted; its I/O thread stands still, too.
-        waited -= history.faults.frozen_s(flow.target, send.at, send.at + waited, flow.source)
+        waited -= history.faults.frozen_s(flow.target, since, since + waited, flow.source)
         if send.number < last_received:
             finding.broke("a frame was lost on {}: later ones arrived", flow.name, at=send.at, node=flow.source)
         elif waited > bound:
