@@ -190,6 +190,14 @@ def a_lost_payload_is_given_up_too_soon() -> Builder:
     return _loses_a_payload(1)
 
 
+@silent("queue-hands-over")
+def a_lost_payload_is_given_up_by_who_hung_with_the_next_one_in_hand() -> Builder:
+    h = _puts(_puts(_alone(), "a", 0), "b", 1).fires("drop", "core.0->worker.0/overflow:receive")
+    h.crosses("core.0->worker.0/overflow:receive", "a").fires("hang", "core.0->worker.0/overflow:receive", nth=2)
+    h.crosses("core.0->worker.0/overflow:receive", "b", fate="hang").wait(6.0).releases()
+    return _gets(h, "")
+
+
 @rejects("queue-hands-over")
 def nobody_is_told_of_a_lost_payload() -> Builder:
     return _over(_gets(_loses_a_payload(7), "b"))

@@ -441,6 +441,12 @@ def who_gave_up_long_before_has_told() -> Builder:
 
 
 @accepts(MISSING)
+def who_hangs_as_it_is_about_to_give_up_is_said_not_to_have_come() -> Builder:
+    h = enters(two(), 0).observes("core.1", "dying", reason="sys.exit(1)", queued=0)
+    return gives_up(h.fires("hang", "core.1/mark:dying").wait(5.05), 0, "core.1")
+
+
+@accepts(MISSING)
 def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     h = gives_up(enters(three(), 0, 2).wait(5.0), 0, "core.1")
     why = "core.1 did not enter, and core.0 gave up"

@@ -78,16 +78,21 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
         for other in group.ranks if way else ():
             if base(other.core) not in part.removesuffix(way or "").split(" and "):
                 continue
-            left = [record for name in ("dying", "consensus-failed")
-                    for record in history.by_node(name).get(other.core, ())]
             entered, died, gave_up = _WAYS[way or ""]
             came_by, left_by = failed.at - (0.0 if entered else slack), failed.at + (slack if gave_up else -slack)
             has_died = history.ends.at(other.core) <= seen_by
-            has_left = any(record.at <= left_by for record in left) or (
+            has_left = any(at <= left_by for at in _gives_up_at(history, other.core)) or (
                 bool(gave_up and slack) and has_died)  # before it had written that down
             is_so = (_came(history, other, came_by) >= turns, has_died, has_left)
             if any(said not in (None, so) for said, so in zip((entered, died, gave_up), is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
+
+
+def _gives_up_at(history: History, core: str) -> list[float]:
+    """When it tells the others that it goes no further: behind whatever holds it up on its way there."""
+    said = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(core, ())]
+    return [max([at, *(stall.until for stall in history.faults.stalls
+                       if stall.node == core and at <= stall.at <= at + history.bounds.detection_s)]) for at in said]
 
 
 def _came(history: History, rank: Rank, until: float) -> int:
@@ -114,8 +119,7 @@ def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
 def _absent_since(history: History, other: Rank, turns: int, at: float) -> float:
     """From when on it could be known that this one brings nothing to that turn; infinite where it was there."""
     node = other.core
-    left = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(node, ())]
-    gone_at = min([history.ends.at(node), *left])
+    gone_at = min([history.ends.at(node), *_gives_up_at(history, node)])
     if gone_at <= at + history.slack_s:  # it may have died as it gave up
         return min(gone_at, at)
     patience = history.bounds.collective_s

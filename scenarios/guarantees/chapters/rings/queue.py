@@ -13,6 +13,7 @@ from scenarios.guarantees.chapters.rings.ring import CHAPTER
 from scenarios.guarantees.chapters.rings.ring_waits import PROMPT_S
 from scenarios.history.history import FOREVER, Fate, History, Record
 from scenarios.history.play import Play
+from scenarios.history.receipts import STALL_FATES
 
 #: What each part of a segment takes, in docs/RING.md.
 LINE_BYTES, ENTRY_BYTES, EPOCH_BYTES = 64, 16, 8
@@ -183,7 +184,7 @@ def _judge_lost_payload(finding: Finding, node: str, puts: list[_Put], got: list
     site = f"core.0->{node}/overflow"
     hit = next((hit for hit in history.faults.hit(Fate.DROP, channel="overflow") if hit.node == node), None)
     behind = [record for record in history.receives(site) if hit is not None and record.nth > hit.nth
-              and history.faults.met(record) is None]  # which came, and overtook it
+              and history.faults.met(record) in (None, *STALL_FATES)]  # which came, and overtook it
     had = {record.data["face"] for record in got}
     if hit is None or not behind or all(put.face in had for put in puts if put.certain and put.readable):
         return
@@ -191,12 +192,13 @@ def _judge_lost_payload(finding: Finding, node: str, puts: list[_Put], got: list
     if told is None:
         if node in history.by_node("bye"):
             finding.broke("{} was never told of a payload that was lost", node, at=hit.at, node=node)
-    elif told - behind[0].at < GAP_S - ROUNDING_S:
-        finding.broke("{} gave a payload up after {} s, which may have come", node, told - behind[0].at, at=told,
-                      node=node)
+        return
+    since = behind[0].at
+    if told - since < GAP_S - ROUNDING_S:
+        finding.broke("{} gave a payload up after {} s, which may have come", node, told - since, at=told, node=node)
     else:
         finding.took("telling {} of a payload that was lost", node, bound=GAP_S + history.bounds.rpc_s, node=node,
-                     measured=told - behind[0].at, at=told)
+                     measured=told - since - history.faults.frozen_s(node, since, told), at=told)
 
 
 def _is_passed_over(finding: Finding, node: str, missing: list[_Put], errors: int, at: float) -> bool:
