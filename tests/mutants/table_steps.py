@@ -133,7 +133,7 @@ FORGETS_WHOM_TO_FORGET = Mutant(
 TURNED_AROUND = Mutant(
     id="turned-around", scenario="test_requests_and_an_abort_come_with_a_step_in_flight",
     bug="What comes besides aborts while a step is in flight is handled the last one first.",
-    breaks=these("served-in-turn"),
+    breaks=these("served-in-turn"), along=these("abort-is-final"),
     edits=(Edit("engine/core/engine_core.py", "            self._unhandled.append(item)\n",
                 "            self._unhandled.insert(0, item)\n"),))
 

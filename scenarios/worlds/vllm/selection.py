@@ -26,6 +26,7 @@ DIFFERENT = {
     "test_core_is_asked_to_leave": "vLLM's core aborts what it has when it is asked to leave",
     "test_urgent_requests_go_first": _LENGTH, "test_one_token_at_a_time": _LENGTH,
     "test_requests_outgrow_the_cache": _LENGTH, "test_request_that_cannot_be_served": _LENGTH,
+    "test_request_outgrows_the_cache_with_a_promised_token": _LENGTH,
     "test_request_is_lost": _WAITS, "test_requests_are_damaged_on_the_way": _WAITS,
     "test_what_steers_the_scheduler_is_cut_short": _WAITS, "test_request_for_a_core_that_has_disconnected": _WAITS,
     "test_hello_is_lost": _FOUND, "test_frontend_dies": _FOUND, "test_ready_is_cut_short": _COUNTS,
@@ -80,6 +81,7 @@ _MORE = (
     "test_last_batch_of_a_plain_publisher_is_lost", "test_batch_of_a_plain_publisher_is_cut_short",
     "test_answers_of_a_plain_publisher_hold_nothing", "test_one_of_four_ranks_in_step_dies", "test_rank_in_step_raises",
     "test_*_with_its_sample_asked_for", "test_program_polls_what_it_follows",
+    "test_request_gives_way_and_may_not_end_sooner", "test_blocks_are_larger_than_prompts",
 )
 #: So many are played at most where none is named.
 MOST = 120
