@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from engine.topology import Mark, data_parallel
 from faults.plan import Plan, cut, delay, drop, hang, kill, marked, plan, until
 from scenarios.guarantees.all import (
@@ -72,8 +74,9 @@ def one_at_a_time() -> Workload:
     """Two at once, one of which is given up later, two meanwhile, one for the second core, and then single ones."""
     requests = for_ranks(recorded("eight-mixed"), {4: 1}).then(add(0, 1), behind=("r0", 2)).then(add(2, 3), behind=(
         "r0", ENDED))
-    return requests.then(abort(1), add(4), behind=("r4", ENDED)).then(add(5), behind=("r5", ENDED)).then(
+    requests = requests.then(abort(1), add(4), behind=("r4", ENDED)).then(add(5), behind=("r5", ENDED)).then(
         add(6), behind=("r6", ENDED)).then(add(7))
+    return msgspec.structs.replace(requests, free=True)  # what steers could not be sent, either
 
 
 def by(score: str) -> dict[str, Any]:

@@ -359,7 +359,8 @@ globals().update(family(__name__, (
          (*LOST, dp_death_ends_group)),
     Case("test_one_of_two_cores_of_a_second_client_dies_and_more_is_asked",
          "It knows which one that was: what comes then goes to the other one.",
-         plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2)),
+         plan(kill("core.3", at=marked("core.3", Mark.EXECUTED), nth=2),
+              hang("core.2", at=marked("core.2", Mark.EXECUTED), nth=4, until=until(seconds=0.4))),
          (*LOST, dp_death_ends_group, dp_dead_never_chosen),
          play={"workload": asks(0).but(1, recorded("eight-mixed").then(
              add(0, 1), behind=("r0", ENDED)).then(add(2, 3, 4)))}),
