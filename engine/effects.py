@@ -241,9 +241,8 @@ class ExitNow(Effect):
 
 
 class StartChild(Effect):
-    """Start the process of this node; it sleeps until its recipe comes. -> its Identity
-
-    What it runs follows from its kind. Before the first socket and thread: under fork they must not be inherited."""
+    """Start the process of this node, by its kind, before the first socket and thread: under fork they must not be
+    inherited. It sleeps until its recipe comes. -> its Identity"""
 
     node: Node
     start_method: str
@@ -267,15 +266,16 @@ class HearChildren(Effect):
 
 class Gone(msgspec.Struct, frozen=True):
     """A process has ended; `exitcode` as `multiprocessing` has it, negative for a signal."""
-
     exitcode: int | None
 
 
 class AwaitEnds(Effect):
-    """Wait until one of these children is gone, until `deadline` (None: for ever). -> {node: Gone} of those that are"""
+    """Wait until one of these children does nothing more, or has nothing more, either (`gone`: on a GPU that takes a
+    while), until `deadline` (None: for ever). -> {node: Gone} of those"""
 
     nodes: tuple[Node, ...]
     deadline: float | None
+    gone: bool = False
 
 
 class EndChild(Effect):

@@ -139,9 +139,9 @@ class Workers:
         for node in self.nodes:
             yield EndChild(node, "hang-up")
         for node in self.nodes:
-            if not (yield AwaitEnds((node,), deadline)):
+            if not (yield AwaitEnds((node,), deadline, gone=True)):
                 yield EndChild(node, "kill")
-                yield AwaitEnds((node,), (yield Now()) + terminate_s)
+                yield AwaitEnds((node,), (yield Now()) + terminate_s, gone=True)
 
     def kill(self) -> Loop[None]:
         for node in self._identities:

@@ -7,6 +7,7 @@ Promises
   child closes every pipe end it inherited, or its siblings would never see that EOF.
 - `sentinel` is a pidfd: readable when that process is gone, however it died, whoever inherited what. The child
   watches its parent by a pidfd too: a program's own forks may hold the pipe open.
+- A child has ended as soon as it does nothing more, which may be a while before it is gone (`identity`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from engine.process.identity import start_time
+from engine.process.identity import exit_code, is_alive, start_time
 from engine.process.recipes import named
 from engine.topology import Node
 
@@ -36,6 +37,10 @@ class Bootstrap(msgspec.Struct, frozen=True):
     ports_argument: bytes
     recipe: bytes
     io_threads: int = 1
+
+
+#: So often at most it is looked whether a child is ending: who serves asks with each message.
+_LOOK_S = 0.01
 
 
 def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
@@ -81,6 +86,8 @@ class RealChild:
         self._connection = connection
         self._wrap = wrap
         self.sentinel = os.pidfd_open(process.pid)
+        self._started = start_time(process.pid)
+        self._ended, self._look_at = False, 0.0
         self._exitcode: int | None = None  # once it was forgotten
 
     def send_recipe(self, recipe: bytes) -> None:
@@ -96,8 +103,14 @@ class RealChild:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def alive(self) -> bool:
-        return not readable([self.sentinel], 0)
+    def gone(self) -> bool:
+        return bool(readable([self.sentinel], 0))
+
+    def ended(self) -> bool:
+        if not self._ended and self._look_at <= (now := time.monotonic()):
+            self._look_at = now + _LOOK_S
+            self._ended = self._started is None or not is_alive((self.pid, self._started))
+        return self._ended or self.gone()
 
     def exitcode(self) -> int | None:
         try:
@@ -105,7 +118,7 @@ class RealChild:
             code: int | None = self._process.exitcode
         except ValueError:  # a thread that waits for its end may be told when it was forgotten
             return self._exitcode
-        return code
+        return exit_code(self.pid) if code is None and self._ended else code
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)

@@ -18,7 +18,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.messages import ModelRunnerOutput, NewRequestData, SamplingParams, SchedulerOutput
+from engine.messages import ModelRunnerOutput, SchedulerOutput
 from engine.model_config import (
     ModelConfig,
     check_parallel,
@@ -33,6 +33,8 @@ from engine.worker.layers import Shard
 from engine.worker.memory import free_memory_bytes
 from engine.worker.model_runner import ModelRunner
 from engine.worker.models.llama import LlamaModel
+from engine.worker.models.made_up import largest_step, warm_up
+from engine.worker.parallel.alone import Alone
 from engine.worker.parallel.distributed import ProcessGroup, choose_device
 from engine.worker.parallel.stages import Stage
 from engine.worker.weights import Checkpoint
@@ -102,10 +104,28 @@ class Worker:
         with torch.inference_mode(), Checkpoint(config.model, dtype, self.device) as checkpoint:
             shard = LlamaModel(model, checkpoint, Shard(self.rank % grid.tp, grid.tp), self.group,
                                max_model_len(config, model), dtype, self.device, layers)
-        stage = Stage(self.group, grid, self.rank, model.hidden_size, dtype, self.device)
-        self.runner = ModelRunner(shard, stage, block_size=config.cache.block_size, dtype=dtype, device=self.device,
-                                  rank=self.rank, seed=config.seed,
-                                  keeps_samples=config.scheduler.async_scheduling)
+        self.runner = self._runner(shard, dtype, self.group)
+        if self.device != "cpu":
+            self.warm_up()
+
+    def _runner(self, shard: LlamaModel, dtype: torch.dtype, group: Any) -> ModelRunner:
+        config = self.config
+        return ModelRunner(shard, Stage(group, self.grid, self.rank, shard.config.hidden_size, dtype, self.device),
+                           block_size=config.cache.block_size, dtype=dtype, device=self.device, rank=self.rank,
+                           seed=config.seed, keeps_samples=config.scheduler.async_scheduling)
+
+    def warm_up(self) -> None:
+        """What a device loads when it is first asked for something is loaded before anybody waits for a step.
+
+        Each rank computes alone: else those of the last stage would wait for all before them.
+        """
+        runner, alone = self._loaded(), Alone(self.grid.tp)
+        runner.model.use(alone)
+        try:
+            warm_up(self._runner(runner.model, runner.dtype, alone), self.config.scheduler,
+                    max_model_len(self.config, self.model_config))
+        finally:
+            runner.model.use(self.group)
 
     def determine_available_memory(self) -> int:
         """Bytes that this rank's cache may take.
@@ -119,7 +139,7 @@ class Worker:
             return asked if asked is not None else min(
                 max(LEAST_CACHE_BYTES, self._full_length_bytes()), free_memory_bytes() // (2 * self.world_size))
         torch.cuda.reset_peak_memory_stats()
-        self._largest_step()
+        largest_step(self._loaded(), self.config.scheduler, max_model_len(self.config, self.model_config))
         sharing = -(-self.world_size // torch.cuda.device_count())
         total = torch.cuda.get_device_properties(self.device).total_memory
         peak = torch.cuda.max_memory_allocated()
@@ -189,21 +209,3 @@ class Worker:
         if self.runner is None:
             raise RuntimeError(f"worker.{self.rank} has no model: load_model comes first")
         return self.runner
-
-    def _largest_step(self) -> None:
-        """Run the step that takes most memory, once, on a cache made for it. All ranks do it together."""
-        runner, config = self._loaded(), self.config
-        size, length = config.cache.block_size, max_model_len(config, self.model_config)
-        new: list[NewRequestData] = []
-        left, blocks = config.scheduler.max_num_batched_tokens, 0
-        while left > 0 and len(new) < config.scheduler.max_num_seqs:
-            count = min(left, length)
-            ids = list(range(blocks, blocks + -(-count // size)))
-            new.append(NewRequestData(f"largest-{len(new)}", [0] * count, count, SamplingParams(), ids, 0))
-            left, blocks = left - count, blocks + len(ids)
-        runner.initialize_cache(blocks)
-        names = [request.request_id for request in new]
-        runner.execute_model(SchedulerOutput(0, new, [], {r.request_id: len(r.token_ids) for r in new}, [], []))
-        runner.sample_tokens()
-        runner.execute_model(SchedulerOutput(0, [], [], {}, names, []))
-        runner.caches = []

@@ -100,7 +100,7 @@ class FaultyChild(_End):
     def __init__(self, inner: Any, crossings: Crossings, says: Edge, hears: Edge) -> None:
         super().__init__(inner, crossings, says, hears)
         self.node, self.pid, self.sentinel = inner.node, inner.pid, inner.sentinel
-        self.alive, self.exitcode, self.join = inner.alive, inner.exitcode, inner.join
+        self.ended, self.gone, self.exitcode, self.join = inner.ended, inner.gone, inner.exitcode, inner.join
         self.terminate, self.kill = inner.terminate, inner.kill
         self._timer: Timer | None = None
         self._epoll: Any = None

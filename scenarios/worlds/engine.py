@@ -26,7 +26,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.process.children import process_name, readable
-from engine.process.identity import start_time
+from engine.process.identity import is_alive, start_time
 from engine.process.runtime_dir import sweep
 from engine.topology import Client, Deployment, Engine, Launcher, Node
 from faults.plan import PlanError
@@ -80,9 +80,12 @@ class Watched:
         if self.fd < 0:
             self.ended_at = clock()  # as below: it was gone before anybody looked
 
+    def is_gone(self) -> bool:
+        """Whether it holds no lock and no file any more, either."""
+        return self.fd < 0 or bool(readable([self.fd], 0))
+
     def look(self, clock: Callable[[], float]) -> None:
-        # By pidfd: /proc calls a process dead when its main thread is, while others may still hold its locks.
-        if self.ended_at is None and readable([self.fd], 0):
+        if self.ended_at is None and (self.is_gone() or not is_alive((self.pid, self.ticks or 0))):
             self.ended_at = clock()  # read behind the end: a process has written all that it wrote before it
 
     def kill(self) -> None:
@@ -93,8 +96,9 @@ class Watched:
         with contextlib.suppress(ProcessLookupError, OSError):
             signal.pidfd_send_signal(self.fd, number)
 
-    def close(self) -> None:
+    def close(self, patience_s: float = 0.0) -> None:
         if self.fd >= 0:
+            readable([self.fd], patience_s)  # or the broom finds it alive
             os.close(self.fd)
             self.fd = -1
 
@@ -307,7 +311,7 @@ class RealBench:
             watched.kill()
 
     def living(self, deployment: Deployment) -> list[str]:
-        return [f"process {w.node} (pid {w.pid})" for w in self._of(deployment) if w.ended_at is None]
+        return [f"process {w.node} (pid {w.pid})" for w in self._of(deployment) if not w.is_gone()]
 
     def measure(self) -> list[tuple[Node, Holdings]]:
         on_cpu = not fork_server.has_gpu(self._config.device)
@@ -389,8 +393,7 @@ class RealBench:
             watched.look(self.now)
             if watched.ended_at is None:
                 watched.kill()
-                select.select([watched.fd], [], [], self._config.bounds.cleanup_s)  # or the broom finds it alive
-            watched.close()
+            watched.close(self._config.bounds.cleanup_s)
         sweep()
         self._held.close()
         shutil.rmtree(self._scratch, ignore_errors=True)

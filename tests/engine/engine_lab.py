@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import select
+import subprocess
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import pytest
 import torch
 
 import engine.core.life
@@ -117,6 +120,27 @@ def gone_within(processes: list[Identity], bound_s: float) -> list[Identity]:
                 select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             os.close(descriptor)
     return [identity for identity in processes if is_alive(identity)]
+
+
+_T = TypeVar("_T")
+_CLONE_NEWPID = 0x20000000
+
+
+def lingering(start: Callable[[], _T]) -> tuple[_T, subprocess.Popen[bytes]]:
+    """Start a child that is not gone when it was killed, as one that has a GPU: only once that is let go by `wait()`.
+
+    It is the first process of a pid namespace: that one waits for the others, of which this one is.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    if libc.unshare(_CLONE_NEWPID):
+        os.close(own)
+        pytest.skip(f"no pid namespace can be made here: {os.strerror(ctypes.get_errno())}")
+    try:
+        return start(), subprocess.Popen(["sleep", "infinity"])
+    finally:
+        assert not libc.setns(own, _CLONE_NEWPID)
+        os.close(own)
 
 
 def until(condition: Callable[[], Any], bound_s: float = 10.0) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.llm import LLM
 from engine.topology import Grid
+from engine.worker.models.made_up import largest_step
 from engine.worker.worker import Worker
 from scenarios.lab.settings import MODEL
 from scenarios.workloads.workload import RecordedRequest, recorded
@@ -77,12 +78,18 @@ def test_64_prompts_among_some_that_are_given_up(settings: Settings) -> None:
     assert wrong == []
 
 
+def measure(worker: Worker) -> None:
+    largest_step(worker.runner, worker.config.scheduler, 512)
+
+
+@pytest.mark.parametrize("before", [measure, Worker.warm_up])
 @pytest.mark.parametrize("promises", [False, True])
 @pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 1), Grid(1, 2), Grid(2, 2)], ids=str)
-def test_the_step_that_a_gpu_is_measured_by_leaves_nothing_behind(monkeypatch, grid: Grid, promises: bool) -> None:
-    """Here the ranks of a CPU make it, all together."""
+def test_what_a_gpu_computes_before_it_serves_leaves_nothing_behind(monkeypatch, grid: Grid, promises: bool,
+                                                                    before: Any) -> None:
+    """Here the ranks of a CPU do it: what is measured all together, and each one alone what is loaded first."""
     asked: Any = Worker.get_num_blocks
-    monkeypatch.setattr(Worker, "get_num_blocks", lambda worker: worker._largest_step() or asked(worker))
+    monkeypatch.setattr(Worker, "get_num_blocks", lambda worker: before(worker) or asked(worker))
     with LLM(config=config(grid.tp, pipeline_parallel_size=grid.pp, scheduler={"async_scheduling": promises})) as llm:
         assert wrong_answers(llm, SIXTY_FOUR[:16]) == []
 

@@ -148,9 +148,9 @@ class Handle:
         """It was asked to leave, and has until then."""
         if self.process is None:
             return
-        if not (yield AwaitEnds((self.node,), deadline)):
+        if not (yield AwaitEnds((self.node,), deadline, gone=True)):
             yield EndChild(self.node, "kill")
-            yield AwaitEnds((self.node,), (yield Now()) + self._bounds.terminate_s)
+            yield AwaitEnds((self.node,), (yield Now()) + self._bounds.terminate_s, gone=True)
         yield from self.listen()
         yield from self.end_workers()
 

@@ -33,6 +33,8 @@ from engine.topology import Node
 #: What a child runs when its recipe has come.
 LIFE = "engine.process.entry:live"
 _FOR_EVER = float("inf")
+#: Who waits for a child's end looks so often whether it is ending: its sentinel tells when it is gone.
+_LOOK_S = 0.05
 
 
 class Family:
@@ -80,7 +82,7 @@ class Family:
     def _hear(self, effect: HearChildren) -> Any:
         while True:
             for node in effect.nodes:
-                gone = not self._children[node].alive()  # asked first: what it said before its end is heard first
+                gone = self._children[node].ended()  # asked first: what it said before its end is heard first
                 word = self._word(node)
                 if word is not None:
                     return node, word
@@ -90,7 +92,8 @@ class Family:
             if left_s <= 0:
                 return None
             readable([*(self._children[node].sentinel for node in effect.nodes),
-                      *(self._children[node].fileno() for node in effect.nodes if node not in self._mute)], left_s)
+                      *(self._children[node].fileno() for node in effect.nodes if node not in self._mute)],
+                     min(left_s, _LOOK_S))
 
     def _word(self, node: Node) -> Any:
         try:
@@ -103,9 +106,13 @@ class Family:
         return None
 
     def _await_ends(self, effect: AwaitEnds) -> dict[Node, Gone]:
-        children = {self._children[node].sentinel: node for node in effect.nodes}
-        wait_s = None if effect.deadline is None else self._left(effect.deadline, _FOR_EVER)
-        return {children[fd]: self._gone(children[fd]) for fd in readable(children, wait_s)}
+        children = {node: self._children[node] for node in effect.nodes}
+        while True:
+            ended = [node for node, child in children.items() if (child.gone() if effect.gone else child.ended())]
+            left_s = self._left(effect.deadline, _FOR_EVER)
+            if ended or left_s <= 0:
+                return {node: self._gone(node) for node in ended}
+            readable([child.sentinel for child in children.values()], min(left_s, _LOOK_S))
 
     def _gone(self, node: Node) -> Gone:
         with self._reaping:

@@ -17,7 +17,7 @@ from engine.process.children import readable
 from engine.process.consensus.agreement import GRACE_S, LOOK_S, Seat, agreed, frame
 from engine.process.consensus.effects import Member, Op
 from engine.process.consensus.gloo import Frames, GlooGroup
-from engine.process.identity import start_time
+from engine.process.identity import is_alive, start_time
 
 #: Waits for one of these descriptors to be readable, or so long. Raises when the process is cancelled.
 Wait = Callable[[list[int], float], object]
@@ -33,6 +33,7 @@ class ConsensusGroup:
         self.name, self._now = name, now
         self._dead: dict[int, float] = {}
         self._sentinels: dict[int, int] = {}  # by the descriptor
+        self._processes: dict[int, tuple[int, int]] = {}  # by id and start time, of those that have one
         self._watch(rank, members)
         self._seat = Seat(name, where, rank, [member.name for member in members],
                           [self._open(place, member, open_word) for place, member in enumerate(members)])
@@ -92,8 +93,10 @@ class ConsensusGroup:
         return [descriptor for descriptor, rank in self._sentinels.items() if rank not in self._dead]
 
     def _see_deaths(self) -> None:
-        for descriptor in readable(self._alive(), 0):
-            self._dead[self._sentinels[descriptor]] = self._now()
+        gone = {self._sentinels[descriptor] for descriptor in readable(self._alive(), 0)}
+        for rank, process in self._processes.items():
+            if rank not in self._dead and (rank in gone or not is_alive(process)):
+                self._dead[rank] = self._now()
 
     def _open(self, place: int, member: Member, open_word: Callable[[str], Any]) -> Any:
         """The word of a member; None of one that is on another host, or gone with all that it had."""
@@ -112,6 +115,7 @@ class ConsensusGroup:
                 sentinel = os.pidfd_open(process.pid)
                 if start_time(process.pid) == process.start_time or readable([sentinel], 0):
                     self._sentinels[sentinel] = rank
+                    self._processes[rank] = process.pid, process.start_time
                     continue
                 os.close(sentinel)  # another process has its number
             self._dead[rank] = self._now()

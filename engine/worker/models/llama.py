@@ -110,6 +110,12 @@ class LlamaModel:
         self.heads = self.layers[0].heads
         self.kv_heads = self.layers[0].kv_heads
 
+    def use(self, group: Any) -> None:
+        """From here on the collectives are this one's."""
+        self.group = group
+        for layer in self.layers:
+            layer.output.group = layer.down.group = group
+
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens [T] -> hidden states [T, hidden], on the first stage"""
         return functional.embedding(tokens, self.embedding)

@@ -107,7 +107,6 @@ class SharedMemoryPipe:
 
     def close(self) -> None:
         """Let go of the memory and of the ranks; safe to call twice."""
-        self._peers.close()
         self._bell.close()
 
     def _wait(self, peer: int, is_over: Callable[[], bool], failure: str) -> None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +35,7 @@ import torch
 from engine.errors import CollectiveError
 from engine.ipc.segment import fence
 from engine.ipc.wait import FutexDoorbell
+from engine.process.identity import is_alive, start_time
 
 #: What a rank brings to one piece of a collective at most.
 SLOT_BYTES = 1 << 20
@@ -90,27 +90,10 @@ class Peers:
     """Processes that somebody waits for, by place."""
 
     def __init__(self, pids: dict[int, int]) -> None:
-        self._pidfds: dict[int, int] = {}
-        self._gone: set[int] = set()
-        for place, pid in pids.items():
-            try:
-                self._pidfds[place] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self._gone.add(place)
+        self._processes = {place: (pid, start_time(pid) or 0) for place, pid in pids.items()}
 
     def is_dead(self, place: int) -> bool:
-        pidfd = self._pidfds.get(place)
-        if pidfd is not None:
-            ended = select.poll()
-            ended.register(pidfd, select.POLLIN)
-            if ended.poll(0):
-                self._gone.add(place)
-        return place in self._gone
-
-    def close(self) -> None:
-        for pidfd in self._pidfds.values():
-            os.close(pidfd)
-        self._pidfds.clear()
+        return not is_alive(self._processes[place])
 
 
 class SharedMemoryCommunicator:
@@ -170,7 +153,6 @@ class SharedMemoryCommunicator:
 
     def close(self) -> None:
         """Let go of the memory and of the ranks; safe to call twice."""
-        self._peers.close()
         self._views.clear()
         self._bell.close()
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from engine.ports import Ports
-from engine.process.children import PipeParent, end_processes, readable, start_child
+from engine.process.children import PipeParent, RealChild, end_processes, readable, start_child
+from engine.process.identity import is_alive
 from engine.process.real_ports import RealPorts
 from engine.topology import core, frontend, worker
-from tests.engine.engine_lab import descendants, gone_within, start_time, until
+from tests.engine.engine_lab import descendants, gone_within, lingering, start_time, until
 
 HERE = "tests.engine.process.test_children"
 
@@ -56,7 +60,7 @@ def has_a_sibling_under_fork(ports: Ports, recipe: bytes) -> None:
     for child in (first, second):
         until(child.try_receive)
     first.hang_up()
-    left = first.join(5.0) and second.alive()
+    left = first.join(5.0) and not second.ended()
     second.kill()
     second.join(5.0)
     ports.parent.send(b"left" if left else b"stayed")
@@ -72,10 +76,10 @@ def word(child) -> bytes:
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_child_gets_its_recipe_and_its_name(method: str, ports) -> None:
     child = ports.start_child(core(3), f"{HERE}:echo", method)
-    assert child.alive() and child.try_receive() is None
+    assert not child.ended() and child.try_receive() is None
     child.send_recipe(b"recipe")
     assert word(child) == b"recipe core.3"
-    assert child.join(10.0) and child.exitcode() == 0 and not child.alive()
+    assert child.join(10.0) and child.exitcode() == 0 and child.ended()
     with pytest.raises(EOFError):
         child.try_receive()
 
@@ -131,7 +135,33 @@ def test_a_death_is_told_with_its_exit_code_and_later_signals_are_harmless(end: 
     child.kill()
     child.terminate()
     child.send_recipe(b"to nobody")
-    assert not child.alive() and not any(pid == child.pid for pid, _ in descendants())
+    assert child.ended() and not any(pid == child.pid for pid, _ in descendants())
+
+
+def test_a_death_is_told_before_what_the_child_had_is_taken_from_it() -> None:
+    process = multiprocessing.get_context("fork").Process(target=signal.pause)
+    _, last = lingering(process.start)
+    child = RealChild(core(), process, multiprocessing.Pipe()[0], bytes)
+    assert not child.ended()
+    child.kill()
+    until(child.ended)
+    assert child.exitcode() == -9 and not child.gone() and not child.join(0.0)
+    last.wait(10.0)
+    assert child.join(10.0) and child.gone() and child.exitcode() == -9
+    child.close()
+
+
+def test_one_whose_first_thread_has_ended_may_still_do_something() -> None:
+    """That shows in /proc as a process that is dead."""
+    first_thread_ends = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); " \
+        "ctypes.CDLL(None).syscall(60, 0)" if os.uname().machine == "x86_64" else "import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", first_thread_ends]) as process:
+        identity = process.pid, start_time(process.pid) or 0
+        if os.uname().machine == "x86_64":
+            until(lambda: start_time(process.pid) is None)
+        assert is_alive(identity)
+        process.kill()
+        until(lambda: not is_alive(identity))
 
 
 def test_one_that_does_not_hear_is_killed_after_the_patience(ports) -> None:
@@ -150,7 +180,7 @@ def test_a_process_that_only_shares_the_number_of_one_that_is_gone_is_not_ended(
     child.send_recipe(b"")
     assert word(child) == b"here"
     end_processes([(child.pid, 1)], 0.0)
-    assert child.alive()
+    assert not child.ended()
 
 
 def test_a_parent_that_died_before_it_was_watched_is_gone_at_once() -> None:

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 import torch  # noqa: F401  the processes are forked from this one: none of them has to import it
 
-from engine.effects import Now
+from engine.effects import Identity, Now
 from engine.errors import CollectiveError
 from engine.process.consensus.agreement import FRAME_WORDS, SILENT_S, Seat, agreed, frame, told_in
 from engine.process.consensus.effects import JoinGroup, LeaveGroup, Member, Reduce
 from engine.process.consensus.meeting import PORTS_TRIED
-from engine.process.identity import own_identity
+from engine.process.identity import own_identity, start_time
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
 from engine.topology import core
 from tests.contracts.consensus_worlds import Ask, Real
+from tests.engine.engine_lab import lingering
 from tests.engine.worker.model_driver import in_child
 
 ROOT = Path(__file__).parents[3]
@@ -188,6 +189,33 @@ def test_a_thousand_turns_leave_no_thread_and_no_descriptor(tmp_path: Path) -> N
         if pid == 0:
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
+
+    in_child(call)
+
+
+def test_a_member_that_is_killed_is_named_before_it_is_gone(tmp_path: Path) -> None:
+    """Its connection is taken from it first: that alone names nobody."""
+    where = f"file://{tmp_path}/store"
+
+    def call() -> None:
+        other = multiprocessing.get_context("fork").Process(target=joins_and_sleeps, args=(where,))
+        _, last = lingering(other.start)
+        members = (Member("core.0", own_identity()), Member("core.1", Identity(other.pid, start_time(other.pid), 0)))
+        process = EngineProcess(RealPorts(core(0)))
+
+        def loop() -> Any:
+            yield JoinGroup("dp", 0, members, where, (yield Now()) + 60.0)
+            other.kill()
+            yield Reduce("dp", [1], "sum", (yield Now()) + 60.0)
+
+        try:
+            with pytest.raises(CollectiveError, match="core.1 died in it"):
+                process.run(loop())
+            assert other.is_alive()
+        finally:
+            other.kill()
+            last.wait()
+            other.join()
 
     in_child(call)
 

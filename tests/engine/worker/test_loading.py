@@ -6,12 +6,13 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.config import CacheConfig
+from engine.config import CacheConfig, SchedulerConfig
 from engine.errors import ConfigError
 from engine.messages import SamplingParams
 from engine.model_config import check_parallel, read_model_config
@@ -250,6 +251,22 @@ def test_the_memory_of_a_device_is_its_share_less_what_the_largest_step_takes(mo
     assert worker.determine_available_memory() == left
     assert asked == ["reset", "peak", "empty"]
     assert (worker.runner.requests, worker.runner.caches) == ({}, [])
+
+
+@pytest.mark.parametrize("promises", [False, True])
+@pytest.mark.parametrize("rank", range(4))
+def test_a_rank_warms_up_without_the_others(rank: int, promises: bool) -> None:
+    """One of two of one of two stages."""
+    config = config_of(tensor_parallel_size=2, pipeline_parallel_size=2,
+                       scheduler=SchedulerConfig(async_scheduling=promises))
+    nobody: Any = object()
+    worker = worker_module.Worker(config, rank, 4, group=nobody)
+    worker.init_device()
+    worker.load_model()
+    worker.warm_up()
+    runner = worker.runner
+    assert (runner.requests, runner.caches, runner.model.group) == ({}, [], nobody)
+    assert all(layer.output.group is nobody for layer in runner.model.layers)
 
 
 def test_the_cache_takes_the_bytes_it_may() -> None:
