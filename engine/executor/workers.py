@@ -139,9 +139,9 @@ class Workers:
         for node in self.nodes:
             yield EndChild(node, "hang-up")
         for node in self.nodes:
-            if not (yield AwaitEnds((node,), deadline, gone=True)):
+            if not (yield AwaitEnds((node,), deadline)):
                 yield EndChild(node, "kill")
-                yield AwaitEnds((node,), (yield Now()) + terminate_s, gone=True)
+                yield AwaitEnds((node,), (yield Now()) + terminate_s)
 
     def kill(self) -> Loop[None]:
         for node in self._identities:
