@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from engine.config import CacheConfig, SchedulerConfig
 from engine.topology import data_parallel
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
+from tests.guarantees.cases_steps import a_is_served
 
 CALLS = "calls-answered"
 FAILED = "call failed: as asked: {}"
@@ -113,6 +115,12 @@ def what_cannot_be_answered_is_answered() -> Builder:
 # -- of several cores, of an engine that is ours
 
 
+def served_by_two() -> Builder:
+    return history(tp=1, topology=data_parallel(2, tp=1), data_parallel_size=2,
+                   cache=CacheConfig(num_gpu_blocks=6, block_size=2),
+                   scheduler=SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=2)).started(blocks=6)
+
+
 def _of_two(told: object, failure: str = "", *, second_fails: bool = False) -> Builder:
     """Two cores say 1 and 2, or the second one that it cannot; their client hears this."""
     h = asked(history(tp=1, topology=data_parallel(2, tp=1), data_parallel_size=2).started(), 1, "get_stats")
@@ -136,6 +144,28 @@ def of_two_cores_the_failure_of_one_is_told() -> Builder:
 @rejects(CALLS)
 def of_two_cores_the_second_one_s_answer_is_told() -> Builder:
     return _of_two(2)
+
+
+def _resumed(unsent: bool) -> Builder:
+    """By a call that the second one is not sent, and so nobody hears its answer, or by the next one."""
+    h = asked(served_by_two().called("a"), 1, "pause_scheduler")
+    h.observes("frontend.0", "answer", core=0, method="pause_scheduler", args=[], failure=None, result=0)
+    asked(h, 2, "resume_scheduler")
+    if unsent:
+        h.observes("frontend.0", "unroutable", request=None, utility="resume_scheduler", edge="requests")
+    asked(a_is_served(h, 2), 3, "resume_scheduler")
+    h.observes("frontend.0", "answer", core=0, method="resume_scheduler", args=[], failure=None, result=2)
+    return answered(h, 3, "resume_scheduler", result=2)
+
+
+@silent(CALLS)
+def one_of_two_goes_on_by_a_call_that_the_other_one_was_not_sent() -> Builder:
+    return _resumed(unsent=True)
+
+
+@rejects(CALLS)
+def one_of_two_goes_on_before_it_is_resumed() -> Builder:
+    return _resumed(unsent=False)
 
 
 @rejects(CALLS)

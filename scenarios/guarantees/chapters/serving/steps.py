@@ -190,8 +190,14 @@ def _of_only_core(history: History, client: str, answers: list[Record]) -> list[
 
 
 def _answers_of(history: History, engine: EngineLife, client: str) -> list[_Answer]:
-    """What one of several cores answered to its client's calls, up to the first that it did not answer."""
-    asks = history.by_node("ask").get(client, ())
+    """What one of several cores answered to its client's calls, up to the first that it did not answer.
+
+    Nobody hears its answer to a call that could not be sent to another one.
+    """
+    unsent = min((r.number for r in history.by_node("unroutable").get(client, ()) if r.data["utility"]), default=None)
+    asks = [ask for ask in history.by_node("ask").get(client, ()) if unsent is None or ask.number < unsent]
+    if unsent is not None:
+        asks.pop()
     answers = [record for record in history.by_node("answer").get(client, ()) if record.data["core"] == engine.engine]
     pairs = takewhile(lambda pair: all(pair[0].data[name] == pair[1].data[name] for name in ("method", "args")),
                       zip(asks, answers, strict=False))
