@@ -263,6 +263,22 @@ def hello_is_lost_and_the_start_fails_by_name() -> Builder:
         2).observes("frontend.0", "start-failed", error="StartupError", reason="no HELLO from core.0")
 
 
+def _hello_is_changed(reason: str) -> Builder:
+    h = history().observes("frontend.0", "starting").carries(_UP, "").sends(_UP, "hello")
+    h.fires("corrupt", f"{_UP}:receive", nth=2, node="frontend.0").receives(_UP, "other")
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason=reason)
+
+
+@accepts("handshake-order")
+def a_changed_hello_is_said_to_be_of_a_core_that_is_elsewhere() -> Builder:
+    return _hello_is_changed("core.0 greets as headless, and is to be one that was started here")
+
+
+@rejects("handshake-order")
+def a_changed_hello_is_told_as_something_else() -> Builder:
+    return _hello_is_changed("core.1 greets as headless, and is to be one that was started here")
+
+
 @rejects("handshake-order")
 def work_is_sent_at_hello() -> Builder:
     up, down = "core.0->frontend.0/handshake", "frontend.0->core.0/handshake"

@@ -95,7 +95,7 @@ def _judge_damage(finding: Finding, core: str, startup: Startup) -> None:
             continue  # other bytes may be another greeting
         if receipt.node not in (core, frontend) or (receipt.node == frontend and receipt.nth == 1):
             continue  # nothing can be cut off the empty frame
-        if receipt.fate == Fate.CORRUPT and startup.end is not None and _says_what_is_missing(
+        if receipt.fate == Fate.CORRUPT and startup.end is not None and _says_what_it_read(
                 startup.end, receipt.site.partition("->")[0]):
             continue  # it could be read, and says something else
         if not any(record.at >= receipt.at for record in history.by_node("bad-frame").get(receipt.node, ())):
@@ -103,10 +103,10 @@ def _judge_damage(finding: Finding, core: str, startup: Startup) -> None:
                           receipt.node, receipt.fate, at=receipt.at, node=receipt.node)
 
 
-def _says_what_is_missing(failed: Record, core: str) -> bool:
-    """And not that nothing came by then."""
+def _says_what_it_read(failed: Record, core: str) -> bool:
+    """What is missing in it, and not that nothing came by then; or that the core is elsewhere."""
     reason = str(failed.data.get("reason", ""))
-    return f"{core} did not say" in reason and "in time" not in reason
+    return f"{core} greets as" in reason or (f"{core} did not say" in reason and "in time" not in reason)
 
 
 def _judge_hello(finding: Finding, startup: Startup, core: str) -> None:
