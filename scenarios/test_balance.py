@@ -17,6 +17,7 @@ from scenarios.guarantees.all import (
     dp_dead_never_chosen,
     dp_rank_as_asked,
     ends_once,
+    memory_bounded,
     nothing_left_behind,
     served_in_turn,
     tokens_match_reference,
@@ -79,6 +80,14 @@ def one_at_a_time() -> Workload:
     return msgspec.structs.replace(requests, free=True)  # what steers could not be sent, either
 
 
+def some_too_large() -> Workload:
+    """Prompts of 300 tokens between short ones, each of which is answered before the next one is sent."""
+    requests = recorded("eight-mixed")
+    for index in (1, 5, 7):
+        requests = requests.then(add(0, name=f"large-{index}"), add(index), behind=(f"r{index}", ENDED))
+    return requests.then(add(2, 3, 4, 6))
+
+
 def by(score: str) -> dict[str, Any]:
     return {"workload": rests(), "config": lab_config(data_parallel={"score": score, "unchanged_s": 0.1})}
 
@@ -108,6 +117,11 @@ globals().update(family(__name__, (
          (dp_chosen_in_turn, unroutable_is_known, ends_once, nothing_left_behind),
          play={"topology": data_parallel(2, tp=1), "workload": one_at_a_time(),
                "config": lab_config(bounds={"request_s": 1.2})}),
+    Case("test_requests_that_are_too_large_count_nowhere",
+         "Who is refused for its size was to go to one of the cores, and is not in flight there.",
+         Plan(), (dp_chosen_in_turn, memory_bounded, ends_once, tokens_match_reference),
+         play={"topology": data_parallel(2, tp=1), "workload": some_too_large(),
+               "config": lab_config(limits={"max_request_bytes": 1000})}),
     Case("test_burst_while_counts_are_behind",
          "What one core has is not told for a while: own counts have requests spread.",
          plan(*SLOW, UNTOLD), (*CALM, dp_burst_spreads, dp_rank_as_asked), play=by("new")),

@@ -108,6 +108,12 @@ globals().update(family(__name__, (
          "Requests with priorities, more than may run: who is more urgent comes in first, and gives way last.",
          Plan(), (priority_kept, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final),
          play={"workload": urgent(), "config": BY_PRIORITY}),
+    Case("test_equally_urgent_requests_are_served_as_they_came",
+         "Of those that are as urgent as others some come when there is less of a queue.",
+         Plan(), (priority_kept, served_in_turn, tokens_match_reference),
+         play={"workload": prioritised(recorded("eight-even"), 1, 1, 1, 0, 1, 1, 1, 1).then(
+             add(0, 1, 2, 3), behind=("r1", 2)).then(add(4, 5), behind=("r2", 2)).then(add(6)),
+               "config": lab_config(scheduler={"max_num_seqs": 1, "policy": "priority"})}),
     Case("test_urgent_requests_go_first_when_one_is_late",
          "The same, and the message of an urgent request comes after those that were sent behind it.",
          plan(reorder(REQUESTS, match={"type": "ADD"}, nth=5)),

@@ -1034,6 +1034,31 @@ def who_ran_is_given_up_by_the_core_before_the_next_step() -> Builder:
     return _given_up("drain deadline")
 
 
+def _leaves_a_wave(*, outcome: str, goes_on: bool = True) -> Builder:
+    """The second core has nothing to do itself; whether it made a forward since the first one took a request."""
+    h = history(tp=1, topology=data_parallel(2, tp=1, lockstep=True)).started().called("a").wait(.01)
+    if goes_on:
+        h.crosses("core.1/mark:dummy", wave=0, step=1).wait(.01)
+    h.fires("terminate", "core.1/mark:step", node="core.1")
+    h.observes("core.1", "draining", running=0, waiting=0, deadline=h.now + 1)
+    return h.wait(.01).ended("a", outcome)
+
+
+@accepts("drain")
+def who_is_served_in_step_with_a_core_that_leaves_is_served_to_the_end() -> Builder:
+    return _leaves_a_wave(outcome="finished")
+
+
+@silent("drain")
+def a_core_leaves_that_has_not_heard_of_a_wave() -> Builder:
+    return _leaves_a_wave(outcome="engine-dead", goes_on=False)
+
+
+@rejects("drain")
+def a_core_leaves_its_wave_and_takes_another_one_with_it() -> Builder:
+    return _leaves_a_wave(outcome="engine-dead")
+
+
 @rejects("drain")
 def a_paused_core_makes_no_step_for_those_who_ran() -> Builder:
     return _aborted_at_the_deadline()

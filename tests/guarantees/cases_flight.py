@@ -166,6 +166,39 @@ def a_step_without_tokens_is_sampled() -> Builder:
     return comes_to(h, "sample_tokens", 5)
 
 
+def _fails_to_sample(*goes_on: bool, node: str = "worker.1") -> Builder:
+    """The next steps: whether it executes them."""
+    h = pairs(history(tp=1 if node == CORE else 2).started(), 2, node)
+    record, more = ("rpc-failed", {"rank": 0}) if node == CORE else ("rpc-raised", {"method": "sample_tokens"})
+    h.observes(node, record, call=3, error="ValueError: it has nothing", **more)
+    for number, executes in enumerate(goes_on, 2):
+        comes_to(scheduled(h, number), "execute_model", 2 * number, node)
+        if not executes:
+            h.observes(node, record, call=2 * number, error="RuntimeError: no step behind one that failed", **more)
+        comes_to(h, "sample_tokens", 2 * number + 1, node)
+    return h
+
+
+@accepts(PAIRED)
+def behind_a_sample_that_failed_nothing_is_executed() -> Builder:
+    return _fails_to_sample(False, False)
+
+
+@accepts(PAIRED)
+def behind_a_sample_that_failed_a_core_executes_nothing() -> Builder:
+    return _fails_to_sample(False, node=CORE)
+
+
+@rejects(PAIRED)
+def behind_a_sample_that_failed_a_step_is_executed() -> Builder:
+    return _fails_to_sample(False, True)
+
+
+@rejects(PAIRED)
+def behind_a_sample_that_failed_a_core_executes_a_step() -> Builder:
+    return _fails_to_sample(True, node=CORE)
+
+
 @silent(PAIRED)
 def there_is_but_one_step() -> Builder:
     return pairs(history().started(), 1)

@@ -146,6 +146,13 @@ LEAVES_AT_ONCE = Mutant(
                 "self.deadline is not None"),
            Edit("engine/core/engine_core.py", "                yield from self._abort_the_rest()\n", "")))
 
+LEAVES_ITS_WAVE = Mutant(
+    id="leaves-its-wave", scenario="test_rank_in_step_is_asked_to_leave",
+    bug="A rank without work of its own leaves at SIGTERM while others of its wave have some.",
+    breaks=these("drain/together"),
+    edits=(Edit("engine/core/dp_engine_core.py", "super()._has_to_stay() or self.waves.running or self.waves.due",
+                "super()._has_to_stay() or self.waves.due"),))
+
 TAKEN_WHILE_DRAINING = Mutant(
     id="taken-while-draining", scenario="test_request_comes_while_the_core_drains",
     bug="A core that was told to leave takes in what is new.",

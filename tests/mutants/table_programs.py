@@ -59,7 +59,9 @@ DEAD_AND_NOT_BURIED = Mutant(
     id="dead-and-not-buried", scenario="test_a_program_has_queues_of_its_own",
     bug="A process that is dead counts as alive as long as its parent has not asked for its end.",
     breaks=these("programs-are-answered/queues"), not_in=_NO_TWIN,
-    edits=(Edit("engine/process/identity.py", 'if fields[0] in (b"Z", b"X") else', 'if fields[0] == b"X" else'),))
+    edits=(Edit("engine/process/identity.py", 'return fields[_STATE] in (b"Z", b"X")',
+                'return fields[_STATE] == b"X"'),
+           Edit("engine/process/identity.py", "return bool(int(fields[_FLAGS]) & _PF_EXITING)", "return False")))
 
 HELD_BY_ANOTHER_CHILD = Mutant(
     id="held-by-another-child", scenario="test_a_program_begins_engines_and_ends_them",

@@ -59,6 +59,13 @@ STEP_WITHOUT_SAMPLE = Mutant(
              "            sevens = {name: [7] for name in scheduled.num_scheduled_tokens}\n"
              "            result = ModelRunnerOutput(scheduled.step, sevens)\n")))
 
+STEP_BEHIND_A_FAILED_SAMPLE = Mutant(
+    id="step-behind-a-failed-sample", scenario="test_rank_fails_to_sample_with_a_step_behind_it",
+    bug="A rank that failed to sample executes the step that it was asked for behind it, whatever it has kept.",
+    breaks=these("two-phase-paired/behind"),
+    edits=(Edit("engine/worker/worker_loop.py", "if method in PHASES:", "if method in FORWARDS:"),
+           Edit("engine/worker/phases.py", "        if self._kept is not None:\n", "        if False:\n")))
+
 SAMPLE_OF_NOTHING = Mutant(
     id="sample-of-nothing", scenario="test_nothing_goes_wrong",
     bug="A core asks for a sample of a step that has no tokens.",
@@ -71,6 +78,14 @@ SAMPLE_AWAITED_FIRST = Mutant(
     breaks=these("first-error-told"), along=these("death-is-told"),
     edits=(Edit("engine/core/batch_queue.py",
                 "[executed, sampled]", "[sampled]"),))
+
+ASKS_ON = Mutant(
+    id="asks-on", scenario="test_rank_fails_to_sample_before_another_one_has_answered",
+    bug="Of the steps in flight a core looks whether their execute has failed, and not their sample.",
+    breaks=these("rpc-any-rank-fails-fast/closed"),
+    edits=(Edit("engine/core/batch_queue.py",
+                "self.executed.error is not None or (self.sampled is not None and self.sampled.error is not None)",
+                "self.executed.error is not None"),))
 
 ANOTHER_TOKEN_THAN_PROMISED = Mutant(
     id="another-token-than-promised", scenario="test_tokens_in_flight_are_promised",
@@ -193,7 +208,8 @@ PROMISED_BEYOND_THE_CACHE = Mutant(
 
 STEPS_MUTANTS = (
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
-    STEP_WITHOUT_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
+    STEP_WITHOUT_SAMPLE, STEP_BEHIND_A_FAILED_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ASKS_ON,
+    ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,
     TOO_MUCH_BEHIND_A_STOP, DEAF_TO_ABORTS, FETCHED_IN_VAIN, FORGETS_WHOM_TO_FORGET, TURNED_AROUND, PAUSED_AT_ONCE,
     IDLE_WITHOUT_ITS_QUEUE, CACHED_BEFORE_KNOWN, LIVES_WITHOUT_ITS_THREAD, WAITS_FOR_ITS_ANSWER,
     HEEDED_BEFORE_IT_CAME, PROMISED_BEYOND_THE_CACHE)

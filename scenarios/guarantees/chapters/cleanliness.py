@@ -5,10 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from engine.messages import Outcome
-from engine.topology import Channel
 from scenarios.guarantees.base import (
-    DAMAGE,
     DEATHS,
     LOSSES,
     MESSAGE,
@@ -25,7 +22,6 @@ from scenarios.guarantees.chapters.closing import (
     core_was_missed,
     has_a_client,
     has_reason_not_to_start,
-    is_ended_with_another,
     judge_closed,
     judge_failed_at_once,
     judge_hearsay,
@@ -35,7 +31,8 @@ from scenarios.guarantees.chapters.closing import (
     struck_by,
 )
 from scenarios.guarantees.chapters.death import CHAPTER
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Operation, Record, kind_of, owner_of
+from scenarios.guarantees.readers.draining import check_drain
+from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of, owner_of
 from scenarios.history.names import of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import Receipt
@@ -229,77 +226,6 @@ def _judge_all_failed(finding: Finding, end: Record, engine: EngineLife) -> None
                          measured=process.ended_at - end.at, at=process.ended_at, node=process.node)
 
 
-def check_drain(history: History) -> Finding:
-    finding = Finding(history)
-    for receipt in history.faults.receipts:
-        if receipt.fate != Fate.TERMINATE or kind_of(receipt.node) != "core":
-            continue
-        core, engine = receipt.node, history.engine_of(receipt.node)
-        draining = next(iter(history.by_node("draining").get(core, ())), None)
-        since = draining.at if draining else receipt.at
-        if history.closing_at(engine) <= since:
-            continue
-        if not any(s.ready_at <= since for s in history.startups if history.is_of(s.node, engine)):
-            continue
-        deadline = since + history.bounds.drain_s
-        if draining:
-            deadline = min(deadline, draining.data.get("deadline") or deadline)
-            _judge_refusals(finding, core, draining)
-        for operation in history.operations:
-            if history.is_asked_of(operation, engine):
-                _judge_drained(finding, operation, since, deadline, core)
-    return finding
-
-
-def _judge_refusals(finding: Finding, core: str, draining: Record) -> None:
-    history, dying = finding.history, finding.history.by_node("dying").get(core)
-    since = [record for record in history.by_node("request").get(core, ()) if record.number > draining.number]
-    given_up = sum(record.data["action"] == "abort" and not record.data["reason"] for record in since)
-    if draining.data.get("running", 0) > given_up and dying and dying[0].data["reason"] == "SIGTERM" and (
-            history.bounds.drain_s) and not any(
-            step.number > draining.number for step in history.crossings.get(f"{core}/mark:step", ())):
-        finding.broke("{} was asked to leave with requests that ran, and made no step for them", core, at=draining.at,
-                      node=core)
-    for record in since:
-        if record.data.get("action") == "add":
-            finding.broke("{} took request {!r} while it was draining", core, record.data.get("request"), at=record.at,
-                          node=core)
-        elif record.data.get("action") == "refused":
-            finding.witness("{} refused {!r} while it was draining", core, record.data.get("request"), at=record.at,
-                            node=core)
-
-
-def _judge_drained(finding: Finding, operation: Operation, since: float, deadline: float, core: str) -> None:
-    history, ended, node = finding.history, operation.ended_at, operation.node
-    bound = history.bounds.drain_s + history.bounds.detection_s + history.bounds.heartbeat_s * (not history.simulated)
-    changed = history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value) if operation.outcome == Outcome.FAILED else ()
-    if not operation.pending_at(since) or _never_reached(history, operation, core, since) or is_ended_with_another(
-            history, operation, core) or any(hit.node == core for hit in changed):  # it may be what was changed
-        return
-    if ended is None:
-        if history.ends.at(node) == FOREVER or node in history.by_node("bye"):
-            finding.hangs("request {!r}, running when {} got SIGTERM,", operation.request, core, bound=bound,
-                          since=since, node=node)
-        return
-    done = operation.outcome == Outcome.FINISHED or operation.abort is not None or operation.error == "BadRequestError"
-    if operation.outcome == Outcome.ENGINE_DEAD:
-        finding.broke("request {!r} was running when {} got SIGTERM, and it neither finished nor was it aborted",
-                      operation.request, core, at=ended, node=node)
-    elif not done and operation.outcome != Outcome.REFUSED and ended < deadline:
-        finding.broke("request {!r} was running when {} got SIGTERM and ended as {} {:.3f} s before the drain deadline",
-                      operation.request, core, operation.outcome, deadline - ended, at=ended, node=node)
-    elif finding.took("ending {!r} after SIGTERM to {}", operation.request, core, at=ended, node=node,
-                      bound=bound, measured=ended - since - history.faults.frozen_s(node, since, ended)):
-        finding.witness("{!r} was running when {} got SIGTERM and was {}", operation.request, core, operation.outcome,
-                        at=ended, node=node)
-
-
-def _never_reached(history: History, operation: Operation, core: str, since: float) -> bool:
-    """Whether the core had not taken the request when it was told to leave: then it may refuse it or never see it."""
-    return not any(r.data.get("request") == operation.internal and r.data.get("action") == "add" and r.at <= since
-                   for r in history.by_node("request").get(core, ()))
-
-
 def check_two_on_one_host(history: History) -> Finding:
     """What befalls one engine is none of the others': those that nothing befell live and serve to the end."""
     finding = Finding(history)
@@ -374,9 +300,11 @@ GUARANTEES = (
     ),
     Guarantee(
         id="drain", chapter=CHAPTER, source="vLLM", check=check_drain,
-        sentence="On SIGTERM new requests are refused; running ones finish or are aborted by the deadline.",
+        sentence="On SIGTERM new requests are refused; running ones finish or are aborted by the deadline, "
+                 "those too that step together with it.",
         wrong={
             "running": "leaves at SIGTERM with the work in its hands",
+            "together": "leaves its wave at SIGTERM, having nothing to do itself",
             "refuse": "takes in new work when it was told to leave",
             "anew": "gives itself all the time anew when it is told to leave once more",
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from engine.messages import Outcome, ReplyStatus
@@ -23,6 +24,9 @@ OVER = "a call that was over"
 #: What holds a message or a process up, and loses nothing.
 _HOLDS = (Fate.HANG, Fate.STALL)
 _EXECUTE, _SAMPLE = PHASES
+_DUMMY = "execute_dummy_batch"
+#: What the thread that answers fails in, when the rank has gone on.
+_FETCH = "get_output"
 _UNREADABLE = Where(DAMAGE, sites="*/overflow:*", why="what a rank cannot read it does not execute")
 
 
@@ -140,7 +144,20 @@ def check_two_phase_paired(history: History) -> Finding:
         tokens = [record.data.get("tokens", 0) for record in passed(history, engine.core, Mark.SCHEDULED)]
         for node, calls in _calls_by_rank(history, engine):
             _judge_pairs(finding, node, calls, tokens)
+            told = history.by_node("rpc-failed" if kind_of(node) == NodeKind.CORE else "rpc-raised").get(node, ())
+            failed = {record.data["call"] for record in told if record.data.get("method") != _FETCH}
+            _judge_behind(finding, node, [(call, call.data["call"] in failed) for call in calls])
     return finding
+
+
+def _judge_behind(finding: Finding, node: str, calls: list[tuple[Record, bool]]) -> None:
+    """Of each call whether it failed. It has come to its end where another one has come behind it."""
+    steps = dropwhile(lambda one: not one[1] or one[0].data["method"] not in (*PHASES, _DUMMY), calls)
+    for (call, has_failed), _ in pairwise(steps):
+        if call.data["method"] in (_EXECUTE, _DUMMY) and not has_failed:
+            finding.broke("{} executed call {} behind a step that it had failed in", node, call.data["call"],
+                          at=call.at, node=node)
+            return
 
 
 def _judge_pairs(finding: Finding, node: str, calls: list[Record], tokens: list[int]) -> None:
@@ -255,9 +272,11 @@ GUARANTEES = (
     Guarantee(
         id="two-phase-paired", chapter=CHAPTER, source=SOURCE, check=check_two_phase_paired,
         sentence="On each rank every execute with tokens is followed by one sample before the next execute, also "
-                 "behind one that failed; a step without tokens has none.",
+                 "behind one that failed; a step without tokens has none, and behind a step that it failed in a rank "
+                 "executes no other one.",
         wrong={"missing": "spares a step its sample, and takes it for one that brought nothing",
-               "alone": "asks for a sample of a step without tokens"},
+               "alone": "asks for a sample of a step without tokens",
+               "behind": "executes what it was asked for behind a sample that failed"},
         witness="a rank was asked to sample several steps",
         envelope=Envelope(outside=(MEMORY, _UNREADABLE)),
     ),
