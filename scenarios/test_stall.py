@@ -20,7 +20,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, recorded, utility
+from scenarios.workloads import abort, add, recorded, utility
 
 #: Two steps, then more calls of the workers at once than there are chunks in a ring.
 OVER_GLOO = lab_config(device_communicator="gloo")
@@ -41,6 +41,14 @@ globals().update(family(__name__, (
              stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=nth, until=until(seconds=1.1))
              for nth in (8, 11, 14))),
          (tokens_match_reference, tokens_in_order), play={"workload": recorded("pair")}),
+    Case("test_a_thread_stands_still_in_a_busy_core",
+         "The thread that reads requests hangs, and the core has work for a while: its heart stands still all the same.",
+         plan(hang("core.0", at="frontend.0->core.0/requests:receive", nth=11),
+              *(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=20 + turn, until=until(seconds=lasts))
+                for turn, lasts in enumerate((0.4, 0.4, 0.4)))),
+         (stall_is_told, ends_once, health_is_true, nothing_left_behind),
+         play={"workload": recorded("eight-even").then(add(*range(8)), behind=("r0", 2)).then(
+             abort(7), add(0, name="late"))}),
     Case("test_worker_hangs_behind_many_calls",
          "A worker reads no further call while more are made of it than a ring holds: the core waits until its bound.",
          plan(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=9)),

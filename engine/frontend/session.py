@@ -117,7 +117,7 @@ class _Call:
 class _Live:
     """One request in flight."""
 
-    __slots__ = ("core", "early", "encoded_bytes", "gap_since", "have", "heard_at", "internal_id", "request_id")
+    __slots__ = ("core", "early", "encoded_bytes", "have", "heard_at", "internal_id", "request_id")
 
     def __init__(self, request_id: str, internal_id: str, encoded_bytes: int, now: float, core: int) -> None:
         self.request_id, self.internal_id = request_id, internal_id
@@ -125,8 +125,7 @@ class _Live:
         self.encoded_bytes = encoded_bytes
         self.have = 0  # tokens delivered
         self.heard_at = now
-        self.early: dict[int, EngineCoreOutput] = {}  # by num_preceding: what came before its turn
-        self.gap_since: float | None = None
+        self.early: dict[int, tuple[float, EngineCoreOutput]] = {}  # by num_preceding: what came before its turn, when
 
 
 class ClientSession:
@@ -264,14 +263,11 @@ class ClientSession:
                 continue
             live.heard_at = now
             if output.num_preceding > live.have:
-                live.early.setdefault(output.num_preceding, output)
-                live.gap_since = now if live.gap_since is None else live.gap_since
+                live.early.setdefault(output.num_preceding, (now, output))
                 continue
             self._deliver(live, output, deliveries)
             while live.early and live.internal_id in self._by_internal and min(live.early) <= live.have:
-                self._deliver(live, live.early.pop(min(live.early)), deliveries)
-            if not live.early:
-                live.gap_since = None
+                self._deliver(live, live.early.pop(min(live.early))[1], deliveries)
         answer = outputs.utility_output
         call = self._utilities.get(answer.call_id) if answer is not None else None
         if answer is not None and call is not None and core in call.waits_for:
@@ -315,7 +311,7 @@ class ClientSession:
         deliveries: list[Delivery] = []
         late: list[_Live] = []
         for live in list(self._by_id.values()):
-            gap_s = now - live.gap_since if live.gap_since is not None else 0.0
+            gap_s = now - min((at for at, _ in live.early.values()), default=now)
             silent_s = now - live.heard_at
             if gap_s > self.bounds.output_gap_s:
                 text = (f"an output was lost: tokens from {live.have} on are missing, later ones came; "

@@ -973,6 +973,13 @@ def another_worker_died_before_one_could_not_start() -> Builder:
 
 
 @rejects("start-ends")
+def a_worker_is_said_to_have_died_that_lives() -> Builder:
+    h = _starting().fires("corrupt", "worker.1->core.0/birth:receive", node="core.0").observes(
+        "core.0", "bad-frame", edge="birth", error="its checksum is wrong")
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1 died while starting").wait(2)
+
+
+@rejects("start-ends")
 def the_start_fails_long_after_its_bound() -> Builder:
     return _starting().fires("kill", "worker.1/mark:loading").wait(9).observes(
         "frontend.0", "start-failed", error="StartupError", reason="worker.1 died")

@@ -39,8 +39,8 @@ WAITS_FOR_SILENCE = Mutant(
     breaks=these("lost-request-is-bounded/wait"),
     not_in={"engine": "when a real output came is known to who read it alone"},
     edits=(Edit("engine/frontend/session.py",
-                "                live.gap_since = now if live.gap_since is None else live.gap_since\n",
-                "                live.gap_since = now\n"),))
+                "            gap_s = now - min((at for at, _ in live.early.values()), default=now)\n",
+                "            gap_s = now - max((at for at, _ in live.early.values()), default=now)\n"),))
 
 LAST_CORE_ANSWERS = Mutant(
     id="last-core-answers", scenario="test_requests_come_one_after_another",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from typing import Any
 
 from scenarios.guarantees.base import (
@@ -10,6 +11,7 @@ from scenarios.guarantees.base import (
     LOSSES,
     MESSAGE,
     PROCESS,
+    ROUNDING_S,
     STALLS,
     Envelope,
     Finding,
@@ -33,10 +35,12 @@ from scenarios.guarantees.chapters.closing import (
 from scenarios.guarantees.chapters.death import CHAPTER
 from scenarios.guarantees.readers.draining import check_drain
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Record, kind_of, owner_of
-from scenarios.history.names import of_life, rank_of
+from scenarios.history.names import base, of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import Receipt
 
+#: Who is said to have died.
+_DIED = re.compile(r"\b((?:core|coordinator|worker)\.\d+(?:\.\d+)?) died")
 _CALLERS = (Where(PROCESS, nodes="frontend.*", why="the caller itself is hit"),
             Where(PROCESS, nodes="launcher.*", why="who launched the engine is hit"))
 _CALLER_STOPS = Where(STALLS, nodes="frontend.*", why="a stopped caller ends nothing", passing=False)
@@ -121,6 +125,16 @@ def check_nothing_left_behind(history: History) -> Finding:
     return finding
 
 
+def _said_to_have_died(history: History, failed: Record) -> str:
+    """Whom it names as dead that is not; "": nobody."""
+    ended: dict[str, float] = {}
+    for death in history.ends.values():
+        ended[base(death.node)] = min(death.at, ended.get(base(death.node), FOREVER))
+    late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
+    return next((name for name in _DIED.findall(str(failed.data["reason"]))
+                 if ended.get(name, FOREVER) > failed.at + late_s), "")
+
+
 def check_start_ends(history: History) -> Finding:
     finding, bound = Finding(history), timer_s(history.bounds, history.bounds.startup_s)
     for startup in history.startups:
@@ -140,6 +154,9 @@ def check_start_ends(history: History) -> Finding:
         elif history.play.is_ours and not _is_named(end.data):
             finding.broke("the start failed with {!r} ({!r}), which names nothing", end.data.get("error"),
                           end.data.get("reason"), at=end.at, node=node)
+            continue
+        elif history.play.is_ours and (alive := _said_to_have_died(history, end)):
+            finding.broke("the start failed with {!r}, and {} lived", end.data["reason"], alive, at=end.at, node=node)
             continue
         elif not hits and end.data["error"] != "ConfigError" and not has_reason_not_to_start(history, engine, end.at):
             tell = finding.unclear if history.starved(history.bounds.handshake_s) else finding.broke

@@ -154,6 +154,17 @@ def test_a_lost_output_ends_its_request_after_the_gap_and_frees_it_in_the_core()
     assert decode_request(frames[1]) == Abort([internal])
 
 
+def test_each_lost_output_is_waited_for_since_the_next_one_came() -> None:
+    books = session()
+    (internal,) = begun(books, "r")
+    take(books, output(internal, [1], 1), now=1.0)
+    take(books, output(internal, [3], 3), now=1.5)
+    assert take(books, output(internal, [0], 0), now=1.8)  # that of 2 is still missing
+    assert books.on_tick(1.5 + BOUNDS.output_gap_s) == ([], [])
+    (end,), _ = books.on_tick(1.6 + BOUNDS.output_gap_s)
+    assert "tokens from 2 on are missing" in str(end.error)
+
+
 def test_silence_ends_a_request_and_every_output_begins_its_time_anew() -> None:
     books = session()
     (internal,) = begun(books, "r")
