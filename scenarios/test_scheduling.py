@@ -81,7 +81,8 @@ def ends() -> Workload:
 def drawn() -> Workload:
     """Some are drawn by chance, with one choice or with all of them, beside greedy ones; one asks the same again."""
     found = recorded("eight-even")
-    for index, params in {0: {"top_k": 1}, 1: {"top_p": 1e-9}, 3: {"top_k": 1, "top_p": 0.5}, 4: {}, 6: {"top_k": 5},
+    for index, params in {0: {"top_k": 1}, 1: {"top_p": 1e-9}, 2: {"top_k": 2, "top_p": 0.5},
+                          3: {"top_k": 1, "top_p": 0.5}, 4: {}, 6: {"top_k": 5},
                           7: {"top_p": 0.9, "top_k": 40}}.items():
         found = asked(found, index, temperature=1.5, seed=(index + 4) % 8, **params)
     return found.then(add(*range(8)), steps=4).then(add(4, name="again"), add(7, name="once more"))

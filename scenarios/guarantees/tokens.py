@@ -204,9 +204,10 @@ def _judge_cut_short(finding: Finding, operation: Operation) -> None:
 
 
 def _is_certain(request: dict[str, Any]) -> bool:
-    """Whether it is greedy, or may be drawn from the most probable token alone."""
+    """Whether it is greedy, or may be drawn from the most probable token alone: of two that has half and more."""
     params = request.get("sampling_params") or {}
-    one_choice = params.get("top_k") == 1 or params.get("top_p", 1.0) <= _NOTHING_BESIDE
+    top_k, top_p = params.get("top_k"), params.get("top_p", 1.0)
+    one_choice = top_k == 1 or top_p <= _NOTHING_BESIDE or (top_k == 2 and top_p <= 0.5)
     return request.get("reference_token_ids") is not None and (not params.get("temperature") or one_choice)
 
 

@@ -205,6 +205,7 @@ async def _leaves_early(ask: Asking, llm: Any) -> None:
     await llm.call_utility("resume_scheduler")
     again = [output async for output in llm.generate(prompts[1], params[1], "left")]
     ask("the same by the same name", lambda: again[-1].token_ids, answers[1])
+    await _is_cancelled(ask, llm)
     stream = llm.start("closed", prompts[2], params[2])
     ask("whether the engine's name differs from its caller's", lambda: stream.internal_id not in ("", "closed"), True)
     await stream.aclose()
@@ -219,6 +220,20 @@ async def _leaves_early(ask: Asking, llm: Any) -> None:
     rest = [output async for output in later]
     ask("what one has whose name that one had before it was closed", lambda: rest[-1].token_ids, answers[1])
     ask("how often it can be closed", lambda: stream.aclose().close(), None)
+
+
+async def _is_cancelled(ask: Asking, llm: Any) -> None:
+    """A task that waits for its first token, which does not come."""
+    prompts, params, _ = prompts_of(ask)
+    await llm.call_utility("pause_scheduler")
+    waits = asyncio.ensure_future(_to_its_end(llm.generate(prompts[1], params[1], "waits"), []))
+    await llm.call_utility("ping", 1)
+    stats = await llm.call_utility("get_stats")
+    ask("whether what a task waits for is asked for", lambda: _is_idle(stats), False)
+    waits.cancel()
+    rested = await _rests(llm)
+    ask("whether it is given up as its task is cancelled", lambda: _is_idle(rested), True)
+    await llm.call_utility("resume_scheduler")
 
 
 async def _rests(llm: Any) -> Any:

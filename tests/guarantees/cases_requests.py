@@ -252,6 +252,16 @@ def a_token_that_is_drawn_from_beyond_the_most_probable() -> Builder:
     return _drawn(top_p=1e-6)
 
 
+@rejects("tokens-match-reference")
+def a_token_that_is_drawn_from_beyond_the_better_half_of_two() -> Builder:
+    return _drawn(top_k=2, top_p=0.5)
+
+
+@silent("tokens-match-reference")
+def a_token_of_two_that_may_be_drawn() -> Builder:
+    return _drawn(top_k=2, top_p=0.9)
+
+
 @silent("tokens-match-reference")
 def one_seed_draws_the_same_twice_as_far_as_each_came() -> Builder:
     return _drawn(seed=3).request("b", tokens=[[4]])
