@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import delay, drop, duplicate, hang, marked, plan, stall, terminate, until
+from faults.plan import corrupt, delay, drop, duplicate, hang, marked, plan, stall, terminate, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     kv_asks_in_time,
@@ -127,6 +127,11 @@ globals().update(family(__name__, (
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),
+    Case("test_answer_is_to_a_question_that_nobody_asked",
+         "The number of a question is changed on its way, and so its answer's: it brings what was missing, and the "
+         "question counts as open.",
+         plan(drop(KV, nth=5), corrupt(QUESTIONS, nth=2, byte=27)),
+         (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
 ), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (

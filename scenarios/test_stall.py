@@ -42,7 +42,7 @@ globals().update(family(__name__, (
              for nth in (8, 11, 14))),
          (tokens_match_reference, tokens_in_order), play={"workload": recorded("pair")}),
     Case("test_a_thread_stands_still_in_a_busy_core",
-         "The thread that reads requests hangs, and the core has work for a while: its heart stands still all the same.",
+         "The thread that reads requests hangs, and the core has work for a while: its heart stands still, too.",
          plan(hang("core.0", at="frontend.0->core.0/requests:receive", nth=11),
               *(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=20 + turn, until=until(seconds=lasts))
                 for turn, lasts in enumerate((0.4, 0.4, 0.4)))),

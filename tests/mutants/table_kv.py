@@ -216,4 +216,11 @@ COUNTS_FROM_THE_FIRST = Mutant(
                 "        first = bisect_left(batches, request.start, key=itemgetter(0))\n",
                 "        first = min(max(0, request.start - batches[0][0]), len(batches)) if batches else 0\n"),))
 
+TAKEN_FOR_THE_NEXT_ONE_S = Mutant(
+    id="taken-for-the-next-one-s", scenario="test_answer_is_to_a_question_that_nobody_asked",
+    bug="A subscriber knows the end of an answer by the batch that it was asked from, whichever question that was of.",
+    breaks=these("kv-asks-in-time"),
+    edits=(Edit("engine/kv_events/subscriber/question.py",
+                "(asked.tag, asked.start) == (report.tag, report.start)", "asked.start == report.start"),))
+
 KV_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
