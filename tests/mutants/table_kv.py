@@ -220,6 +220,7 @@ TAKEN_FOR_THE_NEXT_ONE_S = Mutant(
     id="taken-for-the-next-one-s", scenario="test_answer_is_to_a_question_that_nobody_asked",
     bug="A subscriber knows the end of an answer by the batch that it was asked from, whichever question that was of.",
     breaks=these("kv-asks-in-time"),
+    not_in={"engine": "it asks a moment too soon, and when a real one has asked is known to a moment"},
     edits=(Edit("engine/kv_events/subscriber/question.py",
                 "(asked.tag, asked.start) == (report.tag, report.start)", "asked.start == report.start"),))
 
