@@ -82,6 +82,7 @@ _MORE = (
     "test_answers_of_a_plain_publisher_hold_nothing", "test_one_of_four_ranks_in_step_dies", "test_rank_in_step_raises",
     "test_*_with_its_sample_asked_for", "test_program_polls_what_it_follows",
     "test_request_gives_way_and_may_not_end_sooner", "test_blocks_are_larger_than_prompts",
+    "test_equally_urgent_requests_are_served_as_they_came",
 )
 #: So many are played at most where none is named.
 MOST = 120
