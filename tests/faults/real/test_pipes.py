@@ -24,7 +24,7 @@ class _Child:
     """What a parent has of a child, as far as its pipe goes."""
 
     node, pid, sentinel = worker(1), 1, -1
-    alive = exitcode = join = terminate = kill = staticmethod(lambda *_: None)
+    ended = gone = exitcode = join = terminate = kill = staticmethod(lambda *_: None)
 
     def __init__(self, end: Connection) -> None:
         self._end = end
