@@ -126,13 +126,13 @@ def check_nothing_left_behind(history: History) -> Finding:
 
 
 def _said_to_have_died(history: History, failed: Record) -> str:
-    """Whom it names as dead that is not; "": nobody."""
+    """Whom it names as dead that is not; "": nobody. Of who has never said that it was born nobody else knows."""
     ended: dict[str, float] = {}
     for death in history.ends.values():
         ended[base(death.node)] = min(death.at, ended.get(base(death.node), FOREVER))
     late_s = ROUNDING_S if history.simulated else history.bounds.detection_s
     return next((name for name in _DIED.findall(str(failed.data["reason"]))
-                 if ended.get(name, FOREVER) > failed.at + late_s), "")
+                 if name in history.nodes and ended.get(name, FOREVER) > failed.at + late_s), "")
 
 
 def check_start_ends(history: History) -> Finding:
