@@ -1041,19 +1041,24 @@ def who_ran_is_given_up_by_the_core_before_the_next_step() -> Builder:
     return _given_up("drain deadline")
 
 
-def _leaves_a_wave(*, outcome: str, goes_on: bool = True) -> Builder:
+def _leaves_a_wave(*, outcome: str, goes_on: bool = True, patience_s: float = 1.0) -> Builder:
     """The second core has nothing to do itself; whether it made a forward since the first one took a request."""
     h = history(tp=1, topology=data_parallel(2, tp=1, lockstep=True)).started().called("a").wait(.01)
     if goes_on:
         h.crosses("core.1/mark:dummy", wave=0, step=1).wait(.01)
     h.fires("terminate", "core.1/mark:step", node="core.1")
-    h.observes("core.1", "draining", running=0, waiting=0, deadline=h.now + 1)
+    h.observes("core.1", "draining", running=0, waiting=0, deadline=h.now + patience_s)
     return h.wait(.01).ended("a", outcome)
 
 
 @accepts("drain")
 def who_is_served_in_step_with_a_core_that_leaves_is_served_to_the_end() -> Builder:
     return _leaves_a_wave(outcome="finished")
+
+
+@silent("drain")
+def a_core_leaves_its_wave_at_its_deadline() -> Builder:
+    return _leaves_a_wave(outcome="engine-dead", patience_s=0.0)
 
 
 @silent("drain")

@@ -29,7 +29,7 @@ def check_drain(history: History) -> Finding:
         for other in history.joined(engine) if history.in_step(engine) else (engine,):  # these end with it
             for operation in history.operations:
                 if history.is_asked_of(operation, other) and (other == engine or _goes_on_for(
-                        history, core, operation, other.core, since)):
+                        history, core, operation, other.core, since) and (operation.ended_at or FOREVER) < deadline):
                     _judge_drained(finding, operation, since, deadline, core, other.core)
     return finding
 
