@@ -86,7 +86,7 @@ class RealChild:
         self._connection = connection
         self._wrap = wrap
         self.sentinel = os.pidfd_open(process.pid)
-        self._started = start_time(process.pid)
+        self._identity = process.pid, start_time(process.pid) or 0
         self._ended, self._look_at = False, 0.0
         self._exitcode: int | None = None  # once it was forgotten
 
@@ -109,7 +109,7 @@ class RealChild:
     def ended(self) -> bool:
         if not self._ended and self._look_at <= (now := time.monotonic()):
             self._look_at = now + _LOOK_S
-            self._ended = self._started is None or not is_alive((self.pid, self._started))
+            self._ended = not is_alive(self._identity)
         return self._ended or self.gone()
 
     def exitcode(self) -> int | None:

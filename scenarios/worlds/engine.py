@@ -85,7 +85,7 @@ class Watched:
         return self.fd < 0 or bool(readable([self.fd], 0))
 
     def look(self, clock: Callable[[], float]) -> None:
-        if self.ended_at is None and (self.is_gone() or not is_alive((self.pid, self.ticks or 0))):
+        if self.ended_at is None and not is_alive((self.pid, self.ticks or 0)):
             self.ended_at = clock()  # read behind the end: a process has written all that it wrote before it
 
     def kill(self) -> None:

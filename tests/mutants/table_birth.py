@@ -34,5 +34,14 @@ OPENED_AS_THEY_CAME = Mutant(
     edits=(Edit("engine/executor/workers.py", "        return [handles[rank] for rank in sorted(handles)]\n",
                 "        return list(handles.values())\n"),))
 
+DIED_AND_LIVES = Mutant(
+    id="died-and-lives", scenario="test_coordinator_s_addresses_are_lost[truncate]",
+    bug="A coordinator whose word cannot be read is said to have died.",
+    breaks=these("start-ends/named"),
+    not_in={"engine": "it is ended for that at once: who was dead a moment before and who was not look alike"},
+    edits=(Edit("engine/frontend/handles/coordinator.py",
+                "            raise StartupError(f\"what {self.name} says cannot be read: {heard[1].error}\")\n", ""),))
+
 BIRTH_MUTANTS: tuple[Mutant, ...] = (
+    DIED_AND_LIVES,
     WAITS_AS_LONG_AS_ITS_OWNER, GARBLED_WORD_PASSED_OVER, IMPATIENT_START, OPENED_AS_THEY_CAME)

@@ -176,4 +176,11 @@ LEAVES_WITH_A_FAILURE = Mutant(
     edits=(Edit("engine/core/scheduler.py", "        return bool(self.requests or self._failed)\n",
                 "        return bool(self.requests)\n"),))
 
+BEATS_ALL_THE_SAME = Mutant(
+    id="beats-all-the-same", scenario="test_a_thread_stands_still_in_a_busy_core",
+    bug="A core that has work beats, whatever its threads do.",
+    breaks=these("stall-is-told/core"), along=these("health-is-true"),
+    edits=(Edit("engine/core/engine_core.py", "if not self.pulse.missing(now):",
+                "if not idle or not self.pulse.missing(now):"),))
+
 ENDS_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -99,37 +99,4 @@ GOES_ON_WHEN_CANCELLED = Mutant(
     edits=(Edit("engine/frontend/async_llm.py", "        finally:\n            await stream.aclose()\n",
                 "        except GeneratorExit:\n            await stream.aclose()\n            raise\n"),))
 
-OF_ALL_THAT_MAY_BE_DRAWN = Mutant(
-    id="of-all-that-may-be-drawn", scenario="test_tokens_are_drawn",
-    bug="How probable tokens are is measured by all, and not by those that top-k keeps.",
-    breaks=these("tokens-match-reference/end"), along=these("tokens-in-order"),
-    not_in={"sim": "the twin draws nothing: its tokens follow from what it has in its cache"},
-    edits=(Edit("engine/worker/sampler.py",
-                "    scaled.masked_fill_(ranks >= column([draw.params.top_k or vocabulary for draw in draws]), "
-                "float(\"-inf\"))\n    kept = (scaled - scaled[:, :1]).softmax(dim=-1)\n",
-                "    kept = (scaled - scaled[:, :1]).softmax(dim=-1)\n"
-                "    kept.masked_fill_(ranks >= column([draw.params.top_k or vocabulary for draw in draws]), 0.0)\n"),))
-
-BEATS_ALL_THE_SAME = Mutant(
-    id="beats-all-the-same", scenario="test_a_thread_stands_still_in_a_busy_core",
-    bug="A core that has work beats, whatever its threads do.",
-    breaks=these("stall-is-told/core"), along=these("health-is-true"),
-    edits=(Edit("engine/core/engine_core.py", "if not self.pulse.missing(now):",
-                "if not idle or not self.pulse.missing(now):"),))
-
-COMES_BEHIND_WHO_IS_THERE = Mutant(
-    id="comes-behind-who-is-there", scenario="test_equally_urgent_requests_are_served_as_they_came",
-    bug="Of equally urgent requests one goes behind as many as wait when it comes.",
-    breaks=these("priority-kept/turn"), along=these("served-in-turn"),
-    edits=(Edit("engine/core/request_queue.py", "request.came = next(self._numbers)",
-                "request.came = len(self._requests)"),))
-
-DIED_AND_LIVES = Mutant(
-    id="died-and-lives", scenario="test_coordinator_s_addresses_are_lost[truncate]",
-    bug="A coordinator whose word cannot be read is said to have died.",
-    breaks=these("start-ends/named"),
-    not_in={"engine": "it is ended for that at once: who was dead a moment before and who was not look alike"},
-    edits=(Edit("engine/frontend/handles/coordinator.py",
-                "            raise StartupError(f\"what {self.name} says cannot be read: {heard[1].error}\")\n", ""),))
-
 PROGRAM_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -238,4 +238,15 @@ SENT_IN_VAIN = Mutant(
                 "            self.session.abort(request_id)  # its caller is told by what is raised, and by nothing",
                 "            pass  #"),))
 
+OF_ALL_THAT_MAY_BE_DRAWN = Mutant(
+    id="of-all-that-may-be-drawn", scenario="test_tokens_are_drawn",
+    bug="How probable tokens are is measured by all, and not by those that top-k keeps.",
+    breaks=these("tokens-match-reference/end"), along=these("tokens-in-order"),
+    not_in={"sim": "the twin draws nothing: its tokens follow from what it has in its cache"},
+    edits=(Edit("engine/worker/sampler.py",
+                "    scaled.masked_fill_(ranks >= column([draw.params.top_k or vocabulary for draw in draws]), "
+                "float(\"-inf\"))\n    kept = (scaled - scaled[:, :1]).softmax(dim=-1)\n",
+                "    kept = (scaled - scaled[:, :1]).softmax(dim=-1)\n"
+                "    kept.masked_fill_(ranks >= column([draw.params.top_k or vocabulary for draw in draws]), 0.0)\n"),))
+
 REQUEST_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

@@ -206,7 +206,15 @@ PROMISED_BEYOND_THE_CACHE = Mutant(
     edits=(Edit("engine/core/scheduler.py", "                or num_tokens > self.cache.capacity_tokens)\n",
                 "                or num_tokens < 0)\n"),))
 
+COMES_BEHIND_WHO_IS_THERE = Mutant(
+    id="comes-behind-who-is-there", scenario="test_equally_urgent_requests_are_served_as_they_came",
+    bug="Of equally urgent requests one goes behind as many as wait when it comes.",
+    breaks=these("priority-kept/turn"), along=these("served-in-turn"),
+    edits=(Edit("engine/core/request_queue.py", "request.came = next(self._numbers)",
+                "request.came = len(self._requests)"),))
+
 STEPS_MUTANTS = (
+    COMES_BEHIND_WHO_IS_THERE,
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, STEP_BEHIND_A_FAILED_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ASKS_ON,
     ANOTHER_TOKEN_THAN_PROMISED, BEYOND_ITS_LENGTH,

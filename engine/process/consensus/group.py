@@ -93,9 +93,8 @@ class ConsensusGroup:
         return [descriptor for descriptor, rank in self._sentinels.items() if rank not in self._dead]
 
     def _see_deaths(self) -> None:
-        gone = {self._sentinels[descriptor] for descriptor in readable(self._alive(), 0)}
         for rank, process in self._processes.items():
-            if rank not in self._dead and (rank in gone or not is_alive(process)):
+            if rank not in self._dead and not is_alive(process):
                 self._dead[rank] = self._now()
 
     def _open(self, place: int, member: Member, open_word: Callable[[str], Any]) -> Any:

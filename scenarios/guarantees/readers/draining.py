@@ -36,8 +36,7 @@ def check_drain(history: History) -> Finding:
 
 def _goes_on_for(history: History, core: str, operation: Operation, own: str, since: float) -> bool:
     """Whether it had made a forward since another core took this request: its wave is not over before that."""
-    taken = next((record.at for record in history.by_node("request").get(own, ())
-                  if record.data.get("request") == operation.internal and record.data.get("action") == "add"), since)
+    taken = _taken_at(history, operation, own)
     return any(taken < record.at <= since for mark in (Mark.DUMMY, Mark.SCHEDULED)
                for record in history.crossings.get(mark_site(core, mark), ()))
 
@@ -88,5 +87,9 @@ def _judge_drained(finding: Finding, operation: Operation, since: float, deadlin
 
 def _never_reached(history: History, operation: Operation, core: str, since: float) -> bool:
     """Whether the core had not taken the request when it was told to leave: then it may refuse it or never see it."""
-    return not any(r.data.get("request") == operation.internal and r.data.get("action") == "add" and r.at <= since
-                   for r in history.by_node("request").get(core, ()))
+    return _taken_at(history, operation, core) > since
+
+
+def _taken_at(history: History, operation: Operation, core: str) -> float:
+    return next((record.at for record in history.by_node("request").get(core, ())
+                 if record.data.get("request") == operation.internal and record.data.get("action") == "add"), FOREVER)

@@ -146,15 +146,16 @@ def check_two_phase_paired(history: History) -> Finding:
             _judge_pairs(finding, node, calls, tokens)
             told = history.by_node("rpc-failed" if kind_of(node) == NodeKind.CORE else "rpc-raised").get(node, ())
             failed = {record.data["call"] for record in told if record.data.get("method") != _FETCH}
-            _judge_behind(finding, node, [(call, call.data["call"] in failed) for call in calls])
+            _judge_behind(finding, node, calls, failed)
     return finding
 
 
-def _judge_behind(finding: Finding, node: str, calls: list[tuple[Record, bool]]) -> None:
-    """Of each call whether it failed. It has come to its end where another one has come behind it."""
-    steps = dropwhile(lambda one: not one[1] or one[0].data["method"] not in (*PHASES, _DUMMY), calls)
-    for (call, has_failed), _ in pairwise(steps):
-        if call.data["method"] in (_EXECUTE, _DUMMY) and not has_failed:
+def _judge_behind(finding: Finding, node: str, calls: list[Record], failed: set[int]) -> None:
+    """`failed`: the calls that did. One has come to its end where another one has come behind it."""
+    behind = dropwhile(lambda call: call.data["call"] not in failed or call.data["method"] not in (*PHASES, _DUMMY),
+                       calls)
+    for call, _ in pairwise(behind):
+        if call.data["method"] in (_EXECUTE, _DUMMY) and call.data["call"] not in failed:
             finding.broke("{} executed call {} behind a step that it had failed in", node, call.data["call"],
                           at=call.at, node=node)
             return
