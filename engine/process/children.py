@@ -44,12 +44,15 @@ _LOOK_S = 0.01
 
 
 def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
-    """Wait until some of them are readable or closed by the other end, at most `timeout_s`. -> those
+    """Wait until some of them are readable or closed by either end, at most `timeout_s`. -> those
 
-    `select` would refuse descriptors from 1024 on, which a server with many connections has.
+    A negative one is of somebody who was forgotten meanwhile, by another thread: that is closed. `select` would refuse
+    descriptors from 1024 on, which a server with many connections has.
     """
     poller = select.poll()
     for descriptor in descriptors:
+        if descriptor < 0:
+            return [descriptor]
         poller.register(descriptor, select.POLLIN)
     return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
 
@@ -141,9 +144,9 @@ class RealChild:
     def close(self) -> None:
         """Forget a child that is gone."""
         self.hang_up()
-        if self.sentinel >= 0:
-            os.close(self.sentinel)
-            self.sentinel = -1
+        sentinel, self.sentinel = self.sentinel, -1  # at once: a thread may wait for its end still
+        if sentinel >= 0:
+            os.close(sentinel)
         with contextlib.suppress(ValueError):  # it still runs: whoever owns it did not wait for it
             self._exitcode = self._process.exitcode
             self._process.close()

@@ -100,6 +100,14 @@ def test_a_child_that_was_forgotten_still_tells_how_it_ended() -> None:
     assert child.exitcode() == 0
 
 
+def test_a_child_that_was_forgotten_is_gone_for_whoever_still_waits_for_it() -> None:
+    child = start_child(core(), f"{HERE}:echo", "fork", bytes)
+    child.hang_up()
+    assert child.join(10.0)
+    child.close()
+    assert child.gone() and child.ended() and readable([child.sentinel], None)
+
+
 def test_a_child_that_was_forgotten_is_sent_no_signal() -> None:
     """Whoever breaks off ends whatever it has started, also what it has given back by then."""
     child = start_child(core(), f"{HERE}:echo", "fork", bytes)
