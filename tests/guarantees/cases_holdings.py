@@ -59,6 +59,21 @@ def a_real_client_has_one_connection_more_than_it_has_cores() -> Builder:
 
 
 @accepts(GROWS)
+def a_real_core_has_not_connected_yet_where_it_tells_its_outputs() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=21)), world="engine")
+
+
+@rejects(GROWS)
+def a_real_core_has_one_connection_more_than_it_has_clients() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=22)), world="engine")
+
+
+@rejects(GROWS)
+def a_core_has_a_connection_more_where_time_is_virtual() -> Builder:
+    return _grown(_holds(), (QUIET, _holds(descriptors=21)))
+
+
+@accepts(GROWS)
 def a_real_core_s_connection_for_its_counts_comes_late() -> Builder:
     return _of_a_coordinator(1, "engine")
 

@@ -121,8 +121,7 @@ def _may_connect_late(history: History, node: str) -> int:
     topology = history.play.topology
     if kind_of(node) == NodeKind.SUBSCRIBER:
         return _SOCKETS_OF_A_FOLLOWER
-    hears = not history.simulated and kind_of(node) in (NodeKind.FRONTEND, NodeKind.COORDINATOR)
-    heard = len(history.engines_of(node)) if hears else 0  # where cores tell their outputs, or their counts
+    heard = 0 if history.simulated else _of_outputs(history, node)
     if kind_of(node) == NodeKind.FRONTEND and history.is_apart(history.engine_of(node)):
         # Of the coordinator its core has told it.
         return heard + len(topology.peers(Node.parse(base(node)), NodeKind.COORDINATOR))
@@ -135,6 +134,16 @@ def _may_connect_late(history: History, node: str) -> int:
         return followers + intruders + heard
     others = NodeKind.CORE if history.is_attached(node) else NodeKind.FRONTEND  # a client and who serves it
     return followers + intruders + heard + len(topology.peers(Node.parse(node), others))
+
+
+def _of_outputs(history: History, node: str) -> int:
+    """Where a core tells its outputs, or its counts: its I/O thread connects, at whatever moment."""
+    if kind_of(node) in (NodeKind.FRONTEND, NodeKind.COORDINATOR):
+        return len(history.engines_of(node))
+    if kind_of(node) != NodeKind.CORE:
+        return 0
+    mine, peers = Node.parse(base(node)), history.play.topology.peers
+    return len(peers(mine, NodeKind.FRONTEND)) + len(peers(mine, NodeKind.COORDINATOR))
 
 
 def _of_wires(history: History, node: str) -> int:
