@@ -226,8 +226,9 @@ globals().update(family(__name__, (
          play={**DENSE, "workload": recorded("eight-mixed"), "options": Options(await_death_s=1.0)}),
     Case("test_coordinator_is_all_that_is_left",
          "The cores and their client are killed while it is held: it leaves, and takes along what they all had.",
-         plan(stall(HUB, at=marked("core.0", Mark.EXECUTED), nth=11, until=until(seconds=0.2)), *(kill(node, at=marked("core.0", mark), nth=12) for node, mark in (
-             ("core.1", Mark.SCHEDULED), ("frontend.0", Mark.SUBMITTED), ("core.0", Mark.EXECUTED)))),
+         plan(stall(HUB, at=marked("core.0", Mark.EXECUTED), nth=11, until=until(seconds=0.2)),
+              *(kill(node, at=marked("core.0", mark), nth=12) for node, mark in (
+                  ("core.1", Mark.SCHEDULED), ("frontend.0", Mark.SUBMITTED), ("core.0", Mark.EXECUTED)))),
          (no_orphans, nothing_left_behind), play={"topology": data_parallel(2, tp=1, coordinated=True)}),
     Case("test_coordinator_stands_still",
          "The coordinator is stopped while ranks step together: that is told within its bound.",
