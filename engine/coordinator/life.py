@@ -63,10 +63,10 @@ class CoordinatorLife:
         recipe, serving = self._recipe, False
         yield Observe("born", birth_certificate((yield WhoAmI()), recipe.files))
         yield MarkPoint(Mark.BORN)
-        yield OnTerminate(None, "SIGTERM")
-        if self._config.start_method == "spawn":
-            yield HoldFiles(recipe.files)
         try:
+            yield OnTerminate(None, "SIGTERM")
+            if self._config.start_method == "spawn":
+                yield HoldFiles(recipe.files)
             yield from self._start()
             serving = True
             yield MarkPoint(Mark.READY)

@@ -103,11 +103,11 @@ class CoreLife:
     def run(self) -> Loop[None]:
         yield Observe("born", birth_certificate((yield WhoAmI()), self._files))
         yield MarkPoint(Mark.BORN)
-        yield OnTerminate(None, "SIGTERM while starting")
-        if self._config.start_method == "spawn":
-            yield HoldFiles(self._files)
         farewell = ""
         try:
+            yield OnTerminate(None, "SIGTERM while starting")
+            if self._config.start_method == "spawn":
+                yield HoldFiles(self._files)
             engine = yield from self._start()
             yield OnTerminate(INPUT, Terminate())
             self._serving = True

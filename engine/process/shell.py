@@ -7,10 +7,12 @@ ends: at its deadline, at a wake-up, or because the process is told to stop (`ca
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import select
+import signal
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +47,7 @@ from engine.errors import QueueCancelledError
 from engine.ports import Doorbell, Ports, RingSpec, Socket
 from engine.process.answers.belongings import Belongings
 from engine.process.answers.family import Family
-from engine.process.answers.threads import Threads
+from engine.process.answers.threads import Interruption, Threads
 from engine.process.children import readable
 from engine.process.operator_log import OperatorLog
 from engine.topology import Node
@@ -103,6 +105,7 @@ class Process:
         self._tickets: dict[str, int] = {}
         self._operator_log = OperatorLog(ports.clock.monotonic)
         self._closed = False
+        self._interruption: Interruption | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
             Now: lambda effect: ports.clock.monotonic(),
@@ -128,7 +131,8 @@ class Process:
             WaitBell: self._wait_bell,
             Call: lambda effect: getattr(self.worker, effect.method)(*effect.args, **effect.kwargs),
             Cancel: lambda effect: self.cancel(effect.error),
-            **self.children.answers, **Threads(self.run, self._put, self.left).answers, **Belongings(self).answers,
+            **self.children.answers, **Belongings(self).answers,
+            **Threads(self.run, self._put, self.left, self._break_off_by).answers,
         }
 
     def add_bell(self, name: str, bell: Doorbell) -> None:
@@ -142,7 +146,9 @@ class Process:
             effect = next(loop)
             while True:
                 try:
-                    effect = loop.send(answers[type(effect)](effect))
+                    answer, interruption = answers[type(effect)], self._interruption
+                    effect = loop.send(
+                        answer(effect) if interruption is None else interruption.answered(answer, effect))
                 except StopIteration:
                     raise
                 except (Exception, SystemExit) as error:
@@ -166,6 +172,8 @@ class Process:
         if self._closed:
             return
         self._closed = True
+        if self._interruption is not None:
+            self._break_off_by(None)
         for socket in self.sockets.values():
             socket.close()
         self.sockets.clear()
@@ -174,6 +182,16 @@ class Process:
         self.bells.clear()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _break_off_by(self, interruption: Interruption | None) -> None:
+        """A signal that comes just before a wait begins ends it, too: its byte is there to be read."""
+        self._interruption = interruption
+        signal.set_wakeup_fd(-1 if interruption is None else self._wake_write, warn_on_full_buffer=False)
+        if interruption is None and self.cancelled is None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, select.PIPE_BUF)
+            if self.cancelled is not None:  # meanwhile
+                os.write(self._wake_write, b"x")
 
     def _put(self, queue: str, item: Any) -> None:
         self.queues[queue].put(item)
@@ -226,6 +244,8 @@ class Process:
                     return name, *message
             if self.cancelled is not None:
                 raise self.cancelled
+            if self._interruption is not None:
+                self._interruption.check()
             left_s = self.left(effect.deadline)
             if left_s <= 0:
                 return None

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from faults.fates import Hold, Release, steps
@@ -31,8 +31,8 @@ SIGNAL_S = 1.0
 _SIGNALS = {Fate.KILL: signal.SIGKILL, Fate.STALL: signal.SIGSTOP, Fate.TERMINATE: signal.SIGTERM}
 
 
-def _stat(pid: int) -> tuple[str, int]:
-    """(state letter, start in clock ticks) from /proc; ("", 0) for a process that is gone."""
+def _stat(pid: int | str) -> tuple[str, int]:
+    """(state letter, start in clock ticks) from /proc; ("", 0) for a process, or PID/task/TID, that is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -53,8 +53,25 @@ def is_alive(pid: int, ticks: int) -> bool:
 
 
 def is_stopped(pid: int, ticks: int) -> bool:
+    """Whether each thread of exactly this process is: they stop one after the other."""
     state, started = _stat(pid)
-    return state == "T" and started == ticks
+    if state != "T" or started != ticks:
+        return False
+    with contextlib.suppress(OSError):
+        return all(_stat(f"{pid}/task/{thread}")[0] in ("T", "") for thread in os.listdir(f"/proc/{pid}/task"))
+    return False
+
+
+def stop_all(processes: Iterable[tuple[int, int]]) -> None:
+    """SIGSTOP. Each of them (pid, ticks) stands still, or is gone, when this returns."""
+    stopped = [process for process in processes if send_signal(*process, signal.SIGSTOP)]
+    _await(lambda: all(is_stopped(*process) or not is_alive(*process) for process in stopped), time.monotonic)
+
+
+def _await(done: Callable[[], bool], now: Callable[[], float]) -> None:
+    deadline = now() + SIGNAL_S
+    while not done() and now() < deadline:
+        time.sleep(0.0002)
 
 
 def send_signal(pid: int, ticks: int, number: int) -> bool:
@@ -112,9 +129,8 @@ class Performer:
             return
         done = {Fate.KILL: lambda: not is_alive(*process),
                 Fate.STALL: lambda: is_stopped(*process) or not is_alive(*process)}.get(fault.fate)
-        deadline = self._clock.monotonic() + SIGNAL_S
-        while done is not None and not done() and self._clock.monotonic() < deadline:
-            time.sleep(0.0002)
+        if done is not None:
+            _await(done, self._clock.monotonic)
 
     def _hold(self, fault: Fault) -> None:
         board, since = self._board, self._clock.monotonic()

@@ -32,7 +32,7 @@ from engine.topology import Client, Deployment, Engine, Launcher, Node
 from faults.plan import PlanError
 from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
-from faults.real.processes import Supervisor
+from faults.real.processes import Supervisor, stop_all
 from scenarios.history.play import Holdings, Intruder
 from scenarios.history.run import Lab, Play, ProcessEnd, save
 from scenarios.lab import home
@@ -305,8 +305,7 @@ class RealBench:
     def kill(self, deployment: Deployment) -> None:
         """All are stopped first, or the last of them would have the time to clean up after the others."""
         victims = [w for w in self._of(deployment) if w.ended_at is None]
-        for watched in victims:
-            watched.signal(signal.SIGSTOP)
+        stop_all((watched.pid, watched.ticks or 0) for watched in victims)
         for watched in victims:
             watched.kill()
 

@@ -263,6 +263,28 @@ def hello_is_lost_and_the_start_fails_by_name() -> Builder:
         2).observes("frontend.0", "start-failed", error="StartupError", reason="no HELLO from core.0")
 
 
+def _served_before_it_is_ready(*ready: list[bytes]) -> Builder:
+    """Somebody else goes by the core's name, has greeted, and says this, too; then the core's own READY is read."""
+    other = Intruder(at="handshake", kind="DEALER", identity=b"\0\0", early=True, bad=[[b"hello"]], idle=list(ready))
+    h = history().promised(options=Options(intruders=[other])).observes("frontend.0", "starting")
+    down, announce = "frontend.0->core.0/handshake", "core.0->frontend.0/requests"
+    config = {"tensor_parallel_size": h.tp, "pipeline_parallel_size": h.pp, "data_parallel_size": 1}
+    h.carries(_UP, "", "hello").carries(down, "metadata").sends(_UP, "ready").carries(announce, "")
+    for node in ("core.0", "frontend.0"):
+        h.observes(node, "ready", num_gpu_blocks=8, parallel_config=config)
+    return h.called("a").carries(REQUESTS, "a").receives(_UP, "ready").ended("a")
+
+
+@accepts("handshake-order")
+def a_client_goes_by_the_ready_of_who_goes_by_its_core_s_name() -> Builder:
+    return _served_before_it_is_ready([b"ready"])
+
+
+@rejects("handshake-order")
+def who_goes_by_its_core_s_name_has_not_said_ready() -> Builder:
+    return _served_before_it_is_ready()
+
+
 def _hello_is_changed(reason: str) -> Builder:
     h = history().observes("frontend.0", "starting").carries(_UP, "").sends(_UP, "hello")
     h.fires("corrupt", f"{_UP}:receive", nth=2, node="frontend.0").receives(_UP, "other")
