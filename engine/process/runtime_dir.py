@@ -59,15 +59,20 @@ class RuntimeDir:
                 pass
             os.close(fd)  # a broom came between; it removes the file
         path = folder / f"{PREFIX}{engine_id}"
-        os.write(fd, os.fsencode(path))
         try:
+            os.write(fd, os.fsencode(path))
             path.mkdir(mode=0o700, parents=True)
-        except OSError as error:
+            return RuntimeDir(engine_id, path, fd)
+        except BaseException as error:  # a Ctrl-C, too: nobody knows yet what there would be to remove
+            if not isinstance(error, OSError):
+                with contextlib.suppress(FileNotFoundError):
+                    path.rmdir()
             os.unlink(_lock_path(engine_id))
             os.close(fd)
+            if not isinstance(error, OSError):
+                raise
             raise ConfigError(f"cannot create the runtime directory {path}: {error.strerror}; "
                               "set runtime_dir to a writable directory") from None
-        return RuntimeDir(engine_id, path, fd)
 
     @staticmethod
     def of(files: EngineFiles) -> RuntimeDir:

@@ -175,3 +175,18 @@ def test_a_directory_that_cannot_be_made_leaves_no_lock(tmp_path) -> None:
         RuntimeDir.create(base)
     new = {p for p in set(SHM.glob("ringtwin-*.lock")) - locks if re.search("nowhere", p.read_text(errors="ignore"))}
     assert new == set()
+
+
+def test_a_ctrl_c_as_the_directory_is_made_leaves_nothing(tmp_path, monkeypatch) -> None:
+    mkdir = Path.mkdir
+
+    def interrupted(path: Path, *args, **kwargs) -> None:
+        mkdir(path, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            RuntimeDir.create(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    assert not [lock for lock in SHM.glob("ringtwin-*.lock") if str(tmp_path) in lock.read_text(errors="ignore")]
