@@ -62,10 +62,15 @@ def is_stopped(pid: int, ticks: int) -> bool:
     return False
 
 
+def stands_still(pid: int, ticks: int) -> bool:
+    """Whether it does nothing: it is stopped, or gone."""
+    return is_stopped(pid, ticks) or not is_alive(pid, ticks)
+
+
 def stop_all(processes: Iterable[tuple[int, int]]) -> None:
     """SIGSTOP. Each of them (pid, ticks) stands still, or is gone, when this returns."""
     stopped = [process for process in processes if send_signal(*process, signal.SIGSTOP)]
-    _await(lambda: all(is_stopped(*process) or not is_alive(*process) for process in stopped), time.monotonic)
+    _await(lambda: all(stands_still(*process) for process in stopped), time.monotonic)
 
 
 def _await(done: Callable[[], bool], now: Callable[[], float]) -> None:
@@ -128,7 +133,7 @@ class Performer:
         if process is None or not send_signal(*process, _SIGNALS[fault.fate]):
             return
         done = {Fate.KILL: lambda: not is_alive(*process),
-                Fate.STALL: lambda: is_stopped(*process) or not is_alive(*process)}.get(fault.fate)
+                Fate.STALL: lambda: stands_still(*process)}.get(fault.fate)
         if done is not None:
             _await(done, self._clock.monotonic)
 
