@@ -140,3 +140,20 @@ def a_wave_ends_by_the_late_word_of_another_one() -> Builder:
 @rejects(TURN)
 def it_goes_by_what_is_still_to_come() -> Builder:
     return tells(woken().crosses(f"core.0->{HUB}/report:receive", wave_complete=0, fate="delay"), None, 1)
+
+
+def let_go_between_its_words() -> Builder:
+    """The end of a wave is held back until its start is half said."""
+    at = f"core.0->{HUB}/report:receive"
+    h = hub().crosses(at, wave_complete=0, fate="delay").fires("delay", at, node=HUB)
+    return tells(starts(wakes(h, 1), 0, 1).releases(), None, running=True)
+
+
+@accepts(TURN)
+def it_hears_behind_its_words_what_is_let_go_between_them() -> Builder:
+    return tells(tells(let_go_between_its_words(), None, 1).wait(0.94), NOBODY, 1)
+
+
+@rejects(TURN)
+def it_does_not_hear_what_is_let_go_between_its_words() -> Builder:
+    return counts(let_go_between_its_words(), 0, 1, 0)

@@ -251,3 +251,25 @@ def what_comes_late_without_an_epoch_is_taken() -> Builder:
         (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)), (2.3, "asked", {"start": 0}),
         (2.3, "kv-gap", {"first": 1, "last": 1}), (2.35, "live", _came(1)), (3.3, "asked", {"start": 0}),
         (3.3, "end", {"end": True}), (3.3, "kv-mirror", _holds(1))])
+
+
+def _behind_its_publisher(came: Line, asked: Line) -> Builder:
+    """Batch 1 is held back and replayed meanwhile; then its publisher ends."""
+    h = _writes(_born(2), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "replayed", _came(0)), (2.1, "replayed", _came(1)),
+        (2.1, "end", _end(1, 0, 2, 2)), (2.1, "kv-gap", {"first": 0, "last": 1}),
+        (2.1, "kv-batch", _batch(0, "replay")), (2.1, "kv-batch", _batch(1, "replay")),
+        (2.1, "kv-healed", {"first": 0, "last": 1}), (2.1, "kv-mirror", _holds(2))])
+    h.now = 2.2 - TICK_S
+    h.observes(CORE, "bye", reason="SIGTERM")
+    return _writes(h, [came, asked, (asked[0], "kv-mirror", _holds(2))])
+
+
+@accepts("kv-asks-in-time")
+def it_asks_at_once_when_a_batch_comes_behind_the_end_of_its_publisher() -> Builder:
+    return _behind_its_publisher((2.3, "live", _came(1)), (2.3, "asked", {"start": 2, "tag": 2}))
+
+
+@rejects("kv-asks-in-time")
+def it_asks_at_once_when_a_batch_comes_before_the_end_of_its_publisher() -> Builder:
+    return _behind_its_publisher((2.15, "live", _came(1)), (2.3, "asked", {"start": 2, "tag": 2}))

@@ -35,6 +35,8 @@ class Asker:
         self.silences = 0
         self.latest = self.of_the_old = (-1, -1.0)
         self.cuts = [receipt.at for receipt in history.faults.hit(Fate.CUT)]
+        self.gone_at = min([history.ends.at(follower.publisher),
+                            *(bye.at for bye in history.by_node("bye").get(follower.publisher, ()))])
         self.life, self.restarts = -1, 0  # of the publisher: those that were heard, and those told of
         self.begin(None)
 
@@ -310,7 +312,9 @@ class Asker:
         if self.again[1] > TRIES:
             self._broke("asked for batch {} {} times", start, self.again[1], at=at)
         silent_s = at - self.rest_at
-        if not (self.is_missing(at) or self.hurried or silent_s >= self.wait_s - self.slack_s or self.plain):
+        # What was held back comes behind the end of its publisher: the connection was cut before it.
+        hurried = self.hurried or self.gone_at <= self.rest_at
+        if not (self.is_missing(at) or hurried or silent_s >= self.wait_s - self.slack_s or self.plain):
             self._broke("asked for batch {}, {:.4f} s after there was nothing to ask for", start, silent_s, at=at)
         if self.wanted_at is not None and self.wanted_at < at - self.slack_s and self.tagged and self.silences < TRIES:
             self._broke("asked for batches where it had lost some for good {:.4f} s before", at - self.wanted_at, at=at)

@@ -243,7 +243,7 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
     rules = Hub(len(history.engines_of(hub)), history.play.config.data_parallel, ready.at,
                 lockstep=history.in_step(first), counted=is_counted(history.play))
     told_at, slack = ready.at, SLACK_S if history.simulated else history.bounds.detection_s
-    for record in _turns(history, hub, ready):
+    for record in _behind_its_words(_turns(history, hub, ready), due):
         until = max(rules.publish_at, told_at)  # what it is told may make it due at once
         if not due and not finding.took(
                 "telling clients of counts, in {},", hub, bound=slack, at=record.at, node=hub,
@@ -258,7 +258,7 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
                     return
                 if rules.has_news:
                     finding.witness("clients were told of counts that had changed", at=record.at, node=hub)
-                due = rules.publish(record.at)
+                due.extend(rules.publish(record.at))
             if word != (meant := due.pop(0)):
                 finding.broke("{} said {}, and by what it was told it had to say {}", hub, word, meant, at=record.at,
                               node=hub)
@@ -271,10 +271,22 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
             return
         else:
             told_at, teller = record.at, record.site.partition("->")[0]
-            due = hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None)
+            due.extend(hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None))
             if "start_wave" in record.data and not due:
                 finding.witness("{} told of wave {}, which ran or was over", teller, record.data["start_wave"],
                                 at=record.at, node=hub)
+
+
+def _behind_its_words(turns: Iterator[Record], due: list[Word]) -> Iterator[Record]:
+    """What is let go while it still has words to say it hears behind them. `due`: these, as they become fewer."""
+    let_go: list[Record] = []
+    for record in turns:
+        if due and record.data.get("fate") == Fate.DELAY and record.site not in _SAID:
+            let_go.append(record)
+        else:
+            yield record
+        while let_go and not due:
+            yield let_go.pop(0)
 
 
 def _turns(history: History, hub: str, ready: Record) -> Iterator[Record]:
