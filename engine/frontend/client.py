@@ -272,6 +272,6 @@ class AsyncMPClient(EngineCoreClient):
         self._readable()
 
     def _on_timer(self) -> None:
+        self._timer = self._loop.call_later(self.tick_s, self._on_timer)  # first: whatever fails is tried again
         self._readable()  # nothing is too late that was here in time
         self.tick()
-        self._timer = self._loop.call_later(self.tick_s, self._on_timer)

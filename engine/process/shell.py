@@ -14,6 +14,7 @@ import queue
 import select
 import signal
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,7 @@ class Process:
         self._tickets: dict[str, int] = {}
         self._operator_log = OperatorLog(ports.clock.monotonic)
         self._closed = False
+        self._waking = threading.RLock()  # the pipe's writing end may be somebody else's once it is closed
         self._interruption: Interruption | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
@@ -162,16 +164,18 @@ class Process:
         """End every wait on a bell with `error`, now and later. From any thread; the first reason stays."""
         if self.cancelled is None:
             self.cancelled = error
-        for bell in self.bells.values():
+        for bell in list(self.bells.values()):  # another thread may close them
             bell.ring()
-        if not self._closed:
-            os.write(self._wake_write, b"x")
+        with self._waking:
+            if not self._closed:
+                os.write(self._wake_write, b"x")
 
     def close(self) -> None:
         """May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._waking:
+            if self._closed:
+                return
+            self._closed = True
         if self._interruption is not None:
             self._break_off_by(None)
         for socket in self.sockets.values():

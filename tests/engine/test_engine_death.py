@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from tests.engine.engine_lab import (
     until,
 )
 
+LONG_S = 30.0
 VICTIMS = {"core": 0, "worker.0": 1, "worker.1": 2}
 
 
@@ -237,6 +239,29 @@ def test_a_look_for_last_words_ends_with_the_loop_that_it_waits_on() -> None:
     client.detach()
     assert look.cancelled() and client._look is None
     loop.close()
+
+
+def test_time_goes_on_for_a_client_whose_look_fails() -> None:
+    """Or its requests would neither be answered nor time out: what was there when it failed makes no descriptor
+    readable again."""
+    client, loop = AsyncMPClient.__new__(AsyncMPClient), asyncio.new_event_loop()
+    client.loop = client._loop = loop
+    client.life = SimpleNamespace(tick_s=0.001)
+    failures = []
+
+    def look() -> None:
+        failures.append(RuntimeError("it fails"))
+        if len(failures) == 3:
+            loop.stop()
+        raise failures[-1]
+
+    client._readable = look
+    loop.set_exception_handler(lambda loop, context: None)
+    loop.call_later(LONG_S, loop.stop)
+    loop.call_soon(client._on_timer)
+    loop.run_forever()
+    loop.close()
+    assert len(failures) == 3
 
 
 def test_nothing_is_watched_of_a_core_that_said_goodbye() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -224,6 +225,22 @@ def test_cancel_wakes_a_receive_that_sleeps_already(pair, monkeypatch) -> None:
         pair.run(one(Receive(("in",), soon(pair, LONG_S))))
     assert time.monotonic() - began < LONG_S / 3
     thread.join()
+
+
+def test_who_cancels_while_another_thread_closes_writes_to_nothing_that_is_closed(process, monkeypatch) -> None:
+    """Its number may be another file's by then."""
+    write, closing = os.write, []
+
+    def wake(descriptor: int, data: bytes) -> int:
+        closing.append(later(process.close))
+        closing[0].join(0.2)  # longer than it takes, if nothing keeps it
+        return write(descriptor, data)
+
+    monkeypatch.setattr(shell.os, "write", wake)
+    process.cancel(QueueCancelledError("over"))
+    closing[0].join(LONG_S)
+    process.cancel(QueueCancelledError("too late"))
+    assert not closing[0].is_alive() and len(closing) == 1
 
 
 def test_a_beat_tells_its_number_and_when_it_was(process) -> None:
