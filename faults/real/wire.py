@@ -127,8 +127,8 @@ class WireProxy:
 
     def close(self) -> None:
         """Hand on what is under way, then end. To be called when the ZMQ context is terminated."""
-        self._closing = True
         os.write(self._wake_write, b"x")
+        self._closing = True  # from then on the thread may close the pipe
         self._thread.join(LAST_BYTES_S + 1.0)
 
     # -- the thread
