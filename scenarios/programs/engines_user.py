@@ -201,19 +201,29 @@ def _has_no_process(ask: Asking, config: EngineConfig) -> None:
 
 
 def _is_swept(ask: Asking) -> None:
-    """What a process has left that ended in silence is removed; nothing that is alive by the time it would be."""
+    """What a process has left that ended in silence is removed; nothing that is alive by the time it would be.
+
+    In a place of its own: whoever begins an engine on this host sweeps, too.
+    """
+    shm = Path(ask.folder, "shm")
+    shm.mkdir()
+    with patch("engine.process.runtime_dir.SHM", shm):
+        _is_swept_from(ask, shm)
+
+
+def _is_swept_from(ask: Asking, shm: Path) -> None:
     def leaves() -> None:
         left = RuntimeDir.create(ask.folder)
-        Path(SHM, left.segment("left")).write_bytes(b"x")
+        Path(shm, left.segment("left")).write_bytes(b"x")
         Path(ask.folder, "left").write_text(f"{left.engine_id} {left.path}")
         os._exit(0)
 
     in_a_child(leaves)
     engine_id, path = Path(ask.folder, "left").read_text().split()
     ask("what is there of an engine that ended in silence", lambda: [
-        os.path.exists(path), len(_left_of(engine_id))], [True, 2])
+        os.path.exists(path), len(_left_of(engine_id, shm))], [True, 2])
     ask("whether a sweep says that it was removed", lambda: path in sweep(), True)
-    ask("what is there then", lambda: [os.path.exists(path), len(_left_of(engine_id))], [False, 0])
+    ask("what is there then", lambda: [os.path.exists(path), len(_left_of(engine_id, shm))], [False, 0])
     alive = RuntimeDir.create(ask.folder)
     with patch("engine.process.runtime_dir.dead_engines", return_value=[alive.engine_id]):
         ask("what a sweep takes of one that was taken meanwhile", sweep, [])
@@ -222,8 +232,8 @@ def _is_swept(ask: Asking) -> None:
     ask("whether it is there when it has removed itself", alive.path.exists, False)
 
 
-def _left_of(engine_id: str) -> list[str]:
-    return sorted(path.name for path in SHM.glob(f"{PREFIX}{engine_id}*"))
+def _left_of(engine_id: str, shm: Path = SHM) -> list[str]:
+    return sorted(path.name for path in shm.glob(f"{PREFIX}{engine_id}*"))
 
 
 def _is_of(lock: Path, folder: str) -> bool:
