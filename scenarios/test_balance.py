@@ -56,7 +56,9 @@ def one_after_another() -> Workload:
 
 #: The second core takes its time over two steps, and the first one over one: what was told of them is known by then.
 BUSY = (*(hang("core.1", at=marked("core.1", Mark.STEP), nth=nth, until=until(seconds=0.7)) for nth in (3, 4)),
-        hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.3)))
+        hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.3)),
+        # It is told that the first core rests before it hears the answer behind which it asks.
+        delay("core.0->frontend.1/outputs", nth=1, times=60, until=until(seconds=0.06)))
 
 
 def one_keeps_a_core_busy() -> Workload:
