@@ -151,7 +151,7 @@ def let_go_between_its_words() -> Builder:
 
 @accepts(TURN)
 def it_hears_behind_its_words_what_is_let_go_between_them() -> Builder:
-    return tells(tells(let_go_between_its_words(), None, 1).wait(0.94), NOBODY, 1)
+    return tells(counts(tells(let_go_between_its_words(), None, 1), 0, 3, 0).wait(0.091), of(3, 0), 1)
 
 
 @rejects(TURN)
