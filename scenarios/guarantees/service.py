@@ -193,7 +193,7 @@ class Service:
             count = min(len(guest.tokens) - len(found) * size, self._at_once(budget))
             needed = -(-(len(found) * size + count) // size) - len(found)
             entry = came.get(guest.name)
-            revived = self._unused_for(found, [] if entry is None else entry.blocks)
+            revived = self._unused_for(found, entry)
             if needed > self.blocks.free - revived:
                 break
             if entry is None:
@@ -215,10 +215,15 @@ class Service:
             found.append(number)
         return found
 
-    def _unused_for(self, found: list[int], blocks: list[int]) -> int:
-        """How many of the found ones nobody holds: by the blocks that were chosen, where several hold the same."""
-        chosen = blocks if len(blocks) >= len(found) else [min(self.blocks.found_in[number]) for number in found]
-        return sum(block in self.blocks.unused for block in chosen[:len(found)])
+    def _unused_for(self, found: list[int], entry: Came | None) -> int:
+        """How many of the found ones nobody holds: by the blocks that were chosen, where several hold the same.
+
+        Who was left out may have been meant to take an unused one, wherever there is one.
+        """
+        unused, found_in = self.blocks.unused, self.blocks.found_in
+        if entry is None:
+            return sum(any(block in unused for block in found_in[number]) for number in found)
+        return sum(block in unused for block in entry.blocks[:len(found)])
 
     def _comes_in(self, guest: Guest, entry: Came, found: list[int], needed: int) -> None:
         if entry.tokens != guest.tokens or entry.prompt != len(guest.asked.prompt):

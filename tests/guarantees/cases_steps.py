@@ -87,6 +87,25 @@ def the_youngest_gives_way_and_comes_back_with_what_it_had() -> Builder:
     return step(h, new=((B, [3, 5], 1, [1], 0, 2),), finished=(A,))
 
 
+def _twin_gives_way() -> Builder:
+    """Two that ask the same have left their beginning in blocks 0 and 1; one gave way, and the other needs no more."""
+    h = engine(blocks=3).called("a").called("again", 0, internal="a-1")
+    step(h, new=((A, [1, 2], 2, [0], 0, 2), ("a-1", [1, 2], 2, [1], 0, 2)))
+    step(h, cached=((A, [7], [2], 2, 1),), preempted=("a-1",))
+    return step(h, cached=((A, [8], [], 3, 1),))
+
+
+@accepts(TURN)
+def one_is_left_waiting_whose_beginning_lies_in_the_last_free_block() -> Builder:
+    """Another block holds it, too, and is in use: which of them is found is the engine's choice."""
+    return step(_twin_gives_way(), new=(("a-1", [1, 2, 7], 2, [1, 2], 2, 1),), finished=(A,))
+
+
+@rejects(TURN)
+def one_is_left_waiting_whose_beginning_is_held_twice_when_all_is_free() -> Builder:
+    return step(_twin_gives_way(), finished=(A,))
+
+
 @silent(TURN)
 def the_last_token_is_computed_whatever_others_have_left() -> Builder:
     h = a_is_served(engine().called("a")).ended("a").called("again", 0, internal="a-1").called("b", 1)
