@@ -453,6 +453,32 @@ def who_gave_up_is_named_with_whom_it_missed() -> Builder:
     return h.observes("core.2", "consensus-failed", blamed=["core.1", "core.0"], reason=f"sum, turn 2 of dp: {why}")
 
 
+def is_stopped_so_long_after(seconds: float, fate: str = "stall", why: str = LATE) -> Builder:
+    """core.1, behind its entry, by what it says."""
+    h = enters(two("engine"), 0, 1).wait(seconds).fires(fate, "core.0/mark:step", node="core.1")
+    return gives_up(h.wait(5.05 - seconds if fate == "stall" else 0.05), 0, "core.1", why=why)
+
+
+@accepts(MISSING)
+def who_is_stopped_as_it_enters_may_not_have_told() -> Builder:
+    return is_stopped_so_long_after(0.01)
+
+
+@accepts(MISSING)
+def who_dies_as_it_enters_may_not_have_told() -> Builder:
+    return is_stopped_so_long_after(0.01, "kill", DIED)
+
+
+@rejects(MISSING)
+def who_is_stopped_long_after_it_entered_has_told() -> Builder:
+    return is_stopped_so_long_after(0.6)
+
+
+@rejects(MISSING)
+def who_dies_long_after_it_entered_has_told() -> Builder:
+    return is_stopped_so_long_after(0.6, "kill", DIED)
+
+
 def hangs_as_it_enters(h: Builder) -> Builder:
     """core.1, where core.0 waits."""
     h = enters(h, 0).fires("hang", "core.1/consensus:enter")

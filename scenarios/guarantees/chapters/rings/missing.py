@@ -68,7 +68,8 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
     """What it says of those that it names is so.
 
     Of real processes connections end first: another one knows of an end before who waits for the process; and who gives
-    up has told the others before it writes down that it did. Who enters has written that down before it tells them.
+    up has told the others before it writes down that it did. Who enters has written that down before it tells them, and
+    may have been struck in between.
     """
     history = finding.history
     slack = history.slack_s
@@ -79,6 +80,8 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
             if base(other.core) not in part.removesuffix(way or "").split(" and "):
                 continue
             entered, died, gave_up = _WAYS[way or ""]
+            if _is_struck_as_it_comes(history, other, turns, failed.at):
+                entered = None
             came_by, left_by = failed.at - (0.0 if entered else slack), failed.at + (slack if gave_up else -slack)
             has_died = history.ends.at(other.core) <= seen_by
             has_left = any(at <= left_by for at in _gives_up_at(history, other.core)) or (
@@ -98,6 +101,15 @@ def _gives_up_at(history: History, core: str) -> list[float]:
 def _came(history: History, rank: Rank, until: float) -> int:
     """To so many all-reduces by then."""
     return sum(at < until for at in history.faults.through_at(rank.core, rank.all_reduces))
+
+
+def _is_struck_as_it_comes(history: History, rank: Rank, turns: int, until: float) -> bool:
+    """Whether it died, or is stopped until then, so close to its entry that nobody knows whether it told of that."""
+    slack = history.slack_s
+    struck_at = [history.ends.at(rank.core), *(stall.at for stall in history.faults.stalls
+                                               if stall.node == rank.core and stall.until > until - slack)]
+    return bool(slack) and any(abs(at - entered.at) < slack for entered in rank.all_reduces[turns - 1:turns]
+                               for at in struck_at)
 
 
 def _judge_prompt(finding: Finding, group: Group, rank: Rank) -> None:
