@@ -8,7 +8,16 @@ import msgspec
 
 from engine.messages import EngineCoreRequestType, Outcome
 from engine.topology import Channel, NodeKind
-from scenarios.guarantees.base import DAMAGE, DAMAGED_ELSEWHERE, DEATHS, Envelope, Finding, Guarantee, Where
+from scenarios.guarantees.base import (
+    DAMAGE,
+    DAMAGED_ELSEWHERE,
+    DEATHS,
+    LOSSES,
+    Envelope,
+    Finding,
+    Guarantee,
+    Where,
+)
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
 from scenarios.history.history import FOREVER, Fate, History, Receipt, kind_of
@@ -209,6 +218,8 @@ GUARANTEES = (
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
+            Where(LOSSES, sites="*/handshake:*", why="the start may fail for another reason"),
+            Where(LOSSES, sites="*/birth:*", why="the start may fail for another reason"),
             *DAMAGED_ELSEWHERE,
         )),
     ),
