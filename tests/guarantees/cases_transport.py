@@ -712,7 +712,7 @@ def the_metadata_of_the_handshake_is_damaged_and_the_start_fails() -> Builder:
     return h.ends("core.0", exitcode=1).observes("frontend.0", "start-failed", error="StartupError", reason="core.0")
 
 
-@outside("bad-frame-isolated")
+@silent("bad-frame-isolated")
 def a_hello_comes_twice_and_the_start_fails_because_a_recipe_is_lost() -> Builder:
     h = history().observes("frontend.0", "starting").fires("duplicate", "core.0->frontend.0/handshake:receive")
     h.observes("frontend.0", "bad-frame", edge="handshake", error="HELLO again")

@@ -45,7 +45,9 @@ def check_bad_frame_isolated(history: History) -> Finding:
                 + [o.began_at for o in history.operations if raw])
     if raw and len(bad) < raw:
         finding.broke("{} frames that were no requests were sent, and {} were told of", raw, len(bad), at=first)
-    for death in history.ends.deaths:
+    lost = history.observed("start-failed") and any(
+        history.faults.hit(*LOSSES, channel=channel) for channel in ("handshake", "birth"))
+    for death in () if lost else history.ends.deaths:  # what ends a start takes all that it has started with it
         by_itself = not death.planned and first <= death.at < _closed_at(history, death.node)
         if by_itself and not is_of_a_group_that_was_called(history, death.node):
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
@@ -218,8 +220,6 @@ GUARANTEES = (
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(
             Where(DEATHS | {Fate.STALL, Fate.HANG}, why="the engine goes down for another reason"),
-            Where(LOSSES, sites="*/handshake:*", why="the start may fail for another reason"),
-            Where(LOSSES, sites="*/birth:*", why="the start may fail for another reason"),
             *DAMAGED_ELSEWHERE,
         )),
     ),
