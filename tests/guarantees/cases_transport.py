@@ -712,12 +712,29 @@ def the_metadata_of_the_handshake_is_damaged_and_the_start_fails() -> Builder:
     return h.ends("core.0", exitcode=1).observes("frontend.0", "start-failed", error="StartupError", reason="core.0")
 
 
+def _hello_comes_twice() -> Builder:
+    h = history().observes("frontend.0", "starting").fires("duplicate", "core.0->frontend.0/handshake:receive")
+    return h.observes("frontend.0", "bad-frame", edge="handshake", error="HELLO again")
+
+
+def _start_fails(h: Builder) -> Builder:
+    h.wait(5).ends("worker.1").ends("core.0", exitcode=1)
+    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1")
+
+
 @silent("bad-frame-isolated")
 def a_hello_comes_twice_and_the_start_fails_because_a_recipe_is_lost() -> Builder:
-    h = history().observes("frontend.0", "starting").fires("duplicate", "core.0->frontend.0/handshake:receive")
-    h.observes("frontend.0", "bad-frame", edge="handshake", error="HELLO again")
-    h.fires("drop", "core.0->worker.1/birth:receive").wait(5).ends("worker.1").ends("core.0", exitcode=1)
-    return h.observes("frontend.0", "start-failed", error="StartupError", reason="worker.1")
+    return _start_fails(_hello_comes_twice().fires("drop", "core.0->worker.1/birth:receive"))
+
+
+@rejects("bad-frame-isolated")
+def a_hello_comes_twice_and_the_start_fails_although_no_word_is_lost() -> Builder:
+    return _start_fails(_hello_comes_twice())
+
+
+@rejects("bad-frame-isolated")
+def a_hello_comes_twice_and_a_rank_dies_although_the_lost_word_ended_no_start() -> Builder:
+    return _hello_comes_twice().fires("drop", "core.0->worker.1/birth:receive").started().called("a").ends("worker.1")
 
 
 def _damaged_batch() -> Builder:
